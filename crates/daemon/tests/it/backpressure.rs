@@ -1,4 +1,4 @@
-//! Ports that have no room for a while, and frames for everybody: each frame leaves once, waits, or is counted.
+//! Ports that have no room for a while, and broadcasts: each frame leaves once, waits, or is counted.
 
 use crate::support::{World, drain, udp};
 use plimsoll_daemon::Stats;
@@ -9,7 +9,7 @@ use plimsoll_wire::VnetHeader;
 const STEP: Span = Span::micros(10);
 const OUTSIDE: u8 = 99;
 
-/// The wire of a [`World`] holds so many frames.
+/// Frames that the wire of a [`World`] holds.
 const SLOTS: u32 = 512;
 
 const ONE: &str = "
@@ -50,7 +50,7 @@ fn a_pull_of_several_segments_goes_on_where_the_uplink_stopped_it() {
     assert_eq!(segments, (0..12).collect::<Vec<u8>>(), "each segment once, in order");
 }
 
-/// An engine whose uplink keeps up to 32 frames for want of a place on the wire, as sockets do.
+/// An engine whose uplink keeps up to 32 frames while the wire has no room, as sockets do.
 fn keeping(slots: usize) -> World {
     let mut world = World::new(ONE, false);
     let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
@@ -115,7 +115,7 @@ fn an_uplink_that_is_gone_is_not_full_and_is_tried_again_at_leisure() {
     }
     assert_eq!(world.engine.held(), 20);
     assert_eq!(world.events("uplink"), [("port_lost", 1)]);
-    // A full one is another matter.
+    // An uplink that is full is not away.
     let config = MemoryConfig { slots: 8, ..MemoryConfig::default() };
     let (port, end) = MemoryPort::pair("uplink again", config).expect("memory");
     world.wire = end;
@@ -125,7 +125,7 @@ fn an_uplink_that_is_gone_is_not_full_and_is_tried_again_at_leisure() {
     assert_eq!(world.events("uplink"), [("uplink_full", 1), ("port_lost", 1), ("port_back", 1)]);
 }
 
-/// What was lost, for the only tenant and for the uplink: both ways in which a port may lose.
+/// Losses of the only tenant and of the uplink, for both ways in which a port may lose frames.
 fn lost(world: &mut World) -> [Vec<(String, u64)>; 2] {
     let Stats { tenants, uplink, .. } = Stats::from(&world.engine.snapshot(world.now));
     [&tenants["shop"], &uplink]
@@ -175,18 +175,18 @@ fn a_flood_of_broadcasts_is_bounded_and_counted() {
     for _ in 0..32 {
         world.send(0, &shout);
     }
-    // The link's pace lets one leave at first, and all others when it is later.
+    // The link's pace lets one frame leave at first, and all others later.
     world.engine.turn(world.now);
     world.now += Span::micros(100);
     world.engine.turn(world.now);
     assert_eq!(world.received().len(), 32, "the wire gets all of them");
-    // 128 copies in a turn, and what the last frame that began within them needs: 39, and four times 39.
+    // 128 copies in a turn, and the rest of the last frame that began within them: 39, and four times 39.
     let copies: Vec<_> = world.tenants.iter_mut().map(|tenant| drain(tenant).len()).collect();
     assert_eq!(copies[0], 0);
     assert!(copies[1..].iter().all(|&count| count == 5), "{copies:?}");
     assert_eq!(world.losses("t0"), [("flood_limit", 27)]);
 
-    // The wire's have a budget of their own, and the next turn has a new one.
+    // The wire's broadcasts have a budget of their own, and each turn has a new one.
     for _ in 0..10 {
         world.wire.send(&shout, None).expect("there");
     }

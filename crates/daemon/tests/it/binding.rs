@@ -28,7 +28,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-/// "I have this address", said to whoever asked from 10.0.0.1 or 2001:db8::1.
+/// "I have this address", as an answer to 10.0.0.1 or 2001:db8::1.
 fn claims(address: &str, at: u8) -> Vec<u8> {
     let asker = if ip(address).is_ipv4() { "10.0.0.1" } else { "2001:db8::1" };
     let mut frame = [0; LONGEST];
@@ -36,14 +36,14 @@ fn claims(address: &str, at: u8) -> Vec<u8> {
     frame[..len].to_vec()
 }
 
-/// "Who has this address?", from another.
+/// "Who has this address?", asked from another address.
 fn asks(from: &str, at: u8, of: &str) -> Vec<u8> {
     let mut frame = [0; LONGEST];
     let len = ask((ip(from), mac(at)), ip(of), &mut frame).expect("one family");
     frame[..len].to_vec()
 }
 
-/// Sends it, and says what the tenant lost for it.
+/// Sends a frame; answers the tenant's losses from it.
 fn lost(world: &mut World, tenant: usize, frame: &[u8]) -> Vec<(&'static str, u64)> {
     const NAMES: [&str; 3] = ["shop", "batch", "guest"];
     let before = world.losses(NAMES[tenant]);
@@ -90,13 +90,13 @@ fn a_neighbours_address_cannot_be_claimed_and_each_attempt_is_counted() {
     ] {
         assert_eq!(lost(&mut world, 0, &frame), [], "{frame:02x?}");
     }
-    // From the neighbour it is right.
+    // The neighbour may send it.
     drain(&mut world.tenants[0]);
     assert_eq!(lost(&mut world, 1, &claims("10.0.0.2", 2)), []);
     assert_eq!(drain(&mut world.tenants[0]), [claims("10.0.0.2", 2)]);
 }
 
-/// The same reason wherever an operator looks.
+/// Statistics, metrics and `explain` show the same reason.
 #[track_caller]
 fn says_why(world: &mut World, reason: &str, count: u64) {
     let snapshot = world.engine.snapshot(world.now);
@@ -122,7 +122,7 @@ fn who_states_nothing_cannot_take_what_others_state() {
     ] {
         assert_eq!(lost(&mut world, 2, &frame), [(reason, 1)], "{frame:02x?}");
     }
-    // Its own are learned, as many as it uses.
+    // It may use several addresses of its own, which are learned.
     for frame in
         [claims("10.0.0.3", 3), claims("10.0.0.4", 4), claims("2001:db8::3", 3), sends(4, 3), sends(5, 5)]
     {
@@ -165,7 +165,7 @@ fn a_reload_binds_and_unbinds_at_once() {
     let text = BOUND.replace(", addresses: [10.0.0.1, 2001:db8::1, 02:00:00:00:00:01]", "");
     let (loose, tight) = (policy(&text), policy(BOUND));
     let mut world = World::between(&loose, false, false);
-    // What was found to be good is not for ever.
+    // An address that passed once may be refused later.
     assert_eq!(lost(&mut world, 0, &sends(7, 7)), []);
     let change = world.change(&loose, &tight);
     world.engine.install(change, world.now);
@@ -190,7 +190,11 @@ fn a_port_whose_address_is_not_known_has_the_first_that_it_sends_from() {
     world.engine.install(change, world.now);
     assert_eq!(lost(&mut world, 0, &sends(1, 1)), [("spoofed_mac", 1)], "a reload changes nothing of it");
     world.run(Span::secs(301), Span::secs(1));
-    assert_eq!(lost(&mut world, 2, &sends(8, 3)), [("spoofed_mac", 1)], "nobody takes it while it is silent");
+    assert_eq!(
+        lost(&mut world, 2, &sends(8, 3)),
+        [("spoofed_mac", 1)],
+        "no other tenant gets it while it is silent"
+    );
     assert_eq!(lost(&mut world, 0, &sends(8, 1)), []);
 }
 

@@ -1,4 +1,4 @@
-//! What operators change in a running daemon, with its real thread and without ports of the kernel's.
+//! Operators' changes to a running daemon, with its real thread and without ports of the kernel's.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -33,7 +33,7 @@ fn a_reload_says_that_it_takes_a_rate_back() {
 #[test]
 fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
     steered(&POLICY.replace("400Mbps", "300Mbps"), async |control| {
-        // Begun, and given up before anything can have come of it.
+        // The caller gives up before the reload can have ended.
         {
             let mut begun = pin!(control.reload());
             let pending = poll_fn(|context| Poll::Ready(begun.as_mut().poll(context).is_pending()));
@@ -58,7 +58,7 @@ tenants: {shop: {port: memory, policy: shop.yaml}, batch: {port: memory}}
 policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
 ";
 
-/// What reads tenants' files is a shell that runs this; without patience where `soon`.
+/// A reader of tenants' files that runs this in a shell; with `soon`, it waits only a moment.
 fn by_shell(script: &str, soon: bool) -> (tempfile::TempDir, Arc<dyn FileReader>) {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("child.sh");
@@ -98,7 +98,7 @@ fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
     }
 }
 
-/// Says that it was asked, and answers when it is told to.
+/// A reader that reports when it is asked, and answers when it is told to.
 #[derive(Debug)]
 struct Slow {
     asked: std::sync::mpsc::Sender<()>,
@@ -113,7 +113,7 @@ impl FileReader for Slow {
     }
 }
 
-/// Statistics and health ask for it, and a tenant's file may take its time.
+/// Statistics and health need the policy in force also while a reload waits for a tenant's slow file.
 #[test]
 fn the_policy_in_force_is_told_while_another_is_read() {
     let ((asked, is_asked), (go, goes)) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
@@ -142,12 +142,12 @@ fn a_child_is_gone_when_its_answer_is_given_up() {
     assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "{pid} is there still");
 }
 
-/// Lets operators act on a daemon that runs by [`POLICY`], and whose file says `file`.
+/// The control of a daemon that runs by [`POLICY`], and whose policy file holds `file`.
 fn steered(file: &str, act: impl AsyncFnOnce(&Arc<Control>)) {
     steered_with(file, None, act);
 }
 
-/// [`steered`], where the file `shop.yaml` beside the policy is read by `reader`.
+/// Like [`steered`], with `reader` for the file `shop.yaml` beside the policy.
 fn steered_with(file: &str, reader: Option<Arc<dyn FileReader>>, act: impl AsyncFnOnce(&Arc<Control>)) {
     let checked = support::policy(POLICY);
     let World { engine, tenants: _tenants, wire: _wire, .. } = World::between(&checked, false, false);

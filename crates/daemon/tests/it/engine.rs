@@ -1,4 +1,4 @@
-//! The engine's loop between memory ports: what enters leaves, or is counted; nobody is harmed by a neighbour.
+//! The engine's loop between memory ports: each frame that enters leaves or is counted; no tenant is harmed by a neighbour.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ fn a_frame_goes_from_its_tenant_to_the_wire_unchanged() {
     assert_eq!(world.engine.held(), 0);
 }
 
-/// A rate that changes between two frames holds for the second, and nobody loses one; what has no rate of its own is told.
+/// A rate that changes between two frames holds for the second, and no frame is lost; a class without a rate is refused.
 #[test]
 fn a_rate_changes_at_the_next_decision() {
     let mut world = World::new(
@@ -58,7 +58,7 @@ policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
     assert_eq!(refused("shoe", &mut world), Err(RateError::NoClass("shoe".into())));
 }
 
-/// From a frame's header to its queue of the class: the first queue goes first, and the class has one rate.
+/// A `queue` of a class is chosen by a frame's header: the first queue goes first, and the class has one rate.
 #[test]
 fn queues_of_a_class_go_by_priority_at_the_classs_rate() {
     let mut world = World::new(
@@ -86,7 +86,7 @@ policy: {root: {rate_share: {shop: 10Mbps, batch: 10Mbps}}}
     assert!((9..=11).contains(&next.len()), "{} in ten milliseconds: not the class's rate", next.len());
 }
 
-/// Whatever shows a rate shows the one that is in effect.
+/// Every place that shows a rate shows the one in effect.
 #[track_caller]
 fn shows_the_rate(world: &mut World, mbps: u64) {
     let snapshot = world.engine.snapshot(world.now);
@@ -276,7 +276,7 @@ tenants: {shop: {port: memory}}
 #[test]
 fn tenants_reach_each_other_and_the_wire_reaches_them() {
     let mut world = World::new(TWO, false);
-    // Both are heard once, so that their addresses are known.
+    // Both tenants send once, so that their addresses are known.
     world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
     world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
     assert_eq!(world.run(Span::micros(50), STEP).len(), 2);
@@ -304,8 +304,8 @@ fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
     assert_eq!(world.losses("uplink"), [("unknown_destination", 1)]);
 }
 
-/// A core that takes 10 us to fetch a frame and 40 to deliver it: 200 frames in 10 ms, each tenant's half of them, however many
-/// came for either. In one queue they go in the order in which they came.
+/// A core that takes 10 us to fetch a frame and 40 to deliver it: 200 frames in 10 ms, half of them each tenant's, however many
+/// came for either. In one queue frames are delivered in the order in which they came.
 #[test]
 fn an_experiments_core_is_as_slow_as_it_says_and_its_time_is_charged() {
     let run = |ingress: &str| {
@@ -344,7 +344,7 @@ fn an_experiments_core_is_as_slow_as_it_says_and_its_time_is_charged() {
     assert_eq!(stats.tenants["batch"].ingress.served, 0, "it has no queue of its own");
 }
 
-/// More for one tenant than can be delivered: what is too much is lost there, and what is for the other is not.
+/// More frames for one tenant than can be delivered: only that tenant loses frames.
 #[test]
 fn a_flood_on_the_way_in_costs_its_own_tenant() {
     let mut world = World::new(TWO, false);
@@ -409,7 +409,7 @@ fn who_speaks_before_the_gateway_loses_its_address_to_the_gateway() {
     assert_eq!(world.events("batch"), [("address_taken", 1)]);
     drain(&mut world.tenants[0]);
     drain(&mut world.tenants[1]);
-    // Not even at once, while the tenant's last source need not be looked up again.
+    // Also at once, when the tenant's last source need not be looked up again.
     world.send(1, &udp(OUTSIDE, 9, 1, 1, 100));
     world.send(0, &to_gateway);
     assert_eq!(world.run(Span::micros(50), STEP), [to_gateway], "it goes to the gateway");
@@ -462,7 +462,7 @@ fn a_full_disk_is_counted_and_the_engine_goes_on() {
     let config = PcapConfig { write: Some("/dev/full".into()), ..PcapConfig::default() };
     let full = match PcapPort::open(&config) {
         Ok(port) => port,
-        // Refused at once, with the reason: that is as good.
+        // A policy may also be refused at once, with a reason.
         Err(error) => return assert!(error.to_string().contains("/dev/full"), "{error}"),
     };
     let (unused, _keep) = MemoryPort::pair("unused", MemoryConfig::default()).expect("memory");
@@ -502,7 +502,7 @@ fn a_stop_sends_what_is_held_and_counts_what_it_cannot() {
 fn room_on_the_way_in(world: &mut World) -> u32 {
     world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
     world.run(Span::micros(50), STEP);
-    // Each look at the clock is later by so much that fetching has no part of the time left.
+    // Each look at the clock is so much later that fetching has used up its part of the time.
     let clock = std::cell::Cell::new(world.now);
     let tick = |_| {
         clock.set(clock.get() + Span::micros(2));

@@ -1,4 +1,4 @@
-//! Explain: the parts of the time are right, and the right ones were served meanwhile.
+//! Explain: the parts of a delay are right, and so are the classes that were served meanwhile.
 
 use crate::support::{World, udp};
 use plimsoll_daemon::{Explanation, explain, placement};
@@ -39,9 +39,9 @@ policy:
     assert!(root.time > 0.85 * time.total, "{time:?}");
     let served = &root.served[0];
     assert_eq!((served.tenant.as_str(), served.class.as_str()), ("batch", "batch"));
-    // The first left in the moment that the packet came.
+    // The first packet left at the moment when the second came.
     assert!((9..=10).contains(&served.packets), "{served:?}");
-    // Whose a packet is, a filter need not say: then it is told by those that matched.
+    // A filter need not name the tenant: then the packets that matched tell it.
     let all = ask(&mut world, "");
     assert_eq!((all.matched, all.class.as_str()), (11, "batch, shop"));
     assert!(all.ranks.is_empty() && all.limits.is_empty());

@@ -1,5 +1,5 @@
-//! Two hosts whose uplinks are joined in memory: tenants reach each other, limits follow receivers, and nobody else can
-//! say what they are.
+//! Two hosts whose uplinks are joined in memory: tenants reach each other, limits follow receivers, and no other
+//! host can set them.
 
 use crate::support::{KEY, World, drain, number, path, policy, udp};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
@@ -78,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// `shop` floods `far` for so long with frames of 1,250 bytes at 200 Mb/s; how many come out there.
+    /// `shop` floods `far` with frames of 1,250 bytes at 200 Mb/s; answers how many arrive.
     fn flood(&mut self, span: Span) -> usize {
         let (end, mut came, mut n) = (self.a.now + span, 0, 0);
         while self.a.now < end {
@@ -110,8 +110,8 @@ fn tenants_reach_each_other_over_each_kind_and_family() {
         fleet.run(Span::millis(1));
         assert_eq!(drain(&mut fleet.b.tenants[0]), [there], "{kind}, over IPv6: {v6}");
         assert_eq!(drain(&mut fleet.a.tenants[0]), [back], "{kind}, over IPv6: {v6}");
-        assert_eq!(drain(&mut fleet.b.tenants[1]).len(), 0, "nobody else's");
-        // Within a host nothing is wrapped, and broadcasts reach everybody once.
+        assert_eq!(drain(&mut fleet.b.tenants[1]).len(), 0, "no other tenant's");
+        // Within a host nothing is wrapped, and a broadcast reaches each tenant once.
         let near = udp(SHOP, CALM, 1_000, 9, 100);
         let mut all = udp(SHOP, 0, 1_000, 10, 100);
         all[..6].copy_from_slice(&[0xff; 6]);
@@ -136,16 +136,16 @@ fn what_cannot_go_on_is_counted_by_its_reason() {
     let lost = fleet.a.losses("shop");
     assert_eq!((count(&lost, "overlay_no_peer"), count(&lost, "foreign_source")), (1, 1), "{lost:?}");
     // From an address that the map does not have: only tenants of this host hear it.
-    let mut everybody = udp(77, 0, 1, 3, 100);
-    everybody[..6].copy_from_slice(&[0xff; 6]);
-    for frame in [udp(77, FAR, 1, 1, 100), udp(77, CALM, 1, 2, 100), everybody] {
+    let mut broadcast = udp(77, 0, 1, 3, 100);
+    broadcast[..6].copy_from_slice(&[0xff; 6]);
+    for frame in [udp(77, FAR, 1, 1, 100), udp(77, CALM, 1, 2, 100), broadcast] {
         fleet.a.send(0, &frame);
     }
     fleet.run(Span::millis(1));
     assert_eq!(count(&fleet.a.losses("shop"), "foreign_source"), 3);
     assert_eq!(drain(&mut fleet.a.tenants[1]).len(), 2, "one for it, and one for all");
     assert_eq!(fleet.b.losses("uplink"), []);
-    // From a host that is none of ours, for another network, and of a tenant that is not there.
+    // From a host outside the fleet, for another network, and from a tenant of another host.
     let path = |src: u8| path(src, 2, Mac([6; 6]));
     let mut out = [0; 1_600];
     for (src, vni, from) in [(9, 7, SHOP), (1, 8, SHOP), (1, 7, QUIET)] {
@@ -206,7 +206,7 @@ fn a_flood_is_throttled_where_it_begins() {
     }
 }
 
-/// Feedback rides on frames that go there anyway, if they have room.
+/// Feedback goes with tenants' frames, if they have room.
 #[test]
 fn feedback_rides_on_frames_of_the_other_way() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
@@ -219,7 +219,7 @@ fn feedback_rides_on_frames_of_the_other_way() {
     assert!(heard >= ways["ridden"], "{heard} of {ways:?}");
 }
 
-/// Also beside frames that go there: the path may not let what rides on them pass.
+/// Feedback also goes in frames of its own beside tenants' frames, as the path may drop frames with options.
 #[test]
 fn feedback_over_the_channel_does_not_ride() {
     let file = |name: &str| {
@@ -236,7 +236,7 @@ fn feedback_over_the_channel_does_not_ride() {
     assert_eq!(fleet.b.engine.take_feedback().len() as u64, ways["channelled"]);
 }
 
-/// 10 Mb/s for one that may receive 20: its limit stays where it was, in 200 epochs.
+/// A tenant that may receive 20 Mb/s gets 10: its limit stays the same for 200 epochs.
 #[test]
 fn a_limit_that_holds_is_said_five_times_in_a_lapse() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
@@ -257,7 +257,7 @@ fn a_limit_that_holds_is_said_five_times_in_a_lapse() {
     assert!((17..25).contains(&said), "{ways:?}");
 }
 
-/// Epochs of 2 ms, and a lapse of 100: where nothing moves a host need not wake for its decisions but eight times in a lapse.
+/// Epochs of 2 ms, and a lapse of 100: where no limit changes, a host wakes for its decisions only eight times in a lapse.
 #[test]
 fn a_host_whose_limits_are_at_rest_is_not_woken_for_each_epoch() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
@@ -278,7 +278,7 @@ fn a_host_whose_limits_are_at_rest_is_not_woken_for_each_epoch() {
 fn limits_lapse_to_the_fallback_when_a_host_falls_silent() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
     fleet.flood(Span::millis(300));
-    // The other host is gone: what we send is heard by nobody.
+    // The other host is gone: no host hears our frames.
     let mut left = 0;
     for n in 0..8_000 {
         fleet.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
@@ -292,7 +292,7 @@ fn limits_lapse_to_the_fallback_when_a_host_falls_silent() {
     assert!((1_800..2_000).contains(&left), "{left}");
 }
 
-/// Whoever reaches the underlay can send what looks like feedback, and who has the key can say it for its own tenants only.
+/// Any program on the underlay can send packets that look like feedback; a host with the key can speak for its own tenants only.
 #[test]
 fn forged_repeated_and_foreign_feedback_changes_nothing() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
@@ -362,8 +362,8 @@ fn a_reload_keeps_what_was_heard_and_takes_a_new_map() {
     assert!((850..=1_100).contains(&came), "{came}");
 }
 
-/// Hosts name a tenant by its first address: who has another of its addresses after a reload is somebody else, of whom
-/// nothing was heard.
+/// Hosts name a tenant by its first address: a tenant that gets another of its addresses by a reload is a different one,
+/// without feedback so far.
 #[test]
 fn a_limit_does_not_go_over_to_the_tenant_that_gets_an_address() {
     let one = "far: 02:00:00:00:00:0b, quiet";
@@ -411,14 +411,14 @@ fn each_host_gets_a_frame_for_all_of_them_once_whatever_a_reload_makes_of_their_
         all([("e", 5), ("d", 4), ("c", 3)]),
     ];
     let mut a = World::between(&orders[0], false, false);
-    let everybody = |number| {
+    let broadcast = |number| {
         let mut frame = udp(SHOP, 0, 7, number, 100);
         frame[..6].copy_from_slice(&[0xff; 6]);
         frame
     };
-    // Three copies of each into room for 512: the last that fits is the second one of its frame.
+    // Three copies of each frame into room for 512: the last one that fits is the second copy of its frame.
     for number in 0..180 {
-        a.send(0, &everybody(number));
+        a.send(0, &broadcast(number));
         a.engine.turn(a.now);
         a.now += STEP;
     }
@@ -438,7 +438,7 @@ fn each_host_gets_a_frame_for_all_of_them_once_whatever_a_reload_makes_of_their_
     let begun = b.iter().filter(|&&copies| copies == 1).count();
     assert_eq!(begun, 171, "{b:?}");
     assert!(b[..begun].iter().all(|&copies| copies == 1) && b[begun..].iter().all(|&copies| copies == 0));
-    // Whoever is new gets the frame that is on its way, and those after it.
+    // A new host gets the frame that is being sent, and those after it.
     assert!(
         e[..begun - 1].iter().all(|&copies| copies == 0) && e[begun - 1..].iter().all(|&copies| copies == 1)
     );

@@ -114,7 +114,7 @@ fn without_queue(world: &mut World, name: &str) -> u64 {
     events.iter().find(|(name, _)| *name == "flow_table_full").map_or(0, |&(_, count)| count)
 }
 
-/// Every tenant sends in so many new flows, slowly enough that nothing waits for long.
+/// Every tenant sends in `flows` new flows, slowly enough that no frame waits for long.
 fn new_flows(world: &mut World, tenants: usize, flows: std::ops::Range<u16>) {
     for flow in flows {
         for tenant in 0..tenants {
@@ -152,7 +152,7 @@ fn what_was_pulled_before_a_reload_leaves_under_the_new_policy() {
     assert!(wide.program.nodes.len() > narrow.program.nodes.len() + 1);
     let mut world = World::new(WIDE, false);
     let mut sent = 0;
-    // Nobody drains the wire: 512 frames fill it, and what is pulled next stays unsent.
+    // The wire is not drained: 512 frames fill it, and the next pull stays unsent.
     for n in 0..180 {
         for flow in 0..8 {
             sent += usize::from(world.send(1, &udp(2, 99, flow, n, 300)) == Sending::Sent);
@@ -408,7 +408,7 @@ fn counters_go_on_over_any_number_of_reloads() {
         );
         send(&mut world);
     }
-    // Nothing but the root is left of it.
+    // Only its root is left.
     reload(&mut world, NARROW);
     assert_eq!(counted(&mut world).0, [all(90), None, None, None]);
 }
@@ -426,7 +426,7 @@ fn a_reload_may_raise_the_descriptors_for_tenants_that_come() {
     let mut world = World::between(&before, false, false);
     let change = world.change(&before, &after);
     world.engine.install(change, world.now);
-    // At 1 Mb/s hardly anything leaves: each tenant fills its own part.
+    // At 1 Mb/s hardly any frame leaves: each tenant fills its own part.
     for (tenant, from) in (0..4).zip(1..) {
         for number in 0..40 {
             world.send(tenant, &udp(from, 99, 1, number, 1_000));

@@ -3,7 +3,7 @@
 use crate::support::{World, drain, policy, udp};
 use plimsoll_units::Span;
 
-/// A tenant may get the lane of one that is gone, and never what was for that one.
+/// A tenant may get the lane of one that is gone, but never a frame that was for that one.
 #[test]
 fn frames_for_a_tenant_that_is_gone_do_not_reach_the_one_in_its_place() {
     let step = Span::micros(10);

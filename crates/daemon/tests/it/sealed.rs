@@ -1,5 +1,5 @@
-//! Hosts whose uplinks are joined in memory seal what goes between them: whoever reaches the fabric reads nothing, and takes no
-//! place of a tenant's; and where they do not seal, no host's frames take all the places of another's.
+//! Hosts whose uplinks are joined in memory seal what goes between them: a program on the fabric can read no frame, and its
+//! frames take no place of a tenant's. Without seals, one host's frames cannot take all the places of another's.
 
 use crate::support::{self, World, drain, number, policy, udp};
 use plimsoll_units::Span;
@@ -37,7 +37,7 @@ struct Fleet {
     hosts: Vec<World>,
     /// Their hardware addresses.
     macs: Vec<[u8; 6]>,
-    /// All that was ever on the wire, by its sender.
+    /// All packets that were on the wire, with their senders.
     seen: Vec<(usize, Vec<u8>)>,
 }
 
@@ -58,7 +58,7 @@ impl Fleet {
         self.step_behind(&[]);
     }
 
-    /// Turns of all hosts, each packet on the wires of those that it is for a step later, behind what somebody else sends.
+    /// Turns of all hosts: each packet is on its receivers' wires a step later, behind the packets in `others`.
     fn step_behind(&mut self, others: &[Vec<u8>]) {
         let sent: Vec<Vec<Vec<u8>>> = self.hosts.iter_mut().map(|host| host.run(STEP, STEP)).collect();
         others.iter().for_each(|packet| self.inject(packet));
@@ -74,7 +74,7 @@ impl Fleet {
         (0..span.as_u64() / STEP.as_u64()).for_each(|_| self.step());
     }
 
-    /// A packet on the wire, from whomever.
+    /// Puts a packet on the wires of its receivers.
     fn inject(&mut self, packet: &[u8]) {
         for (mac, host) in self.macs.iter().zip(&mut self.hosts) {
             if packet[..6] == *mac || packet[0] & 1 == 1 && packet[6..12] != *mac {
@@ -90,7 +90,7 @@ impl Fleet {
         self.hosts[host].now = now;
     }
 
-    /// So many frames from one tenant to another, a step apart, of which all come, and in order.
+    /// Sends 20 frames from one tenant to another, a step apart, and checks that all arrive in order.
     fn passes(&mut self, from: usize, to: usize, what: &str) {
         drain(&mut self.hosts[to].tenants[0]);
         let frames: Vec<Vec<u8>> = (0..20).map(|n| udp(HOSTS[from].2, HOSTS[to].2, 9, n, 900)).collect();
@@ -174,7 +174,7 @@ fn the_seal_is_taken_off_what_tenants_may_send() {
     assert_eq!((told.len(), u16::from_be_bytes([told[0][40], told[0][41]])), (1, 1_422));
 }
 
-/// Who sees a host's packets sends each again, 150 times as many as it. Without seals the pair loses its places to them.
+/// An attacker repeats each of a host's packets 150 times. Without seals the pair would lose its places to them.
 #[test]
 fn replays_in_a_hosts_name_take_nothing_from_its_pair() {
     for (rest, holds) in [("", false), (SEALED, true), (FEEDBACK, true)] {
@@ -247,7 +247,7 @@ fn what_was_changed_or_made_up_is_dropped_for_its_reason() {
     fleet.run(STEP.times(2));
     assert_eq!((fleet.lost(0, "overlay_wrong_session"), fleet.lost(0, "overlay_forged")), (3, 3));
     assert_eq!(drain(&mut fleet.hosts[0].tenants[0]).len(), 0);
-    // None of that kept the frames themselves away, however late.
+    // The frames themselves still arrive, however late.
     packets.iter().rev().for_each(|packet| fleet.inject(packet));
     fleet.run(Span::millis(1));
     let mut came: Vec<u32> =
@@ -282,7 +282,7 @@ fn a_host_that_starts_again_is_heard_and_its_old_frames_are_not() {
 /// The fleet's hosts change over one by one: all take both, then all seal.
 #[test]
 fn hosts_change_over_one_by_one() {
-    // Who accepts sends as it is to whom does not seal, and sealed to whom does.
+    // A host with `sealed: accept` sends unsealed to a host that does not seal, and sealed to one that does.
     let mut fleet = Fleet::new(false, ["", ACCEPT, SEALED]);
     fleet.passes(0, 1, "as it is");
     fleet.passes(1, 0, "as it is, back");
@@ -290,7 +290,7 @@ fn hosts_change_over_one_by_one() {
     fleet.passes(2, 1, "sealed, back");
     assert!(fleet.recorded(1).len() >= 20 && fleet.recorded(2).len() >= 20);
     assert_eq!(fleet.recorded(0).len(), 0);
-    // Of which one is sealed and the other is not: nothing, and both say why.
+    // If one host seals and the other does not, no frame passes, and both report why.
     fleet.hosts[0].send(0, &udp(SHOP, THIRD, 9, 1, 300));
     fleet.hosts[2].send(0, &udp(THIRD, SHOP, 9, 1, 300));
     fleet.run(Span::millis(1));
@@ -299,14 +299,14 @@ fn hosts_change_over_one_by_one() {
     assert!(count(&fleet.hosts[0].events("uplink"), "overlay_hello_unasked") > 0);
     let sealed = fleet.recorded(2);
     fleet.hosts[0].wire.send(&sealed[0], None).expect("there");
-    // It is for another host's address: make it this one's.
+    // The packet is for another host's address: make it this one's.
     let mut sealed = sealed[0].clone();
     sealed[33] = 1;
     fleet.hosts[0].wire.send(&sealed, None).expect("there");
     fleet.run(Span::millis(1));
     assert_eq!(fleet.lost(0, "overlay_sealed"), 1);
     assert!((0..3).all(|host| drain(&mut fleet.hosts[host].tenants[0]).is_empty()));
-    // The next step of the fleet's.
+    // The next step of the change.
     fleet.restart(0, ACCEPT, [3_000, 300]);
     fleet.run(Span::millis(1_200));
     fleet.passes(0, 2, "all accept or seal");
@@ -341,7 +341,7 @@ fn a_reload_keeps_sessions_with_the_hosts_that_stay() {
     assert_eq!(begun(&mut fleet), before);
 }
 
-/// Its keys are those of before, so that neither may a number be used again, nor a frame from before be taken.
+/// A restarted host has the same keys, so no number may be used again, and no earlier frame accepted.
 #[test]
 fn a_host_that_leaves_the_policy_and_returns_goes_on_where_it_was() {
     let mut fleet = Fleet::sealed();
@@ -379,7 +379,7 @@ fn path(from: u8, to: u8) -> Path {
     support::path(from + 1, to + 1, Mac([6, 0, 0, 0, 0, number_of(to)]))
 }
 
-/// In the names of b and of c, 200,000 a second each, by who has no key and does not read what hosts say.
+/// 200,000 forged hellos a second in the names of b and of c, by an attacker without the key who cannot read the hosts' packets.
 #[test]
 fn forged_hellos_cost_only_so_much_and_keep_no_host_from_its_session() {
     let mut fleet = Fleet::sealed();
@@ -391,7 +391,7 @@ fn forged_hellos_cost_only_so_much_and_keep_no_host_from_its_session() {
         let hello = &said.iter().find(to_a).expect("it has said hello")[HELLO - 58..];
         for n in 0..200 {
             let mut forged = hello.to_vec();
-            // Its start, and what it says of a's.
+            // Its start, and the start of a that it repeats.
             forged[18..34].copy_from_slice(&[n; 16]);
             let mut out = [0; 200];
             let len = path(from, 0).hello_frame(&forged, &mut out).expect("it fits");
@@ -418,7 +418,7 @@ fn forged_hellos_cost_only_so_much_and_keep_no_host_from_its_session() {
 /// Bytes of a packet with a hello, over IPv4.
 const HELLO: usize = 14 + 20 + 8 + 8 + 58;
 
-/// Frames that anybody could have sent in b's name, as many as the tenant's queue takes and more; c sends one in each step.
+/// Unsealed frames in b's name, more than the tenant's queue takes; c sends one in each step.
 #[test]
 fn what_comes_in_one_hosts_name_leaves_room_for_anothers() {
     let mut fleet = Fleet::new(false, [""; 3]);
@@ -432,7 +432,7 @@ fn what_comes_in_one_hosts_name_leaves_room_for_anothers() {
         let frames = drain(&mut fleet.hosts[0].tenants[0]);
         came.extend(frames.iter().map(|frame| number(frame)).filter(|&(port, _)| port == 9).map(|(_, n)| n));
     }
-    // The wire's end has room for 512: what it had none for was not the daemon's to lose.
+    // The wire's end has room for 512 frames: the others were not lost by the daemon.
     let (full, over) = (fleet.lost(0, "ingress_full"), fleet.lost(0, "overlay_source_over_share"));
     assert_eq!(full, 0, "{:?}", fleet.losses(0));
     assert!(over > 10_000, "{over}");

@@ -44,7 +44,7 @@ fn file(host: &str, shop: &str, rest: &str) -> String {
 /// The fabric between the hosts: a queue of its own towards host b, which marks what finds more than a millisecond in it.
 struct Fabric {
     rate: BitRate,
-    /// When what is in the queue will have left.
+    /// When the packets in the queue will have left.
     free: Nanos,
     marked: u64,
 }
@@ -76,7 +76,7 @@ impl Fleet {
         fleet
     }
 
-    /// As `new`, with this said of `shop`, of each balancer, and of `far`.
+    /// Like `new`, with these settings of `shop`, of each balancer, and of `far`.
     fn stating(shop: &str, others: &str, far: &str) -> Self {
         Self::of(|host| {
             let text = file(host, shop, "").replace(", weight: 2", others);
@@ -90,7 +90,7 @@ impl Fleet {
         })
     }
 
-    /// Each host's turn; what it sent is on the wire of whom it is for a step later.
+    /// Each host's turn; its packets are on their receivers' wires a step later.
     fn exchange(&mut self) {
         let out: Vec<Vec<Vec<u8>>> = self.hosts.iter_mut().map(|host| host.run(STEP, STEP)).collect();
         let told: Vec<Sent> = self.hosts.iter_mut().flat_map(|host| host.engine.take_feedback()).collect();
@@ -115,7 +115,7 @@ impl Fleet {
         }
     }
 
-    /// These tenants of these hosts flood `far` with 200 Mb/s each for so long; what came of each, in bits a second.
+    /// These tenants of these hosts flood `far` with 200 Mb/s each; answers what arrives of each, in bits a second.
     fn flood(&mut self, senders: &[(usize, usize, u8)], span: Span) -> Vec<u64> {
         let (end, mut n, mut bits) = (self.hosts[0].now + span, 0, vec![0; senders.len()]);
         while self.hosts[0].now < end {
@@ -126,13 +126,13 @@ impl Fleet {
             self.exchange();
             for frame in drain(&mut self.hosts[1].tenants[0]) {
                 let sender = senders.iter().position(|&(.., mac)| frame[11] == mac);
-                bits[sender.expect("nobody else sends")] += frame.len() as u64 * 8;
+                bits[sender.expect("no other tenant sends")] += frame.len() as u64 * 8;
             }
         }
         bits.iter().map(|bits| bits * 1_000_000_000 / span.as_u64()).collect()
     }
 
-    /// Nobody sends for so long.
+    /// No tenant sends for this span.
     fn rest(&mut self, span: Span) {
         let end = self.hosts[0].now + span;
         while self.hosts[0].now < end {
@@ -156,7 +156,7 @@ fn senders_share_by_the_weights_of_the_map() {
     share_three_to_one(Fleet::new(", weight: 3", ""));
 }
 
-/// What `kept` is promised stays free while it receives nothing, or `far` gets it.
+/// The promise of `kept` stays reserved while it receives nothing, or is given to `far`.
 #[test]
 fn an_idle_tenants_minimum_is_reserved_or_lent() {
     for (idle, expected) in [("reserved", 10_000_000), ("lent", 40_000_000)] {
@@ -175,8 +175,8 @@ fn an_idle_tenants_minimum_is_reserved_or_lent() {
     }
 }
 
-/// c obeys nobody: all that comes from there has one sender's part, once it was not heard for a lapse, and `shop`, which
-/// listens, has its own. Who only sends is heard all the same.
+/// Host c obeys no limit: all frames from there have one sender's part, once c was silent for a lapse, and `shop`, whose host
+/// obeys, has its own. A host that only sends counts as heard.
 #[test]
 fn who_hears_no_limit_is_held_to_one_senders_part() {
     let mut fleet = Fleet::of(|host| {
@@ -196,7 +196,7 @@ fn who_hears_no_limit_is_held_to_one_senders_part() {
     assert_eq!([state("a"), state("c")], ["heard", "silent"]);
 }
 
-/// Who sends a little now and then, and tells that it is there each time, is no stranger, whichever way its word takes.
+/// A host that sends a little now and then, with feedback each time, is no stranger, whichever way the feedback takes.
 #[test]
 fn who_sends_now_and_then_is_known() {
     for via in ["datapath", "channel"] {
@@ -240,7 +240,7 @@ fn share_three_to_one(mut fleet: Fleet) {
     assert!(within(shop + other, 8, 38_000_000), "of 40 Mb/s on the wire: {shop} and {other}");
 }
 
-/// Three balancers at two hosts have one sender's part of their weight together, whoever divides it.
+/// Three balancers at two hosts together have the part of one sender of their weight, whichever host divides it.
 #[test]
 fn balancers_share_one_part_that_one_host_divides() {
     for distributor in HOSTS {
@@ -271,7 +271,7 @@ fn balancers_fall_back_without_the_host_that_divides() {
         pairs.iter().find(|pair| pair.tenant == "lb1").expect("it has sent").state.clone()
     };
     assert_eq!(state(&mut fleet), "limited");
-    // Host c is cut off: its packets are nobody's.
+    // Host c is cut off: its packets are dropped.
     let end = fleet.hosts[0].now + Span::millis(200);
     let mut n = 0;
     while fleet.hosts[0].now < end {
@@ -285,7 +285,7 @@ fn balancers_fall_back_without_the_host_that_divides() {
     assert_eq!(state(&mut fleet), "fallback");
 }
 
-/// A link in between carries half of what the receiver may have: its marks, and no loss, tell senders so. Tenants' packets
+/// A link in between carries half of the receiver's limit, and tells senders by marks, without loss. Tenants' packets
 /// are not ECN-capable, and arrive unchanged.
 #[test]
 fn the_fabrics_marks_hold_senders_back() {

@@ -1,5 +1,5 @@
-//! Small frames of one flow that a guest posts one behind the other travel as one, and nobody can tell but by the time it
-//! takes: each arrives or is counted, in order, and its descriptor comes back once.
+//! Small frames of one flow that a guest posts one behind the other travel as one, and only the time shows it: each arrives or
+//! is counted, in order, and its descriptor comes back once.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ const POSTED: u64 = 64;
 /// The shortest frame.
 const SHORT: usize = 60;
 
-/// Two guests, and a wire that takes so many frames until it is looked at.
+/// Two guests, and a wire with room for a fixed number of frames.
 struct World {
     engine: Engine,
     log: Arc<DepartureLog>,
@@ -32,9 +32,9 @@ struct World {
     checked: Checked,
     now: Nanos,
     free: Vec<u16>,
-    /// What A posted and has not got back, by head.
+    /// Frames that A has posted and that have not completed, by head.
     out: BTreeMap<u16, Vec<u8>>,
-    /// What A posted, and what came out of the wire, by flow.
+    /// Frames that A has posted, and frames that left, by flow.
     posted: BTreeMap<u16, Vec<Vec<u8>>>,
     left: BTreeMap<u16, Vec<Vec<u8>>>,
     _folder: tempfile::TempDir,
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// A turn, while the guest posts what is not kept account of.
+    /// A turn without an account of frames.
     fn turn_with_strays(&mut self) {
         self.engine.all_ready();
         self.engine.turn(self.now);
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// Until all that was posted has left or was lost.
+    /// Turns until all posted frames have left or were lost.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.turn();
@@ -188,7 +188,7 @@ fn a_limit_holds_for_the_frames_of_trains() {
         world.run(Span::millis(1));
         early = if millis == 99 { world.left[&7].len() } else { early };
     }
-    // 1 Mb/s of 60 bytes each, less what a train more or less at each end makes.
+    // 1 Mb/s of frames of 60 bytes; a train more or less at each end is allowed.
     let later = world.left[&7].len() - early;
     assert!((815..=851).contains(&later), "{later} in 400 ms");
 }
@@ -232,7 +232,7 @@ fn what_a_stop_gives_up_is_counted_frame_by_frame() {
     assert_eq!(world.losses()["stopped"] + world.left[&1].len() as u64, 41);
 }
 
-/// What is left of a train whose first frames have left already.
+/// The rest of a train whose first frames have left already.
 #[test]
 fn a_stop_in_the_middle_of_a_train_counts_the_rest_of_it() {
     let mut world = World::new("10Gbps", 7);
@@ -251,7 +251,7 @@ impl World {
     }
 }
 
-/// Nobody's turn is longer for it, whatever a guest posts.
+/// A guest cannot make a turn longer, whatever it posts.
 #[test]
 fn a_turn_reads_so_many_frames_alike_or_not() {
     let mut world = World::new("10Gbps", 512);
@@ -275,7 +275,7 @@ fn a_turn_reads_so_many_frames_alike_or_not() {
     assert_eq!(world.taken_and_refused(), (0, POSTED));
 }
 
-/// What happens next.
+/// The next step of a run.
 #[derive(Clone, Debug)]
 enum Step {
     Post { flow: u16, len: usize, times: usize },

@@ -1,4 +1,4 @@
-//! Virtual machines are tenants like others; what they send beyond a limit waits with them, and holds up nothing else.
+//! Virtual machines are tenants like others; frames beyond a limit wait in the guest, and hold up no other flow.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ tenants: {vm: {port: memory, via: [slow]}}
 limits: {slow: {match: {src_port: 7}, rate: 1Mbps, burst: 1518B}}
 ";
 
-/// An engine, a wire in memory, and a guest whose sockets have so many packets on their way at most.
+/// An engine, a wire in memory, and a guest whose sockets have a bounded number of packets on their way.
 struct World {
     engine: Engine,
     wire: MemoryPort,
@@ -30,7 +30,7 @@ struct World {
     now: Nanos,
     checked: Checked,
     free: Vec<u16>,
-    /// Which port's packet is behind each head.
+    /// The source port of the packet behind each head.
     behind: BTreeMap<u16, u16>,
     posted: BTreeMap<u16, u64>,
     left: BTreeMap<u16, u64>,
@@ -86,7 +86,7 @@ impl World {
         self.behind.values().filter(|&&of| of == flow).count()
     }
 
-    /// As a guest's sockets do: each keeps so many packets on their way.
+    /// Posts as a guest's sockets do: each keeps a fixed number of packets on their way.
     fn run(&mut self, span: Span, sockets: &[(u16, usize)]) {
         let end = self.now + span;
         while self.now < end {
@@ -153,7 +153,7 @@ fn where_descriptors_come_back_early_they_come_back_before_anything_has_left() {
     }
 }
 
-/// What a flow holds back fills its part of the engine, and the others go on: also while the guest is served apart.
+/// A limited flow fills its part of the engine, and the others go on: also while the guest is served apart.
 #[test]
 fn where_descriptors_come_back_early_a_slow_flow_holds_up_no_other_apart_either() {
     let mut world = World::of(&format!("{ONE}\nengine: {{ring: 4096}}"), Completions::Early);
@@ -177,7 +177,7 @@ fn beside_a_slow_flow(completions: Completions) -> (u64, u64) {
     alone.run(Span::millis(400), &[(1, 16)]);
     let mut world = World::new(completions);
     world.run(Span::millis(400), &[(7, 32), (1, 16)]);
-    // 1 Mbit/s of 1,066 bytes with what is around them on the wire.
+    // 1 Mbit/s of frames of 1,066 bytes, with preamble and gap.
     assert!((40..60).contains(&world.left(7)), "{}", world.left(7));
     assert!(world.losses().is_empty());
     (alone.left(1), world.left(1))
@@ -203,14 +203,14 @@ fn what_is_beyond_a_flows_cap_waits_with_the_guest_in_order_and_is_lost_only_at_
     assert!(world.on_its_way(7) >= most - 1, "none comes back but what has left");
     assert!(world.event("held_by_sender") > 0 && world.losses().is_empty(), "{:?}", world.losses());
     assert!(world.engine.held() <= u32::from(SIZE) / 2, "{} in the engine", world.engine.held());
-    // The guest has no manners: the rest of its ring is for others all the same.
+    // The guest floods one flow; the rest of its ring is for other flows nevertheless.
     world.run(Span::millis(20), &[(1, 4), (7, SIZE.into())]);
     let lost: Vec<_> = world.losses();
     assert!(matches!(lost[..], [("flow_full", _)]), "{lost:?}");
     let before = world.left(1);
     world.run(Span::millis(100), &[(1, 4), (7, SIZE.into())]);
     assert!(world.left(1) > before + 100, "{} more", world.left(1) - before);
-    // All that was posted leaves or was counted.
+    // All posted frames leave or are counted.
     world.run(Span::secs(2), &[]);
     assert_eq!((world.engine.held(), world.behind.len()), (0, 0));
     let lost: u64 = world.losses().iter().map(|&(_, count)| count).sum();
@@ -233,8 +233,7 @@ overlay:
 const NEAR: u16 = 0x0b;
 const FAR: u16 = 0x0c;
 
-/// What a receiver on another host allows holds in the guest's own ring: what is beyond it waits there, nothing is lost, and
-/// what goes to somebody else goes on.
+/// A limit of a receiver on another host holds frames in the guest's own ring: none is lost, and frames to other tenants go on.
 #[test]
 fn what_a_receiver_elsewhere_does_not_take_waits_with_the_guest() {
     let both = [(FAR, 40), (NEAR, 16)];

@@ -63,7 +63,7 @@ impl World {
         Self { engine, wire, now: Nanos::ZERO, folder, checked }
     }
 
-    /// What `ask` does on a thread of its own, while the engine turns.
+    /// Runs `ask` on a thread of its own, while the engine turns.
     fn while_turning<T: Send + 'static>(&mut self, ask: impl FnOnce() -> T + Send + 'static) -> T {
         let asking = std::thread::spawn(ask);
         while !asking.is_finished() {
@@ -84,7 +84,7 @@ impl World {
         })
     }
 
-    /// The flow queue of each flow, as the rules say.
+    /// The flow queue of each flow, by the rules.
     fn queues_for(&mut self, mut client: Vnic, flows: Vec<FlowSpec>) -> (Vnic, Vec<u32>) {
         self.while_turning(move || {
             let queues = flows.iter().map(|flow| client.queue_for(flow).expect("the daemon is there"));
@@ -105,7 +105,7 @@ impl World {
         lane.tally.events().find(|&(found, _)| found == event).map_or(0, |(_, count)| count)
     }
 
-    /// As when the waiter names every port.
+    /// A turn in which every port may have frames.
     fn turn(&mut self) {
         self.engine.all_ready();
         self.engine.turn(self.now);
@@ -131,7 +131,7 @@ impl World {
     }
 }
 
-/// Classes of one tenant by what its client says, and one of its neighbour's by the same.
+/// Classes of one tenant by its client's metadata, and one of its neighbour's.
 const TOLD: &str = "
 uplink: {port: memory, rate: 1Gbps}
 tenants: {shop: {port: {vnic: /run/shop.sock}}, batch: {port: {vnic: /run/batch.sock}}}
@@ -156,7 +156,7 @@ impl World {
     }
 }
 
-/// What [`udp`] writes for a tenant's frame to the outside.
+/// The flow of a tenant's frame from [`udp`] to the outside.
 fn spec(src_port: u16) -> FlowSpec {
     FlowSpec {
         addresses: Some(([10, 0, 0, 1].into(), [10, 0, 0, OUTSIDE].into())),
@@ -303,8 +303,8 @@ fn a_flow_queue_that_is_not_the_clients_is_refused_and_counted() {
     assert_eq!(world.drops("shop"), [("unmapped_queue", 1)]);
 }
 
-/// Two applications of one client, whose packets have the same headers: through flow queues of their own, of which the client
-/// has said what they are, or through one, where each packet brings it.
+/// Two applications of one client, whose packets have the same headers: through flow queues of their own, for which the
+/// client sets metadata, or through one, where each packet has its own.
 #[test]
 fn applications_of_one_client_share_by_their_classes() {
     for by_packet in [false, true] {
@@ -321,7 +321,7 @@ fn applications_of_one_client_share_by_their_classes() {
         }
         let (mut left, mut next) = ([0_u32; 2], false);
         for turn in 0..3_000 {
-            // Both have always more than leaves: a turn sends one or two.
+            // Both always have more frames than leave: a turn sends one or two.
             let mut refused = [false; 2];
             while refused != [true; 2] {
                 let index = usize::from(next);
@@ -347,7 +347,7 @@ fn applications_of_one_client_share_by_their_classes() {
         }
         let [orders, search] = left.map(f64::from);
         if by_packet {
-            // They come in turns through one ring, so as many of each leave, and each in its own place.
+            // They come in turns through one ring, so as many of each leave, and each in its own class.
             let classes = world.left();
             assert!(classes[0].1 > 1_000 && classes[1].1 > 1_000, "{classes:?}");
             assert!(classes[2..].iter().all(|(_, packets)| *packets == 0), "{classes:?}");
@@ -382,7 +382,7 @@ fn a_thread_is_held_to_the_rate_of_its_cores_class() {
     assert!(left > 2_300, "{left} frames of the first thread's");
 }
 
-/// Whatever a client says, in whatever way, no packet of its reaches a class of its neighbour's.
+/// Whatever metadata a client sets, and in whatever way, none of its packets reaches a class of its neighbour's.
 #[test]
 fn a_client_that_says_what_its_neighbours_classes_ask_for_stays_in_its_own() {
     let mut world = World::new(TOLD);
@@ -422,7 +422,7 @@ fn a_client_that_says_what_its_neighbours_classes_ask_for_stays_in_its_own() {
     assert_eq!((of("nightly"), of("batch")), (0, 0), "{classes:?}");
 }
 
-/// A flow queue stays one, whatever is said that tells no packets apart; once a reload tells them apart, they are.
+/// Metadata that the policy does not look at changes nothing; after a reload that looks at it, packets are told apart by it.
 #[test]
 fn what_the_policy_does_not_ask_for_changes_nothing_until_it_does() {
     let plain = [("app: 1", "vlan: 1"), ("app: 2", "vlan: 2"), ("core: 1", "vlan: 3")]
@@ -521,7 +521,7 @@ fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apa
     assert_eq!(client.rule_counts().misses, 7, "and one question is enough");
     let (client, queues) = world.queues_for(client, vec![to(1, 200), to(1, 201), to(1, 100)]);
     assert_eq!(queues, [0, 0, 1], "the daemon classifies what no flow queue is left for");
-    // A policy that looks at more: what was shared is classified packet by packet, and no packet is lost or misplaced.
+    // A policy that looks at more: packets of shared queues are classified one by one, and none is lost or misplaced.
     world.reload(&TWO.replace("src_port: 7", "dst: 10.0.12.0/24"));
     world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
     let mut client = client;
@@ -532,14 +532,14 @@ fn where_flow_queues_are_few_flows_share_those_that_the_policy_does_not_tell_apa
     }
     client.ring().expect("a kick");
     assert!(world.run(Span::millis(3)).len() < 5, "these are under the limit now");
-    assert_eq!(world.event("shop", "misclassified"), 0, "which nobody holds against the client");
+    assert_eq!(world.event("shop", "misclassified"), 0, "which does not count against the client");
 }
 
 #[test]
 fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
     let mut world = World::new(TWO);
     world.engine.set_sampler(plimsoll_daemon::Sampler::new(1, 1));
-    // Virtual time goes on while a client connects: the neighbour is there before a second counts.
+    // Virtual time goes on while a client connects, so the neighbour connects before a second matters.
     let mut neighbour = world.client("batch");
     let client = world.client("shop");
     let (mut client, queue) = world.open(client, 8);
@@ -555,7 +555,7 @@ fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
     assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), told("Alert"));
     assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), []);
     assert_eq!(cheat(&mut world, &mut client, Span::micros(50)), told("Halt"));
-    // Halted: nothing is taken for a second, whatever it posts; its neighbour goes on.
+    // Halted: no frame is taken from it for a second; its neighbour goes on.
     neighbour.send(0, &udp(2, OUTSIDE, 9, 0, 500)).expect("room");
     neighbour.ring().expect("a kick");
     assert_eq!(cheat(&mut world, &mut client, Span::millis(10)), []);
@@ -567,7 +567,7 @@ fn a_client_that_posts_to_wrong_flow_queues_is_told_on_halted_and_classified() {
     for (event, count) in [("misclassified", 4), ("trust_alert", 1), ("trust_halt", 1), ("trust_forced", 1)] {
         assert_eq!(world.event("shop", event), count, "{event}");
     }
-    // Forced: each packet goes where it belongs, nothing is held against it any more, and there are no flow queues.
+    // Forced: each packet goes where it belongs, no sample is taken any more, and there are no flow queues.
     assert_eq!(cheat(&mut world, &mut client, Span::millis(1)), []);
     assert_eq!(world.event("shop", "misclassified"), 4);
     let (client, refused) = world.open(client, 9);

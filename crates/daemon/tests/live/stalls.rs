@@ -1,4 +1,4 @@
-//! A guest that punches holes into its memory while frames are delivered there keeps itself waiting, and nobody else.
+//! A guest that punches holes into its memory while frames are delivered there keeps itself waiting, and no other tenant.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -80,7 +80,7 @@ fn start(port: &mut VhostUser, path: &Path, large: &Large) -> Guest {
     guest
 }
 
-/// Lends buffers all over the large piece, again and again; how many frames came.
+/// Lends buffers all over the large piece, again and again; counts the frames that arrive.
 fn refill(mut guest: Guest, len: usize, over: Arc<AtomicBool>, came: Arc<AtomicU64>) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut seed = 1_u64;
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// For the span that 99 of 100 of the honest tenant's frames sent since then took at most; what has not come took until now.
+    /// The delay that 99 % of the honest tenant's frames sent since then kept; a frame that has not arrived counts until now.
     fn p99(&self, since: Instant) -> Duration {
         let since = self.took.values().filter(|(sent, _)| *sent >= since);
         let mut took: Vec<Duration> =
@@ -198,7 +198,7 @@ fn number(frame: &[u8]) -> Option<u32> {
     frame.get(42..46).map(|bytes| u32::from_be_bytes(bytes.try_into().expect("four bytes")))
 }
 
-/// As much as the machine can spare of a gigabyte.
+/// A quarter of the available memory, at most a gigabyte.
 fn spare() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("MemAvailable"));
@@ -206,7 +206,7 @@ fn spare() -> usize {
     (kib * 1_024 / 4).next_multiple_of(2 << 20).min(1 << 30)
 }
 
-/// A virtual machine with a large memory, that is refilled all the while.
+/// A virtual machine with a large memory, whose buffers are lent again all the time.
 struct Vm {
     folder: TempDir,
     path: PathBuf,
@@ -233,20 +233,20 @@ impl Vm {
     }
 }
 
-/// The one that stalls is found at its first stall, and from the second on concerns nobody else.
+/// The guest that stalls is found at its first stall, and from the second on delays no other tenant.
 #[test]
 fn a_hole_in_a_guests_memory_keeps_no_other_tenant_waiting() {
     let _alone = crate::alone();
     let Vm { folder: _folder, path, port, large, over, came, refilling } = Vm::start();
     let mut world = World::new(port);
-    // Who measures must not wait for other processes itself.
+    // The measuring thread must not wait for other processes.
     let _ = realtime::permit().and_then(|()| realtime::take());
     let end = Instant::now() + Duration::from_secs(2);
     world.run(|| Instant::now() >= end);
     let quiet = world.p99(world.begun);
     assert!(came.load(Ordering::Relaxed) > 1_000, "the guest is served");
     let moves = world.moves();
-    // A machine that has no core for the test may well have kept it waiting.
+    // A busy machine may have kept the thread waiting without any stall.
     assert!(moves.is_empty() || quiet > Duration::from_millis(1), "nothing stalls of itself: {moves:?}");
 
     let punches = Arc::new(Mutex::new(Vec::new()));
@@ -273,7 +273,7 @@ fn a_hole_in_a_guests_memory_keeps_no_other_tenant_waiting() {
     hostile.join().expect("no panic");
     if longest > Duration::from_millis(40) {
         assert!(stalls > 0 && apart > 0, "{stalls} stalls, apart {apart} times");
-        // A gigabyte's hole takes 90 ms where a packet takes its time: a slower machine has as much more of it for both.
+        // A gigabyte's hole takes 90 ms on a machine where 2 ms are enough: a slower machine is allowed as much more.
         let allowed = Duration::from_millis(2).max(longest / 45) + 4 * quiet;
         assert!(p99 < allowed, "{p99:?}, {quiet:?} without holes, which took {longest:?}");
         let first =
@@ -299,7 +299,7 @@ fn a_hole_in_a_guests_memory_keeps_no_other_tenant_waiting() {
     assert!(!path.exists(), "the socket's place is free");
 }
 
-/// Who is stuck in its tenant's memory keeps neither a reload that takes the tenant away, nor the engine's end.
+/// A thread that is stuck in its tenant's memory delays neither a reload that removes the tenant, nor the engine's end.
 #[test]
 fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
     let _alone = crate::alone();
@@ -309,7 +309,7 @@ fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
         let large = Arc::clone(large);
         thread::spawn(move || large.punch())
     };
-    // The first is found, as long as it takes.
+    // Waits until the first stall is found.
     let first = hole(&large);
     world.run(|| first.is_finished());
     let (begun, ended) = first.join().expect("no panic");
@@ -329,7 +329,7 @@ fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
     let still = !second.is_finished();
     let (begun, ended) = second.join().expect("no panic");
     eprintln!("apart {apart} times; reloaded and stopped in a hole of {:?}: {still}", ended - begun);
-    // What is closed is closed elsewhere, and waits for the thread no longer than it promises.
+    // The port is closed by another thread, which waits for its thread no longer than promised.
     let closing = Instant::now();
     drop(installed);
     assert!(closing.elapsed() < Duration::from_secs(2));
@@ -340,7 +340,7 @@ fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
     refilling.join().expect("no panic");
 }
 
-/// The engine in a test's hands, a guest that posts, and the way apart and back at any moment.
+/// An engine without a thread, and a guest that posts while it moves to a thread of its own and back at any moment.
 struct Hands {
     engine: Engine,
     wire: MemoryPort,
@@ -377,12 +377,12 @@ impl Hands {
 
     fn post(&mut self, count: usize) {
         for _ in 0..count {
-            // A flow that holds seven eighths of the ring loses what is beyond that.
+            // A flow that holds seven eighths of the ring loses further frames.
             if self.free.len() <= 16 {
                 return;
             }
             let Some(head) = self.free.pop() else { return };
-            // Of different lengths, so that each is a frame of its own, or not.
+            // Of different lengths or of one, so that trains are not always possible.
             let len = 100 + 400 * (self.posted as usize / 5 % 3);
             self.guest.post(head, &udp(VM, OUTSIDE, 9, self.posted, len));
             self.posted += 1;
@@ -418,7 +418,7 @@ proptest! {
             }
             hands.turn(Span::millis(1));
             thread::sleep(Duration::from_micros(100 * millis));
-            // As long as it has to behave, in a moment: it is asked back in the middle of what is on its way.
+            // The time that it has to behave passes at once: it comes back while frames are on their way.
             hands.turn(Span::secs(2_000 * millis));
         }
         let end = Instant::now() + Duration::from_secs(10);

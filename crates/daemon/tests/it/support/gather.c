@@ -1,5 +1,5 @@
-/* Sends a datagram of three segments, headers and payload apart, then waits for a frame: what the C client can do beside
- * the example. */
+/* Sends a datagram of three segments, headers and payload apart, then waits for a frame: functions of the C client that
+ * the examples do not use. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
         payload[i] = (uint8_t)(i / SEGMENT);
 
     int queue = plimsoll_vnic_classify(vnic, headers, HEADERS);
-    /* Cut off: it is no whole datagram, and the daemon is to look. */
+    /* Cut off: it is no whole datagram, so the daemon classifies it. */
     printf("%d ", queue);
     struct plimsoll_flow flow = {.family = 4, .protocol = 17, .has_ports = 1, .src_port = 8, .dst_port = 80,
                                  .src = {10, 0, 0, 1}, .dst = {10, 0, 0, 99}};

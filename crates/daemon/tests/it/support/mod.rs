@@ -15,7 +15,7 @@ use plimsoll_wire::{Mac, VnetHeader};
 /// The key of every fleet in these tests.
 pub const KEY: [u8; 32] = [7; 32];
 
-/// The fleet that a policy is of, if it is of one: its room in the program, and what the engine is made from.
+/// The fleet of a policy, if it has one: makes room for its limits in the program, and answers the engine's parts.
 pub fn fleet_of(checked: &Checked, program: &mut Program, [sequence, start]: [u64; 2]) -> Option<FleetSetup> {
     let map = fleet_map(checked, program)?;
     let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
@@ -26,9 +26,9 @@ pub fn fleet_of(checked: &Checked, program: &mut Program, [sequence, start]: [u6
 
 /// The engine, and the other end of each of its ports.
 pub struct World {
-    /// Under test.
+    /// The engine under test.
     pub engine: Engine,
-    /// What departed.
+    /// The departure log.
     pub log: Arc<DepartureLog>,
     /// Tenants' ends, in the policy's order.
     pub tenants: Vec<MemoryPort>,

@@ -6,7 +6,7 @@ use plimsoll_daemon::{Change, Part, Whither};
 use plimsoll_units::Span;
 use plimsoll_vnic::{OpenRefusal, RuleCounts, Sizes, Vnic, VnicError};
 
-/// Its flow queues stay where they are: nothing overtakes, on the way there and back, and a reload meanwhile holds.
+/// Its flow queues stay: no frame overtakes another on the move there and back, and a reload meanwhile takes effect.
 #[test]
 fn a_client_that_is_served_apart_keeps_its_flow_queues_and_its_order() {
     for reload in [false, true] {
@@ -122,7 +122,7 @@ fn a_client_that_is_served_apart_asks_anew_after_a_reload() {
     assert_eq!((queues[0], client.rule_counts().misses), (queues[2], 4), "it asks anew, once for each flow");
     sent_through(&mut world, &mut client, &[(queues[0], 8), (queues[1], 9)]);
     assert_eq!(world.event("shop", "served_back"), 0, "all of that apart");
-    // What it got holds when it comes back.
+    // Its flow queues are still valid when it comes back.
     world.now += Span::secs(10);
     while world.event("shop", "served_back") == 0 {
         assert!(std::time::Instant::now() < end, "it comes back");
@@ -180,7 +180,7 @@ fn a_client_that_hangs_up_apart_and_connects_anew_is_served_apart_until_it_behav
     }
     let (kept, queue) = world.open(client.take().expect("a client"), 8);
     assert!(queue.is_ok(), "{queue:?}");
-    // To come anew is no stall, so it has to behave no longer.
+    // Connecting anew is no stall, so it does not have to behave for longer.
     world.now += Span::secs(4);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while world.event("shop", "served_back") == 0 {
@@ -194,7 +194,7 @@ fn a_client_that_hangs_up_apart_and_connects_anew_is_served_apart_until_it_behav
     assert_eq!(moves(&mut world), [], "it has behaved");
     send_one(&mut world, &mut client);
 
-    // The second time it is four times as long, also where nobody is connected meanwhile.
+    // The second time it is four times as long, also if no client is connected meanwhile.
     assert!(world.engine.serve_apart(0, world.now), "it goes");
     hang_up(&mut world, client);
     world.now += Span::secs(15);
@@ -265,7 +265,7 @@ fn a_client_that_stalls_and_hangs_up_at_once_is_served_apart_when_it_is_there_ag
     panic!("its end is found");
 }
 
-/// Runs until all that the client has sent has completed.
+/// Runs until all of the client's frames have completed.
 fn completed(world: &mut World, client: &mut Vnic) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
     while client.on_their_way() > 0 {
@@ -275,7 +275,7 @@ fn completed(world: &mut World, client: &mut Vnic) {
     }
 }
 
-/// Runs until so many frames have left, `had` of them before.
+/// Runs until `count` frames have left, `had` of them before.
 fn wait_for(world: &mut World, count: usize, had: usize) -> Vec<Vec<u8>> {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
     let mut out = Vec::new();

@@ -8,8 +8,8 @@ use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
 use plimsoll_vnic::{FlowSpec, Sizes};
 
-/// Whether the engine refuses them or the port by itself, as there is no flow queue left, and whether that is answered; its
-/// neighbour's frames leave meanwhile as ever.
+/// This holds for requests that the engine refuses, and for requests that the port refuses by itself as no flow queue is left,
+/// with an answer or without; the neighbour's frames leave meanwhile.
 #[test]
 fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
     let open = Message::Open(FlowSpec::default());
@@ -23,7 +23,7 @@ fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
         for message in said.into_iter().cycle().take(200) {
             send_message(&socket, message, &[]).expect("room");
         }
-        // One answer of fifty or two hundred each, and the welcome, which is a look's and no message's.
+        // Fifty or two hundred answers, and the welcome, which counts for no message.
         let (mut answered, mut left) = (0, 0);
         for turn in 0.. {
             assert!(turn < 1_000, "{answered} of {} answered", 1 + 50 * opens);
@@ -37,7 +37,7 @@ fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
             while matches!(read_message(&socket), Incoming::Message(_)) {
                 answered += 1;
             }
-            // Of any eight messages so many are answered.
+            // A turn handles eight messages, of which this many are answered.
             let most = 8 * opens / 4;
             assert!(answered - before <= most + u32::from(before == 0), "{} in one turn", answered - before);
             if answered == 1 + 50 * opens {
@@ -51,8 +51,8 @@ fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
 const BETWEEN: Span = Span::ns(62_500);
 const AT_ONCE: u64 = 1_024;
 
-/// Whether the engine refuses them or the port: a flow queue for each flow at the start is answered at once, and then 16,000 a
-/// second. Between, the engine's thread sleeps: what waits in the socket does not wake it.
+/// This holds for requests that the engine refuses and for those that the port refuses: a flow queue for each flow at the start is answered at once, and then 16,000 a
+/// second. Between them the engine's thread sleeps: messages that wait in the socket do not wake it.
 #[test]
 fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
     for flow_queues in [2, 4_096] {
@@ -60,7 +60,7 @@ fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
         let mut world = World::sized(TWO, sizes);
         let socket = connect_to(&world.folder.path().join("shop")).expect("connected");
         send_message(&socket, Message::hello(), &[]).expect("sent");
-        // As the daemon waits: by edges.
+        // Edge-triggered, as the daemon waits.
         let (mut poll, mut events) = (mio::Poll::new().expect("descriptors"), mio::Events::with_capacity(1));
         let (_, port) = world.engine.ports().next().expect("the client's port");
         let fd = port.fds().receive.expect("something to wait on");
@@ -70,7 +70,7 @@ fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
         let begun = world.now;
         let (mut turns, mut answered) = (0, 0);
         while world.now.since(begun) < Span::millis(200) {
-            // What ends the thread's sleep: its ports, here this one, and its timer.
+            // A port, here this one, or the timer ends the thread's sleep.
             while send_message(&socket, Message::Open(FlowSpec::default()), &[]).is_ok() {}
             poll.poll(&mut events, Some(std::time::Duration::ZERO)).expect("descriptors");
             let woken = !events.is_empty();
@@ -82,10 +82,10 @@ fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
             while matches!(read_message(&socket), Incoming::Message(_)) {
                 answered += 1;
             }
-            // The welcome is no answer.
+            // The welcome is not counted as an answer.
             let most = 1 + AT_ONCE + world.now.since(begun).as_u64() / BETWEEN.as_u64();
             assert!(answered <= most, "{answered} of {most} after {turns} turns");
-            // Two turns for its hello and for what wakes the thread first.
+            // Two turns for its hello and for the first wake-up.
             if turns == 4 + AT_ONCE / 8 {
                 assert!(answered > AT_ONCE, "{answered}: it begins with as many flows as it likes");
             }
@@ -97,7 +97,7 @@ fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
         }
         let most = AT_ONCE + Span::millis(200).as_u64() / BETWEEN.as_u64();
         assert!(answered + 8 >= most, "{answered} of {most}");
-        // One for eight messages, and up to two that find that there are no more: 20,000 if it did not sleep.
+        // One turn for eight messages, and up to two that find no more: 20,000 if it did not sleep.
         assert!(turns <= 3 * most / 8, "{turns} turns for {answered} messages");
     }
 }

@@ -11,7 +11,7 @@ use plimsoll_ports::{FRAME_ROOM, MemoryPort};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::{Status, Vnic};
 
-/// The engine on a thread of its own, which sleeps when nothing is to do.
+/// The engine on a thread of its own, which sleeps when it has no work.
 struct Live {
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -29,7 +29,7 @@ impl Live {
         Self { handle, thread: Some(thread), wire: Some(wire), folder }
     }
 
-    /// A program in C with the client's header and static library.
+    /// Compiles a program in C with the client's header and static library.
     fn compile(&self, source: PathBuf) -> PathBuf {
         let test = std::env::current_exe().expect("this test's own file");
         let program = self.folder.path().join("program");
@@ -46,7 +46,7 @@ impl Live {
         program
     }
 
-    /// Counts what comes out on the wire until the engine ends.
+    /// Counts the frames on the wire until the engine ends.
     fn count(&mut self) -> JoinHandle<u64> {
         let mut wire = self.wire.take().expect("not taken yet");
         std::thread::spawn(move || {
@@ -110,7 +110,7 @@ fn a_sleeping_engine_answers_a_client_that_is_served_apart() {
         })
         .collect();
     took.sort();
-    // Who is not woken looks 50 ms later at the earliest, or 100.
+    // A thread that is not woken looks 50 or 100 ms later at the earliest.
     assert!(took[20] < std::time::Duration::from_millis(10), "{took:?}");
 }
 
@@ -212,7 +212,7 @@ fn a_program_in_c_gathers_segments_classifies_and_receives() {
     wire.send(&answer, None).expect("the engine is there");
     wire.flush().expect("the engine is there");
     let ran = running.wait_with_output().expect("it ends");
-    // Flow queues of a stump, of the flow, and of the flow again; completion; frame; what the cache did.
+    // Flow queues of a cut-off frame, of the flow, and of the flow again; completion; frame; counters of the cache.
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "0 1 1 1 0 200 77 1 1\n", "{ran:?}");
 }
 

@@ -17,7 +17,7 @@ fn scribble(client: &mut Vnic, done: &AtomicBool) {
         state
     };
     while !done.load(Ordering::Relaxed) {
-        // Now and then something sound, so that there is traffic, and the doorbells are read.
+        // Now and then a valid frame, so that there is traffic, and the doorbells are read.
         if random() % 8 == 0 {
             let _ = client.send((random() % 4) as u32, &udp(1, OUTSIDE, random() as u16, 0, 200));
             let _ = client.ring();
@@ -31,19 +31,19 @@ fn scribble(client: &mut Vnic, done: &AtomicBool) {
     }
 }
 
-/// What a tenant's neighbour does meanwhile.
+/// How a tenant's neighbour behaves.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Neighbour {
     /// It always has frames to send.
     Honest,
-    /// It writes anything anywhere in its region, and sends between.
+    /// It writes anything anywhere in its region, and sends now and then.
     Scribbling,
 }
 
 /// Frames of the tenant `batch` that leave in 20 ms, and 99 % of their delays, beside a neighbour.
 ///
-/// Time is virtual: a turn is a microsecond, however long it takes here, so that what the neighbour gets out of the engine
-/// counts (its frames, and turns that bring nobody anything), and not what else the machine does.
+/// Time is virtual: a turn is a microsecond, however long it takes here. So the result depends on what the neighbour gets out of
+/// the engine (its frames, and empty turns), and not on other work of the machine.
 fn beside(neighbour: Neighbour) -> (usize, Span) {
     let text =
         "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}, batch: {port: memory}}}";
@@ -59,7 +59,7 @@ fn beside(neighbour: Neighbour) -> (usize, Span) {
             .flatten()
             .map(|shop| scope.spawn(|| scribble(shop, &done)));
         for turn in 0..20_000_u32 {
-            // 400 Mb/s of the 500 that are its share.
+            // 400 Mb/s of its share of 500.
             if turn.is_multiple_of(10) {
                 batch.send(0, &udp(2, OUTSIDE, 9, turn, 480)).expect("room");
                 batch.ring().expect("a kick");
@@ -93,8 +93,8 @@ fn a_neighbour_that_scribbles_over_its_memory_is_not_noticed() {
     let (honest, honest_delay) = beside(Neighbour::Honest);
     assert!(honest >= 1_990, "all that it sent: {honest}");
     let bound = Span::ns(honest_delay.as_u64() * 12 / 10);
-    // How often what it scribbles is a frame, and a longer one than an honest neighbour's, is chance: in one of three it is
-    // not for one in a hundred of its neighbour's.
+    // How often it happens to write a valid frame, longer than an honest neighbour's, is chance: in one of three runs fewer
+    // than one in a hundred of the tenant's frames wait for such a frame.
     let unnoticed = (0..3).any(|_| {
         let (hostile, delay) = beside(Neighbour::Scribbling);
         eprintln!("{hostile} frames, {delay} beside it; {honest}, {honest_delay} beside an honest one");
