@@ -4,8 +4,9 @@
 //! requests and tenants' ports need, nor the places that other requests need.
 //! From: hyper's HTTP/1.1, which `axum::serve` runs without bounds.
 //! Not here: the answers (`api`), and file descriptors that come over a connection (`local`).
-//! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. Where all
-//! places are taken a new connection gets one as long as any other has been silent for [`FIRST`], and has as long itself.
+//! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. Where
+//! all places are taken a new connection gets one as long as any other has been silent for [`FIRST`], and has as long
+//! itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,8 +27,8 @@ use tokio::time::Instant;
 /// How long a connection may take until it has sent a request's head, the first or the next one.
 const HEADERS: Duration = Duration::from_secs(5);
 
-/// How long a connection has at least to send a request's head: a program that means to ask has done so by then, and 64 in as
-/// long are more than a scraper finds before it.
+/// How long a connection has at least to send a request's head: a program that means to ask has done so by then, and 64
+/// in as long are more than a scraper finds before it.
 const FIRST: Duration = Duration::from_millis(10);
 
 /// How long a connection has at least to read its answer, where it can only have one.

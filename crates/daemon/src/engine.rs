@@ -68,8 +68,8 @@ pub const BATCH: usize = 32;
 /// Most frames sent before the way in has its turn.
 const DEPARTURES: usize = 64;
 
-/// Most rounds of departures and arrivals before tenants are read again: one for each [`DEPARTURES`] frames read, so that a turn
-/// sends as many frames as it reads.
+/// Most rounds of departures and arrivals before tenants are read again: one for each [`DEPARTURES`] frames read, so that
+/// a turn sends as many frames as it reads.
 const ROUNDS: usize = 32;
 
 /// How soon frames are offered again to an uplink that had no room: some packets' time at 1 Gb/s.

@@ -27,8 +27,9 @@ const KEPT: [Capability; 6] = [
 #[cfg(test)]
 const GRANTED: [Capability; 3] = [Capability::CAP_SETUID, Capability::CAP_SETGID, Capability::CAP_SETPCAP];
 
-/// Gives up, in the broker, all capabilities but [`KEPT`], and the right to gain any by running another program. A failure is
-/// logged, and the broker runs nevertheless. With `helps`, it keeps the right to schedule threads before other processes.
+/// Gives up, in the broker, all capabilities but [`KEPT`], and the right to gain any by running another program. A
+/// failure is logged, and the broker runs nevertheless. With `helps`, it keeps the right to schedule threads before other
+/// processes.
 pub(crate) fn keep_for_broker(helps: bool) {
     let kept: HashSet<Capability> =
         KEPT.into_iter().chain(helps.then_some(Capability::CAP_SYS_NICE)).collect();

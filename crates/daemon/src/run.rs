@@ -420,7 +420,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.free_socket();
-        // Removed while it is locked, so that no other daemon's file is removed. If this fails, the next start uses the file.
+        // Removed while it is locked, so that no other daemon's file is removed. If this fails, the next start uses the
+        // file.
         self.remove(&self.path, Clear::Lock);
     }
 }
@@ -616,8 +617,8 @@ async fn stop(control: &Control) {
     let _: Result<(), Stopped> = control.handle().send(Command::Stop(within));
 }
 
-/// How long the waiting frames can take to leave: the bytes that each class holds, at the rate of the slowest limit that may hold it,
-/// one after the other; doubled, and never more than four seconds.
+/// How long the waiting frames can take to leave: the bytes that each class holds, at the rate of the slowest limit that
+/// may hold it, one after the other; doubled, and never more than four seconds.
 fn longest_drain(snapshot: &Snapshot) -> Span {
     let program = &snapshot.program;
     let slowest =

@@ -3,8 +3,8 @@
 //! Why: an attacker who takes the process over must find one that may do nothing but carry packets.
 //! From: setresuid(2), capabilities(7), seccomp(2), landlock(7); `docs/decisions/0013-privileges.md`.
 //! Not here: what the broker keeps (`privileges`), and the file system as the systemd unit narrows it.
-//! Invariants: the process is confined while it has a single thread, and so every later thread is; a mechanism that the kernel
-//! lacks is logged, and the others are used nevertheless.
+//! Invariants: the process is confined while it has a single thread, and so every later thread is; a mechanism that the
+//! kernel lacks is logged, and the others are used nevertheless.
 
 mod calls;
 mod files;
@@ -87,7 +87,8 @@ pub(crate) fn confine(user: &User, broker: u32) -> Result<Confinement, String> {
     Ok(Confinement { user, capabilities, seccomp, landlock, broker: Some(broker), broker_ended: false })
 }
 
-/// Denies a process that reads a tenant's file all other files, TCP, and signals to other processes, as far as the kernel can.
+/// Denies a process that reads a tenant's file all other files, TCP, and signals to other processes, as far as the kernel
+/// can.
 pub(crate) fn confine_reader() {
     // The limits of `reader` hold in any case.
     let _ = files::restrict_wholly();

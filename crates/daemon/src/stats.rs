@@ -256,8 +256,8 @@ pub struct RingsStats {
 pub struct DelayParts {
     /// From taking a packet out of the tenant's port until the port that it goes to has it.
     pub egress: Option<Delay>,
-    /// In the queues of NIC and kernel before it was fetched, by the kernel's time of arrival; none where the port has no such
-    /// time.
+    /// In the queues of NIC and kernel before it was fetched, by the kernel's time of arrival; none where the port has no
+    /// such time.
     pub nic: Option<Delay>,
     /// From fetching a packet from the uplink until the tenant's port has it.
     pub engine: Option<Delay>,

@@ -254,8 +254,8 @@ impl Loop {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
             }
-            // In a thread that never sleeps, page faults and short waits would otherwise add up to a stall, and a tenant would
-            // be blamed for it.
+            // In a thread that never sleeps, page faults and short waits would otherwise add up to a stall, and a tenant
+            // would be blamed for it.
             if most != Some(Span::ZERO) || now.since(rested) >= STALL {
                 rested = now;
                 self.engine.rested();

@@ -426,8 +426,8 @@ impl VnicPort {
     }
 }
 
-/// Makes the stream socket that wakes the client: the client's end and the daemon's. A pipe would not do: its lock is held while a reader copies, and the reader's
-/// memory decides how long that takes.
+/// Makes the stream socket that wakes the client: the client's end and the daemon's. A pipe would not do: its lock is
+/// held while a reader copies, and the reader's memory decides how long that takes.
 fn wake_ends() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let (theirs, ours) = socketpair(AddressFamily::Unix, SockType::Stream, None, flags)?;

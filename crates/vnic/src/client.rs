@@ -318,8 +318,8 @@ impl Vnic {
         socket::send_message(&self.socket, Message::Close(queue), &[]).map_err(|_| VnicError::Closed)
     }
 
-    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers are
-    /// free again.
+    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers
+    /// are free again.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         let tail = self.completion_tail();
         let left = tail.wrapping_sub(self.completion_head).min(self.sender.shared.layout.sizes().completions);

@@ -216,8 +216,8 @@ impl Sender {
         self.send_described(queue, parts, offload, tag, &PacketMetadata::default())
     }
 
-    /// Like [`Sender::send_gathered`], for a frame with metadata of its own. Each field that it has replaces the flow queue's
-    /// ([`Sender::set_metadata`]). It takes one descriptor more.
+    /// Like [`Sender::send_gathered`], for a frame with metadata of its own. Each field that it has replaces the flow
+    /// queue's ([`Sender::set_metadata`]). It takes one descriptor more.
     ///
     /// # Errors
     /// As [`Sender::send_with`]. Panics on a frame of more than 40 descriptors.
@@ -426,8 +426,8 @@ pub struct Poster {
 }
 
 impl Poster {
-    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers are
-    /// free again.
+    /// Calls `tell` for each frame that has completed since the last call, and answers how many there were. Their buffers
+    /// are free again.
     pub fn poll_completions(&mut self, mut tell: impl FnMut(Completion)) -> usize {
         let mut count = 0;
         while let Some(done) = self.next_completion() {

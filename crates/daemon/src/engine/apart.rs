@@ -2,8 +2,8 @@
 //!
 //! Why: a thread that copies into a tenant's memory waits there for as long as the tenant likes: while the tenant punches a
 //! hole into it, every thread that touches a page of that hole waits. That time must count for the tenant alone.
-//! From: each batch is timed at its ends. A slow batch of one tenant moves that tenant; a slow batch of several moves them all,
-//! as their threads then show which one stalls.
+//! From: each batch is timed at its ends. A slow batch of one tenant moves that tenant; a slow batch of several moves
+//! them all, as their threads then show which one stalls.
 //! Not here: the thread and its queues (`ports`), the kernel's figures of a stall (`ports`).
 //! Invariant: at most two looks at the clock for a batch; a tenant comes back only after a span without a stall, which
 //! grows with each time that it stalls again, and which a client that hangs up and connects anew does not cut short.

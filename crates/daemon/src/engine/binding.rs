@@ -67,8 +67,8 @@ impl Bindings {
 }
 
 impl Bound {
-    /// The addresses that a tenant is held to by its policy. `macs` are its port's; `others` says whether any tenant states an
-    /// address.
+    /// The addresses that a tenant is held to by its policy. `macs` are its port's; `others` says whether any tenant
+    /// states an address.
     fn of(stated: &Stated, macs: &[Mac], others: bool) -> Option<Self> {
         let held = stated.binding != Binding::Off && (stated.binds_macs() || others);
         held.then(|| Self {

@@ -40,7 +40,8 @@ impl ClassDelays {
         }
     }
 
-    /// A class's own histogram, if it has one. The root has the histogram of all classes without one, so that sums are whole.
+    /// A class's own histogram, if it has one. The root has the histogram of all classes without one, so that sums are
+    /// whole.
     pub(crate) fn get(&self, class: usize) -> Option<&Histogram<u64>> {
         let place = self.places.get(class).copied().unwrap_or(0);
         match (class, place) {

@@ -326,8 +326,8 @@ impl Engine {
         made
     }
 
-    /// Parses the headers of a frame from the uplink: it goes to the tenant with its destination address, or to all. `None` when
-    /// they are malformed, which is counted.
+    /// Parses the headers of a frame from the uplink: it goes to the tenant with its destination address, or to all.
+    /// `None` when they are malformed, which is counted.
     pub(super) fn look_at(
         &mut self,
         frame: &[u8],
@@ -415,8 +415,8 @@ impl Engine {
         }
     }
 
-    /// Counts frames that are dropped at a stop, with the last pull of their descriptor; answers how many they are. Of a train,
-    /// `gone` frames have been handled before.
+    /// Counts frames that are dropped at a stop, with the last pull of their descriptor; answers how many they are. Of a
+    /// train, `gone` frames have been handled before.
     fn count_stopped(&mut self, transmit: &Transmit, gone: u32) -> u64 {
         let (from, buffer) = Buffer::from_address(transmit.addr);
         let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) else { return 0 };

@@ -166,8 +166,8 @@ impl Engine {
         self.fleet.as_ref().is_some_and(|fleet| fleet.steering.is_some())
     }
 
-    /// Handles what is due between hosts: questions for next hops, epochs, feedback in frames of its own. Answers when more is
-    /// due.
+    /// Handles what is due between hosts: questions for next hops, epochs, feedback in frames of its own. Answers when
+    /// more is due.
     pub(super) fn tend_fleet(&mut self, now: Nanos) -> Option<Nanos> {
         // Taken out meanwhile, so that it can be asked while ports are written.
         let mut fleet = self.fleet.take()?;

@@ -189,8 +189,8 @@ impl FlowTable {
         self.slots.iter_mut().filter_map(Option::take)
     }
 
-    /// Sets the cap: new flows are taken only while there are fewer than `cap`; present ones stay. The number of slots stays,
-    /// too: a cap far above the first one needs [`FlowTable::move_to`].
+    /// Sets the cap: new flows are taken only while there are fewer than `cap`; present ones stay. The number of slots
+    /// stays, too: a cap far above the first one needs [`FlowTable::move_to`].
     pub fn set_cap(&mut self, cap: u32) {
         self.cap = cap;
     }

@@ -208,8 +208,9 @@ impl Engine {
         found.and_then(|index| u32::try_from(index).ok())
     }
 
-    /// Carries counters over, as the engine's begin anew with a policy: they stay under the same name. Counters of a node that
-    /// the next policy does not have go to the node above it, so that sums never fall; a name that comes back begins anew.
+    /// Carries counters over, as the engine's begin anew with a policy: they stay under the same name. Counters of a node
+    /// that the next policy does not have go to the node above it, so that sums never fall; a name that comes back begins
+    /// anew.
     fn carry_counters(&mut self, next: &Program) {
         let heirs = Heirs::of(next);
         let past = core::mem::take(&mut self.carried.classes);

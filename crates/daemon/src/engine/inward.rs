@@ -68,8 +68,8 @@ impl Before {
     }
 }
 
-/// The station of broadcasts, of frames for unknown addresses, and of frames that are cut short. A lane's station is one more
-/// than its number.
+/// The station of broadcasts, of frames for unknown addresses, and of frames that are cut short. A lane's station is one
+/// more than its number.
 pub(crate) const COMMON: u32 = 0;
 
 /// A tenant's share of the core, by its weight, to that of the common station.
@@ -157,8 +157,8 @@ impl Inward {
         (seen, self.ingress.slots(station), delay)
     }
 
-    /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames in its
-    /// host's name have used up their part of the queue.
+    /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames
+    /// in its host's name have used up their part of the queue.
     fn store(
         &mut self,
         station: u32,
@@ -226,9 +226,9 @@ impl Engine {
         self.inward.drain = Drain::new(share);
     }
 
-    /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by its
-    /// share. Answers whether any frame moved. `begun` is when the part of the turn before this one began, which may have
-    /// written to tenants.
+    /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by
+    /// its share. Answers whether any frame moved. `begun` is when the part of the turn before this one began, which may
+    /// have written to tenants.
     pub(super) fn take_in(
         &mut self,
         core: &mut impl Core,

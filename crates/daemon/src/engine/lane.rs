@@ -33,7 +33,8 @@ const TELL: Span = Span::millis(10);
 const TOLD_AT_ONCE: Span = Span::millis(90);
 
 /// How often a client's message is answered, and how far ahead of that at first: 16,000 times a second, as each costs 4
-/// to 7 µs of the engine's core, and 1,024 times at once, as a client may open a flow queue for each flow that it begins with.
+/// to 7 µs of the engine's core, and 1,024 times at once, as a client may open a flow queue for each flow that it begins
+/// with.
 const ASK: Span = Span::ns(62_500);
 const ASKED_AT_ONCE: Span = Span::micros(64_000);
 

@@ -60,8 +60,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether `owner`, which has just sent from the address, gets it. Hosts behind the uplink are the operator's: they get an
-    /// address back at once that a tenant has claimed, so that no tenant becomes the gateway by sending first.
+    /// Whether `owner`, which has just sent from the address, gets it. Hosts behind the uplink are the operator's: they
+    /// get an address back at once that a tenant has claimed, so that no tenant becomes the gateway by sending first.
     fn yields_to(&self, owner: Owner, now: Nanos) -> bool {
         !self.pinned && (owner == Owner::Uplink || now.since(self.seen) > IDLE)
     }

@@ -4,8 +4,8 @@
 //! From: Loom §4.1: the host states a packet's queue, in one write for a batch.
 //! Not here: ports whose frames lie with their sender until they are taken (`posted`), a frame's flow queue (`queues`),
 //! departures (`depart`).
-//! Invariant: a turn reads a bounded number of frames from each tenant; each is queued, parked with its sender, or lost for a
-//! counted reason.
+//! Invariant: a turn reads a bounded number of frames from each tenant; each is queued, parked with its sender, or lost
+//! for a counted reason.
 
 use std::hash::BuildHasher;
 
@@ -24,8 +24,8 @@ use super::{BATCH, Engine, Part, parked};
 use crate::departures::Headers;
 
 impl Engine {
-    /// Reads a batch from each tenant that has frames and room; each turn begins with another tenant. Answers how many frames
-    /// it read.
+    /// Reads a batch from each tenant that has frames and room; each turn begins with another tenant. Answers how many
+    /// frames it read.
     pub(super) fn read_tenants(&mut self, now: Nanos, clock: &impl Fn(Part) -> Nanos) -> usize {
         let count = self.lanes.len();
         self.first = if count == 0 { 0 } else { (self.first + 1) % count };

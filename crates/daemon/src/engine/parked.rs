@@ -1,7 +1,7 @@
 //! Frames beyond their flow's cap, whose descriptors stay with their sender.
 //!
-//! Why: a flow that waits for its limit must not hold the engine's descriptors, nor lose packets at first: a guest that is not
-//! told of their completion sends less of that flow, and as much as before of the others.
+//! Why: a flow that waits for its limit must not hold the engine's descriptors, nor lose packets at first: a guest that
+//! is not told of their completion sends less of that flow, and as much as before of the others.
 //! From: PicNIC §5.4.2 and §5.4.3: a cap for each flow, lower than the guest's ring, and refusal that leaves the packet
 //! where it is. What the paper leaves open, the flow that goes on nevertheless, ends in a drop: an eighth of the ring is
 //! for others.
@@ -32,8 +32,9 @@ pub(crate) enum Room {
 }
 
 impl Room {
-    /// Decides for `frames` of a flow that has `held` frames in the engine, which takes `window` of one flow, and `parked` outside
-    /// it. Of the sender's ring of `depth` descriptors, half is for frames in the engine, and an eighth for other flows.
+    /// Decides for `frames` of a flow that has `held` frames in the engine, which takes `window` of one flow, and
+    /// `parked` outside it. Of the sender's ring of `depth` descriptors, half is for frames in the engine, and an eighth
+    /// for other flows.
     fn of(depth: u32, frames: u32, held: u32, parked: u32, window: u32) -> Self {
         if parked == 0 && Self::enters(depth, frames, held, window) {
             Self::Engine

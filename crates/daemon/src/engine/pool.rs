@@ -201,8 +201,8 @@ impl<H: Copy + Default> Pool<H> {
 }
 
 impl Held {
-    /// The descriptor of a frame for the engine. A train looks to the engine like a segment that is cut: the part of each frame behind its
-    /// Ethernet header is a segment's payload.
+    /// The descriptor of a frame for the engine. A train looks to the engine like a segment that is cut: the part of each
+    /// frame behind its Ethernet header is a segment's payload.
     pub(crate) fn descriptor(&self, addr: u64, tag: u32) -> Descriptor {
         let Offload { header, segment, .. } = self.offload;
         match self.following {

@@ -5,8 +5,8 @@
 //! client that describes a flow once need not have each packet classified.
 //! From: PicNIC §5.4.3 (deferred completions); SENIC §5.1 (the host's table classifies, the client remembers the queue);
 //! Loom §4.3.
-//! Not here: the client's requests (`rules`), its trustworthiness (`verify`), checks of what it writes (`ports`), and the order
-//! of packets (`nic`).
+//! Not here: the client's requests (`rules`), its trustworthiness (`verify`), checks of what it writes (`ports`), and the
+//! order of packets (`nic`).
 //! Invariant: each frame that is taken is completed once; a flow queue belongs to one lane; a turn takes at most [`POSTED`]
 //! frames of a sender.
 
@@ -125,8 +125,9 @@ impl Engine {
         read
     }
 
-    /// Copies a frame out of the sender's memory, after which it can no longer change, and with it the frames that follow and
-    /// have the same headers, `most` in all. Answers how many it copied, and the frame after them, if it has been taken.
+    /// Copies a frame out of the sender's memory, after which it can no longer change, and with it the frames that follow
+    /// and have the same headers, `most` in all. Answers how many it copied, and the frame after them, if it has been
+    /// taken.
     fn admit_taken(
         &mut self,
         index: usize,
@@ -170,8 +171,8 @@ impl Lane {
         }
     }
 
-    /// Puts frames that follow the one in the buffer, and have the same headers, behind it, until there are `most`. Answers how
-    /// many they were, and the first other frame, if it has been taken: its bytes must be copied anew.
+    /// Puts frames that follow the one in the buffer, and have the same headers, behind it, until there are `most`.
+    /// Answers how many they were, and the first other frame, if it has been taken: its bytes must be copied anew.
     fn couple(
         &mut self,
         buffer: Buffer,

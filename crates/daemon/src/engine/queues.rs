@@ -106,8 +106,8 @@ impl Engine {
         }
     }
 
-    /// Closes empty queues before a reload. Idle flows are opened again by their next packet; only flows that hold packets need
-    /// a new place now.
+    /// Closes empty queues before a reload. Idle flows are opened again by their next packet; only flows that hold
+    /// packets need a new place now.
     pub(super) fn close_empty_queues(&mut self) {
         let (nic, queues) = (&mut self.nic, &self.queues);
         for lane in self.lanes.iter_mut().flatten() {

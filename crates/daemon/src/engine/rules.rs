@@ -1,7 +1,8 @@
 //! Clients' requests: flow queues, and rules that say which packets go to which flow queue.
 //!
 //! Why: the policy is the daemon's; a client that remembers the daemon's answers asks once for each flow.
-//! From: SENIC §5.1: on a miss the guest asks the hypervisor, which answers, pushes rules, and ends those that no longer hold.
+//! From: SENIC §5.1: on a miss the guest asks the hypervisor, which answers, pushes rules, and ends those that no longer
+//! hold.
 //! Not here: the cache (`plimsoll-vnic`), the messages (`ports`), and samples (`verify`).
 //! Invariant: packets that one rule takes have one place in the policy: a rule looks at all that the policy looks at, or
 //! the flow queue behind it is classified packet by packet. A turn answers up to eight messages of a client, a second 16,000
@@ -104,8 +105,8 @@ impl Engine {
         Ok(queue)
     }
 
-    /// Answers with a rule for a flow: a flow queue of its own while the client has many left, then one for all flows that the
-    /// policy does not tell apart, and finally queue 0.
+    /// Answers with a rule for a flow: a flow queue of its own while the client has many left, then one for all flows
+    /// that the policy does not tell apart, and finally queue 0.
     fn rule_for(&mut self, index: usize, spec: &FlowSpec) -> Option<VnicAnswer> {
         let generation = u32::from(self.generation);
         let lane = self.lanes[index].as_mut()?;
@@ -183,8 +184,9 @@ impl Engine {
         }
     }
 
-    /// After a reload, tells clients which policy is in force, and sends the rules that still hold again. Packets of a flow queue
-    /// whose rule covers flows that the new policy places differently are classified one by one until the client asks again.
+    /// After a reload, tells clients which policy is in force, and sends the rules that still hold again. Packets of a
+    /// flow queue whose rule covers flows that the new policy places differently are classified one by one until the
+    /// client asks again.
     pub(super) fn renew_rules(&mut self) {
         let generation = u32::from(self.generation);
         for lane in self.lanes.iter_mut().flatten() {

@@ -1,7 +1,7 @@
 //! Counts the frames that wait at one station, by the host in whose name they came, where the name is not proven.
 //!
-//! Why: between hosts that do not seal, an outer address proves nothing. A flood in one host's name must not take the places of
-//! other hosts' frames.
+//! Why: between hosts that do not seal, an outer address proves nothing. A flood in one host's name must not take the
+//! places of other hosts' frames.
 //! From: dynamic thresholds (Choudhury and Hahne, 1998): each host may hold a multiple of the free places, so that there is
 //! always a free place for another, and one host alone has nearly all of the queue.
 //! Not here: sealed frames, which no other host can send; strangers to limits (`control`).

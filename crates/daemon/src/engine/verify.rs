@@ -1,7 +1,7 @@
 //! Trust, but verify: some packets that a client classified itself are classified again.
 //!
-//! Why: a client that posts a packet to another class's flow queue gets a service that the packet must not have; looking each
-//! packet up would cost as much as the client's classifying saves.
+//! Why: a client that posts a packet to another class's flow queue gets a service that the packet must not have; looking
+//! each packet up would cost as much as the client's classifying saves.
 //! From: SENIC §5.1: sample headers, compare the queue, and escalate: alert, halt, forced classification.
 //! Not here: a packet's class (`policy`), and checks of what the client writes (`ports`).
 //! Invariant: each packet is drawn with the same probability, whatever the client sends and when; a client that is forced
@@ -177,9 +177,9 @@ impl Trust {
 mod tests {
     use super::*;
 
-    /// SE-S2: a client that sends `n` wrong packets is found out with probability 1 - (1 - p)^n. 20,000 clients for each pair:
-    /// a share of them differs from its expectation by less than five standard deviations (of which there is less than
-    /// one chance in a million), and the seed is fixed besides.
+    /// SE-S2: a client that sends `n` wrong packets is found out with probability 1 - (1 - p)^n. 20,000 clients for each
+    /// pair: a share of them differs from its expectation by less than five standard deviations (of which there is less
+    /// than one chance in a million), and the seed is fixed besides.
     #[test]
     fn wrong_packets_are_found_with_the_probability_that_senic_states() {
         const CLIENTS: u32 = 20_000;

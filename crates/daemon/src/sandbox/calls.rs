@@ -45,8 +45,9 @@ pub(super) fn filter_engine() -> Result<(), String> {
     apply(rules, SeccompAction::Trap, SeccompAction::Allow)
 }
 
-/// Calls that start processes, where only threads are needed. `clone3` hides its flags in memory, so it is refused altogether.
-/// They have a filter of their own: the C library makes them with all signals blocked, when a trap would end the process.
+/// Calls that start processes, where only threads are needed. `clone3` hides its flags in memory, so it is refused
+/// altogether. They have a filter of their own: the C library makes them with all signals blocked, when a trap would end
+/// the process.
 fn lacking() -> Result<BTreeMap<i64, Vec<SeccompRule>>, String> {
     let process = only(0, SeccompCmpOp::MaskedEq(libc::CLONE_THREAD as u64), 0)?;
     Ok(BTreeMap::from([(libc::SYS_clone, vec![process]), (libc::SYS_clone3, Vec::new())]))

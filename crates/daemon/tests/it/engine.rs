@@ -304,8 +304,8 @@ fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
     assert_eq!(world.losses("uplink"), [("unknown_destination", 1)]);
 }
 
-/// A core that takes 10 us to fetch a frame and 40 to deliver it: 200 frames in 10 ms, half of them each tenant's, however many
-/// came for either. In one queue frames are delivered in the order in which they came.
+/// A core that takes 10 us to fetch a frame and 40 to deliver it: 200 frames in 10 ms, half of them each tenant's,
+/// however many came for either. In one queue frames are delivered in the order in which they came.
 #[test]
 fn an_experiments_core_is_as_slow_as_it_says_and_its_time_is_charged() {
     let run = |ingress: &str| {

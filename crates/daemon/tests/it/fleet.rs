@@ -292,7 +292,8 @@ fn limits_lapse_to_the_fallback_when_a_host_falls_silent() {
     assert!((1_800..2_000).contains(&left), "{left}");
 }
 
-/// Any program on the underlay can send packets that look like feedback; a host with the key can speak for its own tenants only.
+/// Any program on the underlay can send packets that look like feedback; a host with the key can speak for its own
+/// tenants only.
 #[test]
 fn forged_repeated_and_foreign_feedback_changes_nothing() {
     let mut fleet = Fleet::new("geneve", false, FEEDBACK);
@@ -383,7 +384,8 @@ fn a_limit_does_not_go_over_to_the_tenant_that_gets_an_address() {
     assert_eq!((state("far"), state("other")), (Some("limited"), Some("fallback")), "{pairs:?}");
 }
 
-/// Frames for all hosts wait while the uplink has no room, between two copies; then a reload puts the hosts in another order.
+/// Frames for all hosts wait while the uplink has no room, between two copies; then a reload puts the hosts in another
+/// order.
 #[test]
 fn each_host_gets_a_frame_for_all_of_them_once_whatever_a_reload_makes_of_their_order() {
     let host = |name: &str, n: u8| {

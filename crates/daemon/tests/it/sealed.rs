@@ -379,7 +379,8 @@ fn path(from: u8, to: u8) -> Path {
     support::path(from + 1, to + 1, Mac([6, 0, 0, 0, 0, number_of(to)]))
 }
 
-/// 200,000 forged hellos a second in the names of b and of c, by an attacker without the key who cannot read the hosts' packets.
+/// 200,000 forged hellos a second in the names of b and of c, by an attacker without the key who cannot read the hosts'
+/// packets.
 #[test]
 fn forged_hellos_cost_only_so_much_and_keep_no_host_from_its_session() {
     let mut fleet = Fleet::sealed();

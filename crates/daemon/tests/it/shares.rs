@@ -175,8 +175,8 @@ fn an_idle_tenants_minimum_is_reserved_or_lent() {
     }
 }
 
-/// Host c obeys no limit: all frames from there have one sender's part, once c was silent for a lapse, and `shop`, whose host
-/// obeys, has its own. A host that only sends counts as heard.
+/// Host c obeys no limit: all frames from there have one sender's part, once c was silent for a lapse, and `shop`, whose
+/// host obeys, has its own. A host that only sends counts as heard.
 #[test]
 fn who_hears_no_limit_is_held_to_one_senders_part() {
     let mut fleet = Fleet::of(|host| {

@@ -1,5 +1,5 @@
-//! Small frames of one flow that a guest posts one behind the other travel as one, and only the time shows it: each arrives or
-//! is counted, in order, and its descriptor comes back once.
+//! Small frames of one flow that a guest posts one behind the other travel as one, and only the time shows it: each
+//! arrives or is counted, in order, and its descriptor comes back once.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -233,7 +233,8 @@ overlay:
 const NEAR: u16 = 0x0b;
 const FAR: u16 = 0x0c;
 
-/// A limit of a receiver on another host holds frames in the guest's own ring: none is lost, and frames to other tenants go on.
+/// A limit of a receiver on another host holds frames in the guest's own ring: none is lost, and frames to other tenants
+/// go on.
 #[test]
 fn what_a_receiver_elsewhere_does_not_take_waits_with_the_guest() {
     let both = [(FAR, 40), (NEAR, 16)];

@@ -164,7 +164,8 @@ impl World {
         }
     }
 
-    /// The delay that 99 % of the honest tenant's frames sent since then kept; a frame that has not arrived counts until now.
+    /// The delay that 99 % of the honest tenant's frames sent since then kept; a frame that has not arrived counts until
+    /// now.
     fn p99(&self, since: Instant) -> Duration {
         let since = self.took.values().filter(|(sent, _)| *sent >= since);
         let mut took: Vec<Duration> =

@@ -3,9 +3,9 @@
 //! Why: what happens once for each flow may cost a system call, and must be answered.
 //! From: SENIC §5.1 (slices of the NIC behind a translation table); `docs/vnic.md`, "The socket" and "Rules".
 //! Not here: the rings (`rings`), and the answers themselves (the daemon).
-//! Invariant: nothing here waits, nor closes what could (`foreign`); each call handles one message at most; a client that does
-//! not read its answers is disconnected, one that does not read its rules misses them, one that sends file descriptors is
-//! disconnected.
+//! Invariant: nothing here waits, nor closes what could (`foreign`); each call handles one message at most; a client that
+//! does not read its answers is disconnected, one that does not read its rules misses them, one that sends file
+//! descriptors is disconnected.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -165,8 +165,8 @@ impl VnicPort {
         self.region.word32(header::GENERATION).store(generation, Ordering::Release);
     }
 
-    /// Looks at the sockets for new connections and messages. Answers `true` when there may be more: the caller must then look
-    /// again before it waits, as connections that are there already raise no further event.
+    /// Looks at the sockets for new connections and messages. Answers `true` when there may be more: the caller must then
+    /// look again before it waits, as connections that are there already raise no further event.
     pub(super) fn look(&mut self) -> bool {
         if self.gone {
             return false;

@@ -49,8 +49,8 @@ impl VnicPort {
         Ok(())
     }
 
-    /// Takes the next frame from the flow queues that doorbells named, one of each in turn. A flow queue with `window` frames
-    /// on their way keeps its descriptors, and holds up no other.
+    /// Takes the next frame from the flow queues that doorbells named, one of each in turn. A flow queue with `window`
+    /// frames on their way keeps its descriptors, and holds up no other.
     pub fn take(&mut self, window: u32) -> Took {
         while let Some(queue) = self.pending.pop_front() {
             self.look_ahead(queue);
@@ -240,8 +240,8 @@ impl VnicPort {
         }
     }
 
-    /// Prefetches the bytes of a frame that is taken soon: what the client wrote lies in its core's cache. The descriptor came
-    /// with the doorbell.
+    /// Prefetches the bytes of a frame that is taken soon: what the client wrote lies in its core's cache. The descriptor
+    /// came with the doorbell.
     #[inline]
     pub(super) fn look_ahead(&self, queue: u32) {
         let (queue, ahead) = self.pending.get(AHEAD).map_or((queue, AHEAD as u32), |&queue| (queue, 0));

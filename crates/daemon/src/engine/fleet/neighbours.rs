@@ -4,8 +4,8 @@
 //! From: RFC 826 and RFC 4861 §7.2 in the least that two hosts on one link need, by frames of our own: so it works on every
 //! kind of port, and whether or not a kernel has this host's address as well (it then answers, too, with the same).
 //! Not here: the frames (`wire::neighbour`), routers' discovery, duplicate detection.
-//! Invariant: only next hops of the map are remembered, so no host on the link can fill the table; each is asked for at most once in
-//! [`AGAIN`]; an answer that is lost leaves the last one in force.
+//! Invariant: only next hops of the map are remembered, so no host on the link can fill the table; each is asked for at
+//! most once in [`AGAIN`]; an answer that is lost leaves the last one in force.
 
 use std::net::IpAddr;
 

@@ -3,8 +3,8 @@
 //! Why: outer addresses can be forged, and replayed frames would take the places of a host's own.
 //! From: `control::sealing`; hellos are repeated in frames of the host's own, like questions for next hops.
 //! Not here: ciphers and windows (`control`), headers (`wire`), sealing on the way out (`wrap`).
-//! Invariant: where frames are to be sealed, a frame that is not sealed for the present session, or is a replay, is dropped and
-//! counted before it has a place in a tenant's queue; a replay costs no more than a check of its number.
+//! Invariant: where frames are to be sealed, a frame that is not sealed for the present session, or is a replay, is
+//! dropped and counted before it has a place in a tenant's queue; a replay costs no more than a check of its number.
 
 use plimsoll_control::sealing::{HELLO, SEALED_HEAD as HEAD, SEALED_TAG as TAG};
 use plimsoll_control::{Greeted, HostId, Sealing, Session, Unopened};

@@ -1,8 +1,8 @@
 //! Drives the host's control agent: measures for it, sends its messages, and has the NIC engine enforce its limits.
 //!
 //! Why: a flood is best stopped at its sender, and only the receiver can tell a flood.
-//! From: PicNIC §5.3 and §5.5 by `control::Agent`; three ways for feedback (PN-M18): with tenants' frames, in frames of its own
-//! where none go that way within half an epoch, or over a control channel, from another thread.
+//! From: PicNIC §5.3 and §5.5 by `control::Agent`; three ways for feedback (PN-M18): with tenants' frames, in frames of
+//! its own where none go that way within half an epoch, or over a control channel, from another thread.
 //! Not here: the epoch (`control::Agent`), limits at work (`nic`), sockets of the channel (`channel`).
 //! Invariant: a limit changes only by the agent's orders; a message leaves once, or is counted as unsent.
 
@@ -108,7 +108,8 @@ impl Steering {
         self.set_posts(map);
     }
 
-    /// Counts a frame of a tenant elsewhere for this station, perhaps with the fabric's mark, and says whether it may come in.
+    /// Counts a frame of a tenant elsewhere for this station, perhaps with the fabric's mark, and says whether it may
+    /// come in.
     #[inline]
     pub(super) fn admits(&mut self, station: u32, from: u32, len: usize, marked: bool, now: Nanos) -> bool {
         let to = self.by_station.get(station as usize).copied().flatten().map(|to| to as usize);
@@ -229,8 +230,8 @@ impl Engine {
         }
     }
 
-    /// Sends in frames of their own the messages that no tenant's frame took along. One that finds no room waits for the next
-    /// turn.
+    /// Sends in frames of their own the messages that no tenant's frame took along. One that finds no room waits for the
+    /// next turn.
     fn send_feedback(&mut self, fleet: &mut Fleet, steering: &mut Steering, now: Nanos) {
         for (host, post) in steering.posts.iter_mut().enumerate() {
             while post.due <= now
@@ -265,7 +266,8 @@ impl Engine {
         self.obey(map, &mut steering.agent, now);
     }
 
-    /// Handles a message from the control channel; its thread has opened it before, so that no flood of forged ones comes here.
+    /// Handles a message from the control channel; its thread has opened it before, so that no flood of forged ones comes
+    /// here.
     pub fn hear_channel(&mut self, sealed: &[u8], now: Nanos) {
         let Some(mut fleet) = self.fleet.take() else { return };
         self.hear_feedback(&mut fleet, sealed, now);

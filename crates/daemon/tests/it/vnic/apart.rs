@@ -229,8 +229,8 @@ fn a_reload_that_brings_another_port_does_not_bring_back_who_is_served_apart() {
 /// The engine's thread waits for a client's memory, and finds that the client has gone once it is through.
 #[test]
 fn a_client_that_stalls_and_hangs_up_at_once_is_served_apart_when_it_is_there_again() {
-    // The engine finds it after a few turns, and how many depends on the turns that the connection took. The turn that finds it
-    // is to be slow, and none before.
+    // The engine finds it after a few turns, and how many depends on the turns that the connection took. The turn that
+    // finds it is to be slow, and none before.
     for turns in (0..20).cycle().take(1_000) {
         let mut world = World::new(TWO);
         let client = world.client("shop");

@@ -8,8 +8,8 @@ use plimsoll_vnic::message::Message;
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, send_message};
 use plimsoll_vnic::{FlowSpec, Sizes};
 
-/// This holds for requests that the engine refuses, and for requests that the port refuses by itself as no flow queue is left,
-/// with an answer or without; the neighbour's frames leave meanwhile.
+/// This holds for requests that the engine refuses, and for requests that the port refuses by itself as no flow queue is
+/// left, with an answer or without; the neighbour's frames leave meanwhile.
 #[test]
 fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
     let open = Message::Open(FlowSpec::default());
@@ -51,8 +51,9 @@ fn a_flood_of_requests_takes_a_few_messages_of_each_turn() {
 const BETWEEN: Span = Span::ns(62_500);
 const AT_ONCE: u64 = 1_024;
 
-/// This holds for requests that the engine refuses and for those that the port refuses: a flow queue for each flow at the start is answered at once, and then 16,000 a
-/// second. Between them the engine's thread sleeps: messages that wait in the socket do not wake it.
+/// This holds for requests that the engine refuses and for those that the port refuses: a flow queue for each flow at the
+/// start is answered at once, and then 16,000 a second. Between them the engine's thread sleeps: messages that wait in
+/// the socket do not wake it.
 #[test]
 fn a_flood_of_requests_leaves_the_engine_asleep_between_a_few_messages() {
     for flow_queues in [2, 4_096] {

@@ -42,8 +42,8 @@ enum Neighbour {
 
 /// Frames of the tenant `batch` that leave in 20 ms, and 99 % of their delays, beside a neighbour.
 ///
-/// Time is virtual: a turn is a microsecond, however long it takes here. So the result depends on what the neighbour gets out of
-/// the engine (its frames, and empty turns), and not on other work of the machine.
+/// Time is virtual: a turn is a microsecond, however long it takes here. So the result depends on what the neighbour gets
+/// out of the engine (its frames, and empty turns), and not on other work of the machine.
 fn beside(neighbour: Neighbour) -> (usize, Span) {
     let text =
         "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}, batch: {port: memory}}}";
