@@ -202,38 +202,18 @@ mapping! {
         metrics: Text,
     }
 
-    pub(crate) static TENANT = "Tenant" {
+    pub(crate) static TENANT = "Tenant" + SENDER + FLOW_ORDER {
         /// Where its packets enter and leave.
         port = "{tap: {name: eth0}}": PORT,
-        /// Rate it is guaranteed whenever it has packets to send.
-        min: RATE,
-        /// Rate it never exceeds.
-        max: RATE,
-        /// Bytes that may leave at once under `max`.
-        burst: SIZE,
         /// Its envelope for receiving, where it differs from that for sending.
         ingress: Map(&INGRESS),
         /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
         delay: Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", &TIME),
         /// Its share where the policy states none, and its part of the receiving core; in proportion to `max` where no tenant states a weight.
         weight: Whole(1, MAX_WEIGHT as u64),
-        /// Limits that it sends through.
-        via: NAMES,
-        /// How it orders its flows, without a policy of its own.
-        flows: FLOWS,
-        /// Slack of packets that bring none.
-        slack: TIME,
-        /// Deadline of packets that bring none.
-        deadline: TIME,
         /// Descriptors that it may have in the engine.
         descriptors: Whole(1, MOST_DESCRIPTORS as u64),
-        /// File with its own policy.
-        policy: Text,
-        /// Queues that it divides itself into.
-        queues: QUEUES,
-        /// Which of the queues goes first.
-        among: AMONG,
-        /// IP addresses and networks that it may send from and claim; hardware addresses beside its port's.
+        /// IP addresses and networks that it may send from and claim; also hardware addresses besides its port's.
         addresses: NAMES,
         /// How strictly `addresses` is enforced.
         binding: BINDING,
@@ -334,7 +314,7 @@ mapping! {
         via: NAMES,
     }
 
-    pub(crate) static CLASS = "Class" {
+    pub(crate) static CLASS = "Class" + SENDER + FLOW_ORDER {
         /// Children, the first with a packet goes first.
         priority: NAMES,
         /// Children that share by weight.
@@ -353,6 +333,12 @@ mapping! {
         form: Words(&[("exact", ""), ("grouped", "")]),
         /// Packets of this class, for a leaf.
         match: Map(&PACKET_MATCH),
+        /// Descriptors that a leaf's flows hold at a time, at most.
+        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+    }
+
+    /// The keys about sending that tenants and classes share.
+    pub(crate) static SENDER = "Sender" {
         /// Rate it is guaranteed whenever it has packets to send.
         min: RATE,
         /// Rate it never exceeds.
@@ -361,32 +347,28 @@ mapping! {
         burst: SIZE,
         /// Limits that it sends through.
         via: NAMES,
-        /// How a leaf orders its flows.
-        flows: FLOWS,
-        /// Slack of packets that bring none.
-        slack: TIME,
-        /// Deadline of packets that bring none.
-        deadline: TIME,
-        /// Descriptors that a leaf's flows hold at a time, at most.
-        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
-        /// File whose root takes this leaf's place.
+        /// File with the policy below it: the file's root takes the place of this tenant or leaf.
         policy: Text,
-        /// Queues that a leaf divides itself into.
+        /// Queues that a tenant or leaf divides itself into.
         queues: QUEUES,
-        /// Which of the queues goes first: they take turns when absent.
+        /// Which of the queues goes first; they take turns when absent.
         among: AMONG,
     }
 
-    /// One of several queues of a class.
-    pub(crate) static QUEUE = "Queue" {
-        /// Packets of this queue; those that no other queue takes when absent.
-        match: Map(&PACKET_MATCH),
-        /// How it orders its flows.
+    /// The order of the flows of a tenant, leaf or queue.
+    pub(crate) static FLOW_ORDER = "FlowOrder" {
+        /// How its flows are ordered, where nothing below it orders them.
         flows: FLOWS,
         /// Slack of packets that bring none.
         slack: TIME,
         /// Deadline of packets that bring none.
         deadline: TIME,
+    }
+
+    /// One of several queues of a class.
+    pub(crate) static QUEUE = "Queue" + FLOW_ORDER {
+        /// Packets of this queue; those that no other queue takes when absent.
+        match: Map(&PACKET_MATCH),
     }
 
     /// Conditions on a packet, all of which must hold.

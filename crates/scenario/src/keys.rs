@@ -62,12 +62,12 @@ const WORKLOAD_OF_A_KIND: Shape = Either(&[
 
 mapping! {
     /// A scenario: the traffic to run, the systems to run it on, and the results to expect.
-    pub static SCENARIO = "Scenario" + SECTIONS {
+    pub static SCENARIO = "Scenario" + SECTIONS + POLICY {
         /// Keys that differ in virtual time; maps are merged, and `~` takes a key away.
-        virtual: Shape::KeysOf(&SECTIONS),
+        virtual: Shape::KeysOf(&VIRTUAL),
     }
 
-    /// All keys of a scenario that `virtual` may replace.
+    /// The keys of a scenario, except `virtual` and its policy.
     pub(crate) static SECTIONS = "Sections" {
         /// Its name in tables and reports.
         name = "noisy-neighbour": Shape::Pattern("^[A-Za-z0-9_-]+$"),
@@ -114,14 +114,6 @@ mapping! {
         sweep: Named(&Shape::List(&Any, 1, usize::MAX)),
         /// Expectations that the results must meet.
         expect: EXPECTATIONS,
-        /// Classes, as in a policy file.
-        policy: Elsewhere,
-        /// Limits, as in a policy file.
-        limits: Elsewhere,
-        /// The engine, as in a policy file.
-        engine: Elsewhere,
-        /// A policy file to take these sections from.
-        policy_file: Text,
         /// The experiment of a paper that this scenario repeats.
         paper: Map(&PAPER),
         /// `false` for virtual time alone.
@@ -132,7 +124,22 @@ mapping! {
         repeat: Named(&Whole(1, 10_000)),
     }
 
-    pub(crate) static HOST = "Host" {
+    /// The keys that `virtual` may replace.
+    pub(crate) static VIRTUAL = "Virtual" + SECTIONS + POLICY {}
+
+    /// The policy of a scenario, or of one of its hosts or systems.
+    pub(crate) static POLICY = "PolicySections" {
+        /// Classes, as in a policy file.
+        policy: Elsewhere,
+        /// Limits, as in a policy file.
+        limits: Elsewhere,
+        /// The engine, as in a policy file.
+        engine: Elsewhere,
+        /// A policy file to take these sections from.
+        policy_file: Text,
+    }
+
+    pub(crate) static HOST = "Host" + POLICY {
         /// The device in front of its link.
         nic: Words(&[("engine", ""), ("fifo", "")]),
         /// Its receive ring.
@@ -145,14 +152,6 @@ mapping! {
         transmit: Map(&TRANSMIT),
         /// Its PCIe bus.
         pcie: Map(&PCIE),
-        /// Classes, as in a policy file.
-        policy: Elsewhere,
-        /// Limits, as in a policy file.
-        limits: Elsewhere,
-        /// The engine, as in a policy file.
-        engine: Elsewhere,
-        /// A policy file to take these sections from.
-        policy_file: Text,
     }
 
     pub(crate) static RECEIVE = "Receive" {
@@ -284,7 +283,7 @@ mapping! {
         descriptors: Any,
     }
 
-    pub(crate) static SYSTEM = "System" {
+    pub(crate) static SYSTEM = "System" + POLICY {
         /// Its kind, where its name is none.
         kind: KINDS_OF_SYSTEMS,
         /// How received packets are served.
@@ -301,14 +300,6 @@ mapping! {
         queues: Whole(1, 256),
         /// Rate to which each queue of `mq` is held.
         queue_rate: RATE,
-        /// Classes, as in a policy file.
-        policy: Elsewhere,
-        /// Limits, as in a policy file.
-        limits: Elsewhere,
-        /// The engine, as in a policy file.
-        engine: Elsewhere,
-        /// A policy file to take these sections from.
-        policy_file: Text,
         /// Its tenants, as in a policy file.
         tenants: Elsewhere,
         /// Time that an operation under HTB's lock takes, in virtual time.
@@ -340,7 +331,7 @@ mapping! {
 
     /// A workload whose kind is not known: the keys of all kinds.
     pub(crate) static WORKLOAD = "Workload"
-        + COMMON + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE + IPERF3 + MEMCACHED + SOCKPERF {}
+        + COMMON + REQUESTS + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE + IPERF3 + MEMCACHED + SOCKPERF {}
 
     pub(crate) static COMMON = "CommonOfWorkloads" {
         /// The tenant whose traffic it is.
@@ -357,6 +348,17 @@ mapping! {
         port: Whole(1, 32_767),
         /// Congestion control of its connections.
         congestion: Shape::Listed(|| Congestion::NAMES.map(|(name, _)| name).to_vec()),
+    }
+
+    pub(crate) static REQUESTS = "Requests" {
+        /// The tenant's side.
+        role: CLIENT_OR_SERVER,
+        /// Number of connections.
+        connections: FLOWS,
+        /// Requests a second; when absent, each follows the last response.
+        rate: COUNT,
+        /// Moments at which requests are made.
+        arrivals: ARRIVALS,
     }
 
     pub(crate) static BULK = "Bulk" + COMMON {
@@ -387,21 +389,13 @@ mapping! {
         claims: COUNT,
     }
 
-    pub(crate) static REQUEST_RESPONSE = "RequestResponse" + COMMON {
+    pub(crate) static REQUEST_RESPONSE = "RequestResponse" + COMMON + REQUESTS {
         /// Requests and responses over TCP.
         kind = "request_response": Words(&[("request_response", "")]),
-        /// The tenant's side.
-        role: CLIENT_OR_SERVER,
         /// Size of a request.
         request: SIZE,
         /// Size of a response.
         response: SIZE,
-        /// Number of connections.
-        connections: FLOWS,
-        /// Requests a second; when absent, each follows the last response.
-        rate: COUNT,
-        /// Moments at which requests are made.
-        arrivals: ARRIVALS,
     }
 
     pub(crate) static PROBE = "Probe" + COMMON {
@@ -444,23 +438,15 @@ mapping! {
         udp: RATE,
     }
 
-    pub(crate) static MEMCACHED = "Memcached" + COMMON {
+    pub(crate) static MEMCACHED = "Memcached" + COMMON + REQUESTS {
         /// The traffic of memcached.
         kind = "memcached": Words(&[("memcached", "")]),
-        /// The tenant's side.
-        role: CLIENT_OR_SERVER,
         /// Size of a key.
         key: SIZE,
         /// Size of a value.
         value: SIZE,
         /// Sizes as given, or as in a known mix.
         sizes: Words(&[("fixed", ""), ("etc", "")]),
-        /// Number of connections.
-        connections: FLOWS,
-        /// Requests a second; when absent, each follows the last response.
-        rate: COUNT,
-        /// Moments at which requests are made.
-        arrivals: ARRIVALS,
     }
 
     pub(crate) static SOCKPERF = "Sockperf" + COMMON {

@@ -29,7 +29,7 @@ use plimsoll_policy::FileRead;
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;
-use crate::keys::{MEASURE, MOST_PAIRS, SCENARIO, SECTIONS};
+use crate::keys::{MEASURE, MOST_PAIRS, SCENARIO, VIRTUAL};
 use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant, Workload};
 use crate::sweep::Point;
 use crate::{Errors, Problem};
@@ -194,7 +194,7 @@ impl Reader {
     /// Reads the file as the other world has it, so that its mistakes show here, too.
     fn other_world(&mut self, file: &Tree, folder: &Path, form: Form) {
         let Some(over) = file.get("virtual") else { return };
-        self.some_fields(over, over.at, "`virtual`", &SECTIONS);
+        self.some_fields(over, over.at, "`virtual`", &VIRTUAL);
         let mut points = self.settings(&in_world(file, form.elsewhere()), &[]);
         let (settings, tree) = points.swap_remove(0);
         self.point = settings;
