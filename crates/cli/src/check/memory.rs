@@ -7,7 +7,7 @@
 
 use plimsoll_nic::{Config, Footprint, Part, footprint};
 use plimsoll_policy::{Checked, Program};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, print, print_json};
 
@@ -48,6 +48,29 @@ impl Peers {
     }
 }
 
+/// Memory of a host's control epoch, which a policy without feedback does not have.
+struct Control {
+    /// State of one tenant as a receiver, part by part.
+    parts: Vec<Part>,
+    /// The parts together.
+    bytes: u64,
+    /// `bytes` for each tenant of the policy.
+    total_bytes: u64,
+    /// A limit that a receiver on another host gives a tenant.
+    limit_bytes: u64,
+}
+
+impl Control {
+    fn of(checked: &Checked) -> Self {
+        let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
+        let parts = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        let total_bytes = checked.program.tenants.len() as u64 * bytes;
+        let limit_bytes = if steered { plimsoll_control::state::of_limit() } else { 0 };
+        Self { parts, bytes, total_bytes, limit_bytes }
+    }
+}
+
 /// Shows the engine's memory for the policy, with one flow queue for each class.
 pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     let engine = &checked.config.engine;
@@ -59,48 +82,31 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     };
     let found = footprint(&checked.program, &config);
     let peers = Peers::of(&found, &checked.program);
-    let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
-    let control = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
-    let control_bytes: u64 = control.iter().map(|part| part.bytes).sum();
-    let told_bytes = plimsoll_control::state::of_limit();
-    let tenants = checked.program.tenants.len() as u64;
+    let control = Control::of(checked);
+    if json {
+        return print_json(&machine(&found, &peers, &control));
+    }
+    print(&text(&found, &peers))?;
+    if control.parts.is_empty() { Ok(()) } else { print(&control_text(&control, checked)) }
+}
+
+fn machine(found: &Footprint, peers: &Peers, control: &Control) -> Value {
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
-    if json {
-        return print_json(&serde_json::json!({
-            "classes": found.classes, "queues": found.queues, "class": named(&found.class), "class_bytes": found.class_bytes,
-            "ring_bytes": found.ring_bytes, "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
-            "global": named(&found.global), "global_bytes": found.global_bytes,
-            "total_bytes": found.total_bytes, "senic_bytes": peers.senic_bytes,
-            "senic_qfq_bytes": peers.senic_qfq_bytes, "linux_fq_bytes": peers.linux_fq_bytes,
-            "avoided_bytes": peers.avoided_bytes,
-            "control": control.iter().map(|part| (part.what.to_owned(), part.bytes.into()))
-                .collect::<Map<String, Value>>(),
-            "control_bytes": control_bytes, "control_total_bytes": tenants * control_bytes,
-            "told_limit_bytes": if steered { told_bytes } else { 0 },
-        }));
-    }
-    print(&text(&found, &peers))?;
-    if control.is_empty() {
-        return Ok(());
-    }
-    let rows = control.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes));
-    print(&format!(
-        "{:<40}{control_bytes:>12} B\n{}{:<40}{:>12} B\n{:<40}{told_bytes:>12} B\n",
-        "a tenant's control, as a receiver",
-        rows.collect::<String>(),
-        format!("control of {tenants} tenants, as receivers"),
-        tenants * control_bytes,
-        "what a tenant elsewhere allows",
-    ))
+    json!({
+        "classes": found.classes, "queues": found.queues,
+        "class": named(&found.class), "class_bytes": found.class_bytes, "ring_bytes": found.ring_bytes,
+        "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
+        "global": named(&found.global), "global_bytes": found.global_bytes, "total_bytes": found.total_bytes,
+        "senic_bytes": peers.senic_bytes, "senic_qfq_bytes": peers.senic_qfq_bytes,
+        "linux_fq_bytes": peers.linux_fq_bytes, "avoided_bytes": peers.avoided_bytes,
+        "control": named(&control.parts), "control_bytes": control.bytes,
+        "control_total_bytes": control.total_bytes, "told_limit_bytes": control.limit_bytes,
+    })
 }
 
 fn text(found: &Footprint, peers: &Peers) -> String {
-    let rows = |parts: &[Part]| {
-        parts.iter().map(|part| format!("  {:<38}{:>12} B\n", part.what, part.bytes)).collect::<String>()
-    };
-    let line = |what: &str, bytes: u64| format!("{what:<40}{bytes:>12} B\n");
     let classes = found.classes;
     let queues =
         if found.queues > classes { format!(" with {} queues", found.queues) } else { String::new() };
@@ -120,6 +126,26 @@ fn text(found: &Footprint, peers: &Peers) -> String {
         line("queues on a NIC, ten frames a class", peers.avoided_bytes),
     ]
     .concat()
+}
+
+fn control_text(control: &Control, checked: &Checked) -> String {
+    let tenants = checked.program.tenants.len();
+    [
+        line("a tenant's control, as a receiver", control.bytes),
+        rows(&control.parts),
+        line(&format!("control of {tenants} tenants, as receivers"), control.total_bytes),
+        line("what a tenant elsewhere allows", control.limit_bytes),
+    ]
+    .concat()
+}
+
+fn line(what: &str, bytes: u64) -> String {
+    format!("{what:<40}{bytes:>12} B\n")
+}
+
+/// A line for each part, indented.
+fn rows(parts: &[Part]) -> String {
+    parts.iter().map(|part| line(&format!("  {}", part.what), part.bytes)).collect()
 }
 
 #[cfg(test)]
