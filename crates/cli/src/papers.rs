@@ -10,6 +10,7 @@ mod collect;
 mod files;
 mod live;
 mod page;
+mod shown;
 mod table;
 
 use std::path::Path;

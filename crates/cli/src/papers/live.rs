@@ -11,25 +11,15 @@ use std::fmt::Write as _;
 use comfy_table::CellAlignment::Left;
 use comfy_table::ContentArrangement;
 use plimsoll_lab::Options;
-use plimsoll_scenario::{Form, Results, Status, Verdict};
+use plimsoll_scenario::{Form, Results};
 use serde_json::json;
 
 use super::files::{self, Experiment};
 use super::page;
+use super::shown::{COLUMNS, Shown};
 use crate::args::Papers;
 use crate::failure::{Failure, print, print_json};
 use crate::{lab, show};
-
-/// The head of the rows, for a terminal and for a page.
-pub(super) const HEAD: [&str; 5] = ["id", "where", "what is expected", "measured", ""];
-
-/// The result of an experiment: the verdicts on its expectations, at each point.
-pub(super) struct Shown<'a> {
-    pub(super) experiment: &'a Experiment,
-    pub(super) verdicts: Vec<Vec<Verdict>>,
-    /// The machine on which it ran.
-    pub(super) machine: String,
-}
 
 /// Runs the live forms that were asked for, and shows the results.
 pub(super) fn live(args: &Papers) -> Result<(), Failure> {
@@ -88,45 +78,8 @@ fn load() -> f64 {
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-impl Shown<'_> {
-    fn passed(&self) -> bool {
-        self.verdicts.iter().flatten().all(|verdict| verdict.status != Status::Failed)
-    }
-
-    /// The experiment's row with the command that runs it, then a row for each expectation at each point.
-    pub(super) fn rows(&self) -> Vec<[String; 5]> {
-        let paper = &self.experiment.paper;
-        let command = command(&self.experiment.file);
-        let passed = if self.passed() { "pass" } else { "**fails**" };
-        let first = [&paper.id, &paper.figure, &command, &self.machine, passed].map(ToString::to_string);
-        let points = self.experiment.points.iter().zip(&self.verdicts);
-        let below = points.flat_map(|(point, verdicts)| {
-            let settings = lab::settings(point);
-            let at = if settings.is_empty() { settings } else { format!("`{settings}`: ") };
-            verdicts.iter().map(move |verdict| {
-                let expected = format!("- {at}`{}`", verdict.expect);
-                let word = match verdict.status {
-                    Status::Passed => "",
-                    Status::Failed => "**fails**",
-                    Status::Skipped => "skipped",
-                };
-                [String::new(), String::new(), expected, verdict.detail.clone(), word.to_owned()]
-            })
-        });
-        core::iter::once(first).chain(below).collect()
-    }
-}
-
-/// The command as typed in the source folder.
-fn command(file: &str) -> String {
-    let path = std::path::Path::new(file);
-    let place =
-        if path.is_absolute() || path.exists() { String::new() } else { "examples/papers/".to_owned() };
-    format!("`plimsoll lab {place}{file}`")
-}
-
 fn table(all: &[Shown<'_>]) -> String {
-    let mut table = show::table(&HEAD, &[Left; 5]);
+    let mut table = show::table(&COLUMNS, &[Left; 5]);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(lab::terminal().0);
     for row in all.iter().flat_map(Shown::rows) {
         table.add_row(row.map(|cell| cell.replace('`', "").replace("**", "")));

@@ -13,7 +13,7 @@ use plimsoll_scenario::Paper;
 
 use super::Finding;
 use super::files::{self, SERIES};
-use super::live::{self, Shown};
+use super::shown::{COLUMNS, Shown};
 use super::table::rows;
 use crate::failure::Failure;
 
@@ -65,8 +65,8 @@ fn parts(file: &Path) -> Parts {
 }
 
 fn live_part(groups: &[String]) -> String {
-    let head = line(&live::HEAD);
-    let ruler = line(&["---"; live::HEAD.len()]);
+    let head = line(&COLUMNS);
+    let ruler = line(&["---"; COLUMNS.len()]);
     format!("{LIVE_TITLE}{LIVE_HEAD}{head}{ruler}{}", groups.concat())
 }
 
