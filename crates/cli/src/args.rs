@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Show the running daemon's health, and the privileges of its engine
     #[command(after_help = STATUS_EXAMPLES)]
     Status(Ask),
-    /// Show whether each tenant got what the policy promises it, and if not, who or what is the cause
+    /// Show whether each tenant got what the policy promises it, and the cause if not
     Slo(Slo),
     /// Watch the running daemon: rates, waiting packets and delays of all classes
     Top(Top),
@@ -426,7 +426,7 @@ The column PROMISE says for each tenant:
   idle       it sent and received nothing
   beyond it  it lost packets or waited because it sent or was sent more than it may, or did not read
   none       the policy promises it nothing
-  BROKEN     it did not get what it is promised; the last column says who or what is the cause
+  BROKEN     it did not get what it is promised; the column CAUSE says why
 
 Exit status 1 says that a promise was broken, 2 that the command line is wrong.";
 

@@ -127,10 +127,10 @@ pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 4] {
     [figure(latency.requests_per_second), milli(latency.p50), milli(latency.p99), milli(latency.p99_9)]
 }
 
-/// Whether promises held, and who or what broke those that did not.
+/// The table of promises: whether each held, and the cause where it did not.
 fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
     let mut table = new_table(width);
-    table.set_header(["system", "tenant", "promise", "windows\nkept", "who or what"]);
+    table.set_header(["system", "tenant", "promise", "windows\nkept", "cause"]);
     for fared in all {
         let word = Cell::new(fared.verdict.words());
         let shade = match fared.verdict {

@@ -177,7 +177,7 @@ reasons! {
         /// A fragment after the first.
         LaterFragment = "too_big_later_fragment": "the packet is a fragment after the first",
         /// A source or destination address that is not a single host's.
-        Address = "too_big_address": "the packet's source or destination is not a single host",
+        Address = "too_big_address": "the packet's source or destination is not the address of a single host",
         /// The packet is an ICMP error itself.
         IsError = "too_big_is_error": "the packet is an ICMP error itself",
         /// The MTU is below IPv6's minimum of 1280 bytes.

@@ -90,9 +90,13 @@ impl Draft {
             "app" => metadata.app = Some(number(value)?),
             "core" => metadata.core = Some(number(value)?),
             _ => {
-                let near =
-                    nearest(key, KEYS).map_or_else(String::new, |near| format!("did you mean `{near}`? "));
-                return Err(format!("there is no `{key}`; {near}The keys are {}", KEYS.join(", ")));
+                let keys = KEYS.join(", ");
+                return Err(match nearest(key, KEYS) {
+                    Some(near) => {
+                        format!("there is no key `{key}`; did you mean `{near}`? The keys are {keys}")
+                    }
+                    None => format!("there is no key `{key}`; the keys are {keys}"),
+                });
             }
         }
         Ok(())

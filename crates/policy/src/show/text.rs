@@ -45,7 +45,7 @@ pub fn tree_text(checked: &Checked) -> String {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
     }
     text.push_str(&addresses_text(&checked.config));
-    let _ = write!(text, "\nThe figures assume: {ASSUMPTIONS}.\n");
+    let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text
 }
 
@@ -254,10 +254,11 @@ fn ceilings(program: &Program) -> String {
 }
 
 /// The origin of the derived figures.
-const DERIVED: &str = "Derived: each way has half of the last target. `burst` is what `max` carries in it (two frames at \
-    least, what 1ms carries at most), unless stated. `queue in` is what the tenant's part of a core, by weight, delivers \
-    in it at 500ns a frame (64 to 1024; 256 without a target). Senders are pressed back, where control runs, above two \
-    thirds of a target's half (ten elevenths up to p50), 5us at least. `worst in` is behind a full queue.";
+const DERIVED: &str = "Derived from the targets: `each way` is half of the last target. `burst`, unless stated, is what \
+    `max` carries in that time: two frames at least, and at most what it carries in 1ms. `queue in` is what the tenant's \
+    part of a core, by weight, delivers in that time at 500ns a frame: 64 to 1024 frames, or 256 without a target. Where \
+    control runs, senders are pressed back above two thirds of half a target (ten elevenths up to p50), and above 5us at \
+    least. `worst in` is the delay behind a full queue.";
 
 /// Why classes have no guarantee, or no bound on delay.
 fn unbounded(bounds: &HashMap<NodeId, Bound>) -> String {

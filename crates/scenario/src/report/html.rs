@@ -138,14 +138,14 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
     }
 }
 
-/// Whether promises held, and who or what broke those that did not.
+/// The table of promises: whether each held, and the cause where it did not.
 fn kept(page: &mut String, all: &[Fared]) {
     if all.is_empty() {
         return;
     }
     page.push_str(
         "<h2>Whether promises held</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>\
-         <th class=\"left\">tenant</th><th></th><th>windows<br>kept</th><th class=\"left\">who or what</th></tr>\n",
+         <th class=\"left\">tenant</th><th></th><th>windows<br>kept</th><th class=\"left\">cause</th></tr>\n",
     );
     for fared in all {
         let class = match fared.verdict {
