@@ -10,7 +10,6 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::config::MacAddr;
 use crate::program::Prefix;
 
 /// A tenant's `addresses` and `binding`.
@@ -91,6 +90,49 @@ impl FromStr for Binding {
         [Self::Strict, Self::Router, Self::Off].into_iter().find(|one| one.word() == text).ok_or(())
     }
 }
+
+/// A hardware address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MacAddr(pub [u8; 6]);
+
+impl FromStr for MacAddr {
+    type Err = MacAddrError;
+
+    /// Reads `02:00:00:00:0a:01`: one interface's address, no group's.
+    fn from_str(text: &str) -> Result<Self, MacAddrError> {
+        let mut parts = text.trim().split(':').map(|part| {
+            let two = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            two.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+        });
+        let mut mac = [0; 6];
+        for byte in &mut mac {
+            *byte = parts.next().flatten().ok_or(MacAddrError)?;
+        }
+        if parts.next().is_some() || mac[0] & 1 == 1 || mac == [0; 6] {
+            Err(MacAddrError)
+        } else {
+            Ok(Self(mac))
+        }
+    }
+}
+
+impl fmt::Display for MacAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl Serialize for MacAddr {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A text that is no interface's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an interface's address such as `02:00:00:00:0a:01`")]
+pub struct MacAddrError;
 
 /// One of a tenant's `addresses`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,20 +46,21 @@
 //!
 //! [`ASSUMPTIONS`] says what the figures take for granted, and every command that prints them prints it too.
 
+mod ceiling;
+
 use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
 use serde::Serialize;
 
-use crate::law::{Law, Problem, Problems};
-use crate::program::{FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Program, Scope};
-use plimsoll_document::Mark;
+use self::ceiling::{Ceiling, bits_of, ceilings, slack_of};
+use crate::program::{FlowOrder, Match, Node, NodeId, NodeKind, Program, Scope};
 
 /// The assumptions that the figures rest on.
-pub const ASSUMPTIONS: &str = "guaranteed rates count whole frames with their overhead, and hold whatever other classes \
-    send; delays are from doorbell to the end of transmission, for a class that sends no more than one frame plus its \
-    guaranteed rate, whose limits do not make it wait (time behind a limit is not counted), frame by frame (no larger \
-    pulls), on a link that never stalls";
+pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their overhead, and holds whatever other \
+    classes send. A delay counts from the doorbell to the end of transmission, without the time that limits make a packet \
+    wait. It holds for a class that sends no more than its guaranteed rate and one frame, while the engine pulls one frame \
+    at a time and the link never stalls.";
 
 /// Why a class has no figures that no packet reaches.
 pub(crate) const IDLE: &str = "no tenant's packet comes here";
@@ -86,22 +87,6 @@ struct Curve {
     rate: u128,
     lag: u128,
     why: String,
-}
-
-/// The most that a subtree can send in `t`: `rate * t + burst` bits.
-#[derive(Clone, Copy)]
-struct Ceiling {
-    rate: u128,
-    burst: u128,
-}
-
-impl Ceiling {
-    const NONE: Self = Self { rate: 0, burst: 0 };
-
-    /// Two subtrees together, and the frame of the second that may just have begun.
-    fn with(self, other: Self, frame: u128) -> Self {
-        Self { rate: self.rate + other.rate, burst: self.burst + other.burst + frame }
-    }
 }
 
 type Curves = HashMap<NodeId, Curve>;
@@ -199,6 +184,14 @@ pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
     classes.map(|(id, _)| analysis.bound(NodeId(id), &main, &rates)).collect()
 }
 
+/// What the tree guarantees each of these nodes, in bits a second; limits by match are left out.
+pub(crate) fn node_rates(program: &Program, nodes: &[NodeId]) -> Vec<u128> {
+    let program = &program.carried_out();
+    let analysis = Analysis::new(program, Bytes::ZERO);
+    let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
+    nodes.iter().map(|id| main.get(id).map_or(0, |curve| curve.rate)).collect()
+}
+
 /// Guaranteed rates so far, and where they come from.
 type Rates = HashMap<NodeId, (u128, String)>;
 
@@ -237,110 +230,11 @@ impl<'a> Analysis<'a> {
             unbounded: Vec::new(),
             idle,
         };
-        analysis.ceilings = analysis.all_ceilings();
+        analysis.ceilings = ceilings(program, frame, idle);
         let without = |child: &&NodeId| analysis.ceilings[child.0 as usize].is_none();
         let first_two = |node: &Node| node.children.iter().filter(without).take(2).copied().collect();
         analysis.unbounded = program.nodes.iter().map(first_two).collect();
         analysis
-    }
-
-    /// Bottom up: the least of a node's own limits and of its children's ceilings together.
-    fn all_ceilings(&self) -> Vec<Option<Ceiling>> {
-        let bundles = self.bundles();
-        let mut ceilings: Vec<Option<Ceiling>> = vec![None; self.program.nodes.len()];
-        let own = self.whole_limits();
-        for (index, node) in self.program.nodes.iter().enumerate().rev() {
-            let limits = own[index].iter().map(|&id| {
-                let limit = self.program.limit(id);
-                let burst = u128::from(limit.burst.bits()).max(self.frame);
-                let released = self.released(index, limit, bundles[index]);
-                Ceiling { rate: bits_of(limit.rate), burst: burst + released * self.frame }
-            });
-            let below = (!node.children.is_empty())
-                .then(|| {
-                    node.children.iter().try_fold(Ceiling { rate: 0, burst: 0 }, |sum, child| {
-                        if self.idle == Some(*child) {
-                            return Some(sum);
-                        }
-                        let child = ceilings[child.0 as usize]?;
-                        Some(Ceiling { rate: sum.rate + child.rate, burst: sum.burst + child.burst })
-                    })
-                })
-                .flatten();
-            let own_rate = self.strict_rate(node);
-            ceilings[index] = limits.chain(below).chain(own_rate).min_by_key(|ceiling| ceiling.rate);
-        }
-        ceilings
-    }
-
-    /// Packets that a limit of the node may have let go and that are not yet gone: none where the node itself opens and
-    /// closes, one of each bundle elsewhere.
-    fn released(&self, index: usize, limit: &Limit, bundles: u128) -> u128 {
-        let node = &self.program.nodes[index];
-        let opens = matches!(limit.scope, Scope::Subtree(_)) && !self.is_ordered_by_packets(node.parent);
-        match node.kind {
-            _ if !opens => bundles,
-            NodeKind::Class(_) => 1, // one bundle alone waits beside the tree
-            _ => 0,
-        }
-    }
-
-    /// Whether an order above looks at packets.
-    fn is_ordered_by_packets(&self, parent: Option<NodeId>) -> bool {
-        let by_packets = |id: NodeId| {
-            matches!(self.program.node(id).kind, NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf)
-        };
-        parent.is_some_and(|parent| self.program.path(parent).any(by_packets))
-    }
-
-    /// The rate that a child of a `rate_share` can take.
-    fn strict_rate(&self, node: &Node) -> Option<Ceiling> {
-        let (parent, rate) = (node.parent?, node.rate?);
-        let NodeKind::RateShare(form) = self.program.node(parent).kind else { return None };
-        let strict = !self.is_ordered_by_packets(Some(parent));
-        strict.then(|| Ceiling { rate: bits_of(rate), burst: slack_of(form) * self.frame })
-    }
-
-    /// Below each node, pairs of a class and a set of limits: each may have one packet released and not yet gone.
-    fn bundles(&self) -> Vec<u128> {
-        let program = self.program;
-        let mut matching = vec![0_u32; program.nodes.len()];
-        for limit in &program.limits {
-            if let Scope::Match { via, matches } = &limit.scope
-                && *matches != Match::default()
-            {
-                via.iter().for_each(|node| matching[node.0 as usize] += 1);
-            }
-        }
-        let mut above = vec![0_u32; program.nodes.len()];
-        let mut bundles = vec![0_u128; program.nodes.len()];
-        for (index, node) in program.nodes.iter().enumerate() {
-            above[index] = matching[index] + node.parent.map_or(0, |parent| above[parent.0 as usize]);
-            if matches!(node.kind, NodeKind::Class(_)) {
-                bundles[index] = 1 << above[index].min(32);
-            }
-        }
-        for (index, node) in program.nodes.iter().enumerate().rev() {
-            if let Some(parent) = node.parent {
-                bundles[parent.0 as usize] += bundles[index];
-            }
-        }
-        bundles
-    }
-
-    /// The limits that take every packet of a node.
-    fn whole_limits(&self) -> Vec<Vec<LimitId>> {
-        let mut own = vec![Vec::new(); self.program.nodes.len()];
-        for (index, limit) in (0_u32..).zip(&self.program.limits) {
-            match &limit.scope {
-                Scope::Subtree(node) => own[node.0 as usize].push(LimitId(index)),
-                Scope::Match { matches, via } if *matches == Match::default() => {
-                    via.iter().for_each(|node| own[node.0 as usize].push(LimitId(index)));
-                }
-                Scope::Match { .. } | Scope::Peer(_) => {}
-            }
-        }
-        own
     }
 
     /// The curves of `root` and of all kept nodes below it, when `root` is served at `rate`.
@@ -591,56 +485,7 @@ fn share_of(program: &Program, id: NodeId) -> u128 {
     node.rate.map_or_else(|| u128::from(node.weight.max(1)), bits_of)
 }
 
-/// Frames by which service strays from the rates.
-fn slack_of(form: Form) -> u128 {
-    match form {
-        Form::Exact => 8,
-        Form::Grouped => 16,
-    }
-}
-
-fn node_id(index: usize) -> Option<NodeId> {
-    u32::try_from(index).ok().map(NodeId)
-}
-
-fn bits_of(rate: BitRate) -> u128 {
-    rate.get().into()
-}
-
 /// How long `bits` take at `rate`, rounded up.
 fn nanos(bits: u128, rate: u128) -> u128 {
     (bits * u128::from(NS_PER_SEC)).div_ceil(rate.max(1))
-}
-
-/// Warns where a sub-policy's classes are promised more than its place is guaranteed.
-pub(crate) fn not_backed(places: &[(usize, Mark)], program: &Program, problems: &mut Problems) {
-    if places.is_empty() {
-        return;
-    }
-    let program = &program.carried_out();
-    let analysis = Analysis::new(program, Bytes::ZERO);
-    let main = analysis.curves(NodeId(0), bits_of(program.link), true, None);
-    for &(place, at) in places {
-        let node = &program.nodes[place];
-        let minima = node.children.iter().filter_map(|&child| program.node(child).min);
-        let promised: u128 = minima.map(bits_of).sum();
-        let rate = node_id(place).and_then(|id| main.get(&id)).map_or(0, |curve| curve.rate);
-        if promised <= rate {
-            continue;
-        }
-        let amount = |bits: u128| {
-            u64::try_from(bits).ok().and_then(BitRate::new).map_or("nothing".to_owned(), |r| r.to_string())
-        };
-        let message = format!(
-            "the classes of `{}` are promised {} together, but it is itself guaranteed {}",
-            node.name,
-            amount(promised),
-            amount(rate)
-        );
-        let problem = Problem::warning(Law::MinNotBacked, at, message).label("not always kept");
-        problems.push(
-            problem
-                .help(format!("lower these minima, or have the operator raise the `min` of `{}`", node.name)),
-        );
-    }
 }

@@ -5,14 +5,14 @@
 //! Not here: how tenants share the link (the compiled `Program`).
 //! Invariant: names of interfaces fit the kernel's; tenants are in the order of `Program::tenants`.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::{fmt, str};
 
 use plimsoll_units::{BitRate, Bytes, Span};
 use serde::Serialize;
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, MacAddr};
 
 /// Everything in the operator's file but the policy itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -200,49 +200,6 @@ pub enum Via {
     /// In datagrams between the hosts' control channels.
     Channel,
 }
-
-/// A hardware address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MacAddr(pub [u8; 6]);
-
-impl str::FromStr for MacAddr {
-    type Err = MacAddrError;
-
-    /// Reads `02:00:00:00:0a:01`: one interface's address, no group's.
-    fn from_str(text: &str) -> Result<Self, MacAddrError> {
-        let mut parts = text.trim().split(':').map(|part| {
-            let two = part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-            two.then(|| u8::from_str_radix(part, 16).ok()).flatten()
-        });
-        let mut mac = [0; 6];
-        for byte in &mut mac {
-            *byte = parts.next().flatten().ok_or(MacAddrError)?;
-        }
-        if parts.next().is_some() || mac[0] & 1 == 1 || mac == [0; 6] {
-            Err(MacAddrError)
-        } else {
-            Ok(Self(mac))
-        }
-    }
-}
-
-impl fmt::Display for MacAddr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl Serialize for MacAddr {
-    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-/// A text that is no interface's address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not an interface's address such as `02:00:00:00:0a:01`")]
-pub struct MacAddrError;
 
 /// Where packets leave, and how fast.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

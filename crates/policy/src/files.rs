@@ -58,23 +58,6 @@ impl Files for Loaded<'_> {
     }
 }
 
-/// Files whose first one is read already.
-pub(crate) struct After<'a> {
-    pub first: Option<Tree>,
-    pub rest: &'a mut dyn Files,
-}
-
-impl Files for After<'_> {
-    fn text(&mut self, name: &str) -> Result<String, String> {
-        self.rest.text(name)
-    }
-
-    fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
-        let first = self.first.take().filter(|_| file == FileId(0));
-        first.map_or_else(|| self.rest.tree(sources, file), Ok)
-    }
-}
-
 /// The file `path` and those that it names, from the file system.
 pub(crate) struct Disk<'a, 'p> {
     path: &'a str,

@@ -25,7 +25,7 @@ mod slo;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use addresses::{Addresses, Binding};
+pub use addresses::{Addresses, Binding, MacAddr, MacAddrError};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{
     Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_read, load_sub_policy,
@@ -34,8 +34,8 @@ pub use check::{
 pub use classifier::Classifier;
 pub use config::{
     Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,
-    FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, MacAddr, MacAddrError, Netns, Overlay,
-    Port, SEAL, Sealed, TenantConfig, Uplink, Via,
+    FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay, Port, SEAL, Sealed,
+    TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use keys::{HOST_FILE, SUB_FILE, schema, sub_schema};

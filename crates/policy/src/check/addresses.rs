@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use crate::addresses::MacAddr;
 use crate::addresses::{Addresses, Binding, StatedAddress};
-use crate::config::{MacAddr, Port};
+use crate::config::Port;
 use crate::law::{Law, Problem, Problems};
 use crate::program::Prefix;
 use crate::read::syntax::TenantEntry;

@@ -5,36 +5,17 @@
 //! Not here: any judgement; whatever gets here is legal.
 //! Invariant: a `max` becomes the limit of its subtree; the policy's own limits follow in the order of the files.
 
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::BitRate;
 
-use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx};
-use super::rules::{Rules, tenant_id};
+use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, tenant_id};
+use super::link::Link;
+use super::rules::Rules;
 use super::{limits, rates};
 use crate::program::{
     Counts, FlowOrder, Limit, LimitId, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
 };
 use crate::read::syntax::{Flows, OrderKind};
 use crate::slo::{self, Slo};
-
-/// The uplink's numbers.
-#[derive(Clone, Copy)]
-pub(crate) struct Link {
-    pub rate: BitRate,
-    pub overhead: Bytes,
-    pub max_frame: Bytes,
-}
-
-impl Link {
-    /// What a largest frame is charged.
-    pub fn charged_frame(&self) -> Bytes {
-        self.max_frame + self.overhead
-    }
-
-    /// Burst of a limit that states none: what it carries in a millisecond, two frames at least.
-    pub fn default_burst(&self, rate: BitRate) -> Bytes {
-        self.charged_frame().times(2).max(rate.bytes_in(Span::millis(1)))
-    }
-}
 
 /// `minima` are the nodes' effective ones, `descriptors` the tenants' caps and `slos` what follows from what they are
 /// promised, in the order of the tables.
@@ -138,7 +119,7 @@ fn kind(draft: &Draft) -> NodeKind {
     }
 }
 
-fn node_id(index: NodeIx) -> NodeId {
+pub(super) fn node_id(index: NodeIx) -> NodeId {
     NodeId(u32::try_from(index).unwrap_or(u32::MAX))
 }
 

@@ -8,9 +8,9 @@
 
 use plimsoll_units::BitRate;
 
-use super::compile::Link;
 use super::graph::{Graph, NodeIx};
 use super::limits::wrong_burst;
+use super::link::Link;
 use crate::law::{Law, Problem, Problems};
 use plimsoll_document::Located;
 

@@ -9,9 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use super::metadata::Known;
-use crate::program::Form;
-use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind};
+use crate::config::Port;
+use crate::program::{Form, Match, TenantId};
+use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind, TenantEntry};
 use plimsoll_document::{Located, Mark};
 
 pub(crate) type NodeIx = usize;
@@ -118,6 +118,36 @@ pub(crate) struct TenantDraft {
     pub known: Known,
 }
 
+/// What is known of one tenant's packets besides their headers.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Known {
+    /// The control group that the operator states.
+    pub cgroup: Option<u64>,
+    /// The user that the operator states.
+    pub user: Option<u32>,
+    /// Its port is a vNIC: the client may say what the operator does not state.
+    pub from_client: bool,
+}
+
+impl Known {
+    pub fn of(tenant: &TenantEntry) -> Self {
+        let from_client = tenant.port.as_ref().is_some_and(|port| matches!(port.value, Port::Vnic(_)));
+        Self {
+            cgroup: tenant.cgroup.map(|found| found.value),
+            user: tenant.user.map(|found| found.value),
+            from_client,
+        }
+    }
+}
+
+/// A rule in the making.
+pub(crate) struct RuleDraft {
+    pub matches: Match,
+    pub class: NodeIx,
+    /// Where the operator looks when it is wrong; `None` for rules that nobody wrote.
+    pub at: Option<Mark>,
+}
+
 impl Graph {
     /// From `node` to the root, both included.
     pub fn path(&self, node: NodeIx) -> impl Iterator<Item = NodeIx> + '_ {
@@ -130,6 +160,32 @@ impl Graph {
 }
 
 impl Draft {
+    /// A leaf of which nothing is stated but its name.
+    pub(super) fn leaf(name: String, at: Mark, scope: ScopeIx) -> Self {
+        Self {
+            name,
+            at,
+            parent: None,
+            depth: 1,
+            kind: DraftKind::Leaf { flows: Flows::Fifo, tag: Span::ZERO },
+            weight: 1,
+            rate: None,
+            form: None,
+            min: None,
+            max: None,
+            burst: None,
+            descriptors: None,
+            via: Vec::new(),
+            matches: None,
+            children: Vec::new(),
+            tenant: None,
+            scope,
+            sub: None,
+            implicit: false,
+            loose: false,
+        }
+    }
+
     /// Whether it holds flow queues.
     pub fn is_leaf(&self) -> bool {
         matches!(self.kind, DraftKind::Leaf { .. })
@@ -144,4 +200,13 @@ impl Scope {
     pub fn class(&self, name: &str) -> Option<NodeIx> {
         self.classes.get(name).copied()
     }
+}
+
+/// A name below a node: `tenants/shop/web`; children of the root have no prefix.
+pub(super) fn scoped(parent: &str, name: &str) -> String {
+    if parent == "root" { name.to_owned() } else { format!("{parent}/{name}") }
+}
+
+pub(crate) fn tenant_id(index: TenantIx) -> TenantId {
+    TenantId(u32::try_from(index).unwrap_or(u32::MAX))
 }

@@ -9,11 +9,10 @@ use std::collections::HashMap;
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use super::compile::Link;
 use super::compose::Composer;
-use super::graph::{Graph, LimitDraft, LimitIx, NodeIx};
+use super::graph::{Graph, LimitDraft, LimitIx, NodeIx, RuleDraft, tenant_id};
+use super::link::Link;
 use super::metadata::{self, Unfilled};
-use super::rules::{RuleDraft, tenant_id};
 use crate::law::{Law, Problem, Problems};
 use crate::program::Match;
 use plimsoll_document::{Located, Mark, Name};

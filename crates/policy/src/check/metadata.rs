@@ -10,31 +10,8 @@
 
 use std::fmt::Display;
 
-use super::graph::{Graph, TenantIx};
-use super::rules::tenant_id;
-use crate::config::Port;
+use super::graph::{Graph, TenantIx, tenant_id};
 use crate::program::{Match, TenantId};
-use crate::read::syntax::TenantEntry;
-
-/// What is known of the packets of one tenant besides their headers.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Known {
-    cgroup: Option<u64>,
-    user: Option<u32>,
-    /// Its port is a vNIC: the client may say what the operator does not state.
-    from_client: bool,
-}
-
-impl Known {
-    pub fn of(tenant: &TenantEntry) -> Self {
-        let from_client = tenant.port.as_ref().is_some_and(|port| matches!(port.value, Port::Vnic(_)));
-        Self {
-            cgroup: tenant.cgroup.map(|found| found.value),
-            user: tenant.user.map(|found| found.value),
-            from_client,
-        }
-    }
-}
 
 /// Why no packet has what a match asks for.
 #[derive(Clone, Debug)]

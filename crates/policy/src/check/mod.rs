@@ -6,38 +6,38 @@
 //! Invariant: `Ok` means that every rule holds; nothing is installed on `Err`.
 
 mod addresses;
+mod backed;
 mod compile;
 mod compose;
 mod cost;
 mod descriptors;
 mod envelope;
 mod graph;
-mod leftovers;
 mod limits;
+mod link;
 mod machine;
 mod metadata;
-mod names;
 mod overlay;
 mod ports;
 pub(crate) mod promises;
 mod rates;
 mod rules;
 mod shadow;
+mod unread;
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use plimsoll_units::{BitRate, Bytes};
 
-use self::compile::Link;
 use self::compose::Composer;
 pub use self::overlay::weight_of;
 use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
-use crate::files::{After, Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
+use crate::files::{Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
 use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};
 use crate::program::Program;
 use crate::read;
-use crate::read::syntax::{HostFile, OverlayEntry, TenantEntry, UplinkEntry};
+use crate::read::syntax::{HostFile, OverlayEntry, TenantEntry};
 use plimsoll_document::{self as document, FileId, Located, Mark, Sources, SyntaxError, Tree};
 
 pub use self::cost::{Cost, cost};
@@ -86,16 +86,10 @@ pub fn check_with(
 pub fn check_files(name: &str, files: &mut dyn Files) -> Result<Checked, Errors> {
     let text = match files.text(name) {
         Ok(text) => text,
-        Err(why) => return Err(unreadable(name, &why)),
+        Err(why) => return Err(unread::unreadable(name, &why)),
     };
     // The operator's own file is read here.
     check_sources(Sources::one(name, &text), files)
-}
-
-fn unreadable(name: &str, why: &str) -> Errors {
-    let problem = Problem::error(Law::File, Mark::default(), format!("cannot read `{name}`: {why}"));
-    let problem = problem.label("nothing here").help("name a file that can be read");
-    Errors::new(vec![problem], Sources::one(name, ""))
 }
 
 /// Checks a policy that is one text; it can name no further file.
@@ -148,7 +142,7 @@ fn on_this_machine(mut checked: Checked) -> Checked {
 ///
 /// Its place's rate is not known, so the program has a link without bound, and bounds derived from it mean nothing.
 pub fn load_sub_policy(path: &str) -> Result<Checked, Errors> {
-    let text = read_text(Path::new(path), MAX_FILE).map_err(|why| unreadable(path, &why))?;
+    let text = read_text(Path::new(path), MAX_FILE).map_err(|why| unread::unreadable(path, &why))?;
     let sources = Sources::one(path, &text);
     let tree = document::parse(&sources, FileId(0));
     load_sub_policy_read(FileRead { path: path.to_owned(), sources, tree }, &mut here)
@@ -159,16 +153,16 @@ pub fn load_sub_policy_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Che
     let FileRead { path, sources, tree } = file;
     match tree {
         Ok(tree) => sub_policy(&path, sources, tree, &mut Disk::new(&path, parse)),
-        Err(error) => Err(Errors::new(vec![no_yaml(error)], sources)),
+        Err(error) => Err(Errors::new(vec![unread::no_yaml(error)], sources)),
     }
 }
 
 /// Judges a tenant's file alone, which says this.
 fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files) -> Result<Checked, Errors> {
-    let host = read::any_host(&tree, path, sources.add("whoever names this file", String::new()));
-    let mut files = After { first: Some(tree), rest };
-    let mut composer = Composer::new(&mut sources, &mut files);
-    composer.is_loaded(path);
+    let (file, problems) = read::read_all(|reader| read::policy_file(reader, &tree));
+    let host = read::any_host(&file, path, sources.add("the file that names this one", String::new()));
+    let mut composer = Composer::new(&mut sources, rest);
+    composer.is_read(path, file, problems);
     judge(composer, host, true)
 }
 
@@ -206,7 +200,7 @@ fn check_tree(
 ) -> Result<Checked, Errors> {
     let tree = match tree {
         Ok(tree) => tree,
-        Err(error) => return Err(Errors::new(vec![no_yaml(error)], sources)),
+        Err(error) => return Err(Errors::new(vec![unread::no_yaml(error)], sources)),
     };
     let (host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
     let mut composer = Composer::new(&mut sources, files);
@@ -234,7 +228,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let minima = envelope::minima(&graph);
     let rate = uplink.as_ref().and_then(|uplink| uplink.rate).map(value);
     // Without a rate, all that does not depend on it is judged as on a link without bound.
-    let mut link = link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
+    let mut link = link::link(uplink.as_ref(), rate.or(BitRate::new(u64::MAX)).unwrap_or(BitRate::gbps(1)));
     let overlay = overlay_stated.as_ref().and_then(|stated| {
         let mtu = uplink.as_ref().map_or(read::DEFAULT_MTU, |uplink| uplink.mtu);
         overlay::judge(stated, &tenants, link.rate, mtu, &mut problems)
@@ -268,7 +262,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         return Err(Errors::new(problems, sources));
     };
     if !alone {
-        crate::bounds::not_backed(&graph_minima(&graph), &program, &mut problems);
+        backed::not_backed(&graph_minima(&graph), &program, &mut problems);
         promises::not_held(&tenants, &program, &mut problems);
     }
     let tenants = tenants
@@ -292,30 +286,6 @@ fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems
         "`ingress: shared` keeps no tenant's frames apart, and `feedback` tells senders what waits for each";
     let problem = Problem::error(Law::BadValue, at, message).label("shared here");
     problems.push(problem.also(feedback.via_at, "told here").help("leave one of the two out"));
-}
-
-fn no_yaml(error: SyntaxError) -> Problem {
-    Problem::error(Law::Syntax, error.at, error.message).label("reading stops here").help(
-        "a policy file is YAML: keys and values with `:`, the same indentation for siblings, spaces and no tabs",
-    )
-}
-
-/// Reading a file took the process that read it.
-fn ended(at: Mark, name: &str, why: &str) -> Problem {
-    let problem = Problem::error(Law::File, at, format!("reading `{name}` was given up: {why}"));
-    problem.label("of this file").help(
-        "a tenant's file is read by a process of its own, and this one took that process further than any policy \
-         should: make the file smaller; if it is small, please report it",
-    )
-}
-
-/// Bytes of an Ethernet header with one VLAN tag: what a frame has beyond the MTU.
-const HEADER: u64 = 18;
-
-fn link(uplink: Option<&UplinkEntry>, rate: BitRate) -> Link {
-    let (mtu, overhead) =
-        uplink.map_or((read::DEFAULT_MTU, Bytes::ZERO), |uplink| (uplink.mtu, uplink.overhead));
-    Link { rate, overhead, max_frame: Bytes::new(u64::from(mtu) + HEADER) }
 }
 
 /// Where each sub-policy's place and minima are stated, for warnings about promises that nobody backs.

@@ -11,9 +11,8 @@ use std::net::IpAddr;
 
 use plimsoll_units::BitRate;
 
-use crate::config::{
-    Encapsulation, Feedback, FleetHost, FleetTenant, MacAddr, Overlay, Sealed, Via, overlay_header,
-};
+use crate::addresses::MacAddr;
+use crate::config::{Encapsulation, Feedback, FleetHost, FleetTenant, Overlay, Sealed, Via, overlay_header};
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
 use plimsoll_document::{Located, Mark, nearest};

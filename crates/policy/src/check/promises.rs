@@ -10,8 +10,8 @@ use std::collections::HashMap;
 
 use plimsoll_units::{BitRate, NS_PER_SEC, Span};
 
-use super::compile::Link;
 use super::graph::Graph;
+use super::link::Link;
 use crate::bounds::{Bound, IDLE, bounds};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{NodeId, Program, Tenant};

@@ -8,8 +8,8 @@
 
 use plimsoll_units::BitRate;
 
-use super::compile::Link;
 use super::graph::{Draft, DraftKind, Graph, NodeIx};
+use super::link::Link;
 use crate::law::{Law, Problem, Problems};
 use crate::program::Form;
 use crate::read::syntax::OrderKind;

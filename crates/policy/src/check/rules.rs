@@ -5,20 +5,12 @@
 //! Not here: evaluating rules (`program`, `classifier`).
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
-use super::graph::{Draft, Graph, NodeIx, ScopeIx, TenantIx};
+use super::graph::{Draft, Graph, NodeIx, RuleDraft, ScopeIx, scoped, tenant_id};
 use super::metadata::{self, Unfilled};
 use super::shadow::{self, Claim};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
 use plimsoll_document::Mark;
-
-/// A rule in the making.
-pub(crate) struct RuleDraft {
-    pub matches: Match,
-    pub class: NodeIx,
-    /// Where the operator looks when it is wrong; `None` for rules that nobody wrote.
-    pub at: Option<Mark>,
-}
 
 /// All rules, the first that matches deciding.
 pub(crate) struct Rules {
@@ -63,7 +55,7 @@ fn implicit_default(graph: &mut Graph, problems: &mut Problems, scope: ScopeIx) 
             "`default` is what a file's class without `match` is called when nobody wrote one: rename this class",
         ));
     }
-    let name = super::compose::scoped(&graph.nodes[root].name, "default");
+    let name = scoped(&graph.nodes[root].name, "default");
     let (at, tenant, depth) = (graph.nodes[root].at, graph.nodes[root].tenant, graph.nodes[root].depth + 1);
     let node = graph.nodes.len();
     let parent = Some(root);
@@ -250,8 +242,4 @@ impl Writer<'_> {
         let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
         self.problems.push(problem.help(help));
     }
-}
-
-pub(crate) fn tenant_id(index: TenantIx) -> TenantId {
-    TenantId(u32::try_from(index).unwrap_or(u32::MAX))
 }

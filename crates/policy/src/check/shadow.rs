@@ -11,8 +11,7 @@ use std::hash::Hash;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::graph::{Graph, NodeIx};
-use super::rules::RuleDraft;
+use super::graph::{Graph, NodeIx, RuleDraft};
 use crate::law::{Law, Problem, Problems};
 use crate::packets::{Rest, Senders, rest};
 use crate::program::{Match, Prefix};

@@ -8,8 +8,9 @@ use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
 use super::{Reader, addresses, class, named, overlay};
+use crate::addresses::MacAddr;
 use crate::config::LONGEST_COST;
-use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, MacAddr, Netns, Port};
+use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, Netns, Port};
 use crate::keys::{
     API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
     TENANT, UPLINK, VHOST_USER,
@@ -51,18 +52,17 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
 }
 
 /// The host around a sub-policy that is checked alone: one tenant, whose file it is, on a link of any rate.
-pub(crate) fn any_host(tree: &Tree, path: &str, file: FileId) -> HostFile {
+pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFile {
     let (folder_end, file_end) = (path.rfind('/').map_or(0, |at| at + 1), path.len());
     let file_name = &path[folder_end..file_end];
     let at = Mark { file, ..Mark::default() };
     // The file may name its tenant; otherwise it is called as the file is.
-    let (policy, _) = super::read_all(|reader| class::policy_file(reader, tree));
     let classes = policy.classes.iter().flatten().flat_map(|class| &class.matches);
     let named = classes.flat_map(|found| &found.tenant).map(|name| name.value.clone()).next();
     let stem = file_name.split('.').next().unwrap_or_default();
     let name = Located::new(named.unwrap_or_else(|| stem.to_owned()), at);
     let mut class = ClassEntry::new(name.clone());
-    class.policy = Some(Located::new(file_name.to_owned(), tree.at));
+    class.policy = Some(Located::new(file_name.to_owned(), policy.at));
     let memory = Some(Located::new(Port::Memory, at));
     // Its port is not known: it may be the one that says most of its packets.
     let port = Some(Located::new(Port::Vnic(PathBuf::new()), at));

@@ -7,7 +7,8 @@ use plimsoll_units::{BitRate, Span};
 
 use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
 use super::{Reader, class, named, names};
-use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, MacAddr, Sealed, Via};
+use crate::addresses::MacAddr;
+use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, Sealed, Via};
 use crate::keys::{FEEDBACK, FLEET_HOST, FLEET_TENANT, MAX_WEIGHT, OVERLAY};
 use plimsoll_document::{Located, Name, Tree, Value, bad};
 

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
+use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
-use crate::config::{Api, Encapsulation, Engine, Feedback, MacAddr, Port, Sealed};
+use crate::config::{Api, Encapsulation, Engine, Feedback, Port, Sealed};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
 use plimsoll_document::{Located, Mark, Name};

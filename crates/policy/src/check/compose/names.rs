@@ -7,9 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::compose::Composer;
-use super::graph::{NodeIx, ScopeIx, TenantDraft};
-use super::metadata::Known;
+use super::super::graph::{Known, NodeIx, ScopeIx, TenantDraft};
+use super::Composer;
 use crate::law::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, PolicyFile};
 use plimsoll_document::{Located, Mark, Name, nearest};

@@ -7,8 +7,8 @@
 
 use std::collections::HashSet;
 
-use super::compose::{Composer, Family};
-use super::graph::{NodeIx, ScopeIx};
+use super::super::graph::{NodeIx, ScopeIx};
+use super::{Composer, Family};
 use crate::law::{Law, Problem};
 use crate::read::syntax::ClassEntry;
 use plimsoll_document::Name;

@@ -1,0 +1,40 @@
+//! The link: its rate, its overhead and its largest frame, as rules and tables need them.
+//!
+//! Why: bursts, bounds and costs are judged by what the link carries and what a frame takes of it.
+//! From: `docs/policy.md`, "`uplink`".
+//! Not here: the uplink's port (`ports`).
+//! Invariant: the largest frame has room for one VLAN tag.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use crate::read;
+use crate::read::syntax::UplinkEntry;
+
+/// The uplink's numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Link {
+    pub rate: BitRate,
+    pub overhead: Bytes,
+    pub max_frame: Bytes,
+}
+
+impl Link {
+    /// What a largest frame is charged.
+    pub fn charged_frame(&self) -> Bytes {
+        self.max_frame + self.overhead
+    }
+
+    /// Burst of a limit that states none: what it carries in a millisecond, two frames at least.
+    pub fn default_burst(&self, rate: BitRate) -> Bytes {
+        self.charged_frame().times(2).max(rate.bytes_in(Span::millis(1)))
+    }
+}
+
+/// Bytes of an Ethernet header with one VLAN tag: what a frame has beyond the MTU.
+const HEADER: u64 = 18;
+
+pub(super) fn link(uplink: Option<&UplinkEntry>, rate: BitRate) -> Link {
+    let (mtu, overhead) =
+        uplink.map_or((read::DEFAULT_MTU, Bytes::ZERO), |uplink| (uplink.mtu, uplink.overhead));
+    Link { rate, overhead, max_frame: Bytes::new(u64::from(mtu) + HEADER) }
+}
