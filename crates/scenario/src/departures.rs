@@ -9,8 +9,8 @@
 use plimsoll_units::{NS_PER_SEC, Nanos};
 
 use crate::expect::Gauge;
-use crate::measure::Window;
 use crate::results::Departure;
+use crate::window::Window;
 
 /// Packets of one subject, and those of all others.
 #[derive(Debug)]

@@ -5,13 +5,17 @@
 //! Not here: reading the values (`read`), the policy's sections (`plimsoll-policy`), the shape of the tables (`document`).
 //! Invariant: a key is read if and only if it stands here; `tests/language.rs` tries each.
 
-use plimsoll_document::{Mapping, Shape, mapping};
+mod workload;
+
+use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, Span};
 
+use self::workload::WORKLOAD_OF_A_KIND;
+pub(crate) use self::workload::{KINDS, WORKLOAD};
 use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Text, Whole, Words};
 
-use crate::model::SystemKind;
-use crate::network::{Completions, Congestion};
+use crate::network::Completions;
+use crate::system::SystemKind;
 
 /// The JSON Schema of scenario files.
 #[must_use]
@@ -25,40 +29,11 @@ pub(crate) const MOST_PAIRS: u32 = 1_000;
 const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
-const COUNT: Shape = Whole(1, u32::MAX as u64);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
 const NAMES: Shape = Shape::List(&Text, 0, usize::MAX);
 const EXPECTATIONS: Shape = Shape::List(&Either(&[Text, Map(&EXPECTATION)]), 0, usize::MAX);
 const COMPLETIONS: Shape = Shape::Listed(|| Completions::NAMES.map(|(name, _)| name).to_vec());
 const KINDS_OF_SYSTEMS: Shape = Shape::Listed(|| SystemKind::ALL.map(SystemKind::name).to_vec());
-const FLOWS: Shape = Whole(1, 4_096);
-const CLIENT_OR_SERVER: Shape = Words(&[("client", ""), ("server", "")]);
-const ARRIVALS: Shape = Words(&[("random", ""), ("even", "")]);
-
-/// The kinds of workloads, each with its keys.
-pub(crate) static KINDS: [(&str, &Mapping); 9] = [
-    ("bulk", &BULK),
-    ("udp", &UDP),
-    ("request_response", &REQUEST_RESPONSE),
-    ("probe", &PROBE),
-    ("on_off", &ON_OFF),
-    ("shuffle", &SHUFFLE),
-    ("iperf3", &IPERF3),
-    ("memcached", &MEMCACHED),
-    ("sockperf", &SOCKPERF),
-];
-/// One alternative for each kind, so that an editor offers the keys of the kind that is written.
-const WORKLOAD_OF_A_KIND: Shape = Either(&[
-    Map(&BULK),
-    Map(&UDP),
-    Map(&REQUEST_RESPONSE),
-    Map(&PROBE),
-    Map(&ON_OFF),
-    Map(&SHUFFLE),
-    Map(&IPERF3),
-    Map(&MEMCACHED),
-    Map(&SOCKPERF),
-]);
 
 mapping! {
     /// A scenario: the traffic to run, the systems to run it on, and the results to expect.
@@ -327,137 +302,6 @@ mapping! {
         cycles: Whole(1, 1_000),
         /// Bytes that a module fetches of a class at a time.
         burst: SIZE,
-    }
-
-    /// A workload whose kind is not known: the keys of all kinds.
-    pub(crate) static WORKLOAD = "Workload"
-        + COMMON + REQUESTS + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE + IPERF3 + MEMCACHED + SOCKPERF {}
-
-    pub(crate) static COMMON = "CommonOfWorkloads" {
-        /// The tenant whose traffic it is.
-        tenant = "shop": Text,
-        /// One of `destinations`, or another tenant.
-        to: Text,
-        /// Time from the start of the run.
-        start: TIME,
-        /// Time from the start of the run.
-        stop: TIME,
-        /// DSCP of its packets.
-        dscp: Whole(0, 63),
-        /// Port of the server's side.
-        port: Whole(1, 32_767),
-        /// Congestion control of its connections.
-        congestion: Shape::Listed(|| Congestion::NAMES.map(|(name, _)| name).to_vec()),
-    }
-
-    pub(crate) static REQUESTS = "Requests" {
-        /// The tenant's side.
-        role: CLIENT_OR_SERVER,
-        /// Number of connections.
-        connections: FLOWS,
-        /// Requests a second; when absent, each follows the last response.
-        rate: COUNT,
-        /// Moments at which requests are made.
-        arrivals: ARRIVALS,
-    }
-
-    pub(crate) static BULK = "Bulk" + COMMON {
-        /// TCP connections that always have data to send.
-        kind = "bulk": Words(&[("bulk", "")]),
-        /// Number of connections.
-        flows: FLOWS,
-    }
-
-    pub(crate) static UDP = "Udp" + COMMON {
-        /// UDP at a given rate.
-        kind = "udp": Words(&[("udp", "")]),
-        /// Payload of a datagram.
-        size: SIZE,
-        /// `line`, `flood`, `5Mbps` of whole frames or `2kpps`.
-        rate = "5Mbps": Text,
-        /// Bytes that are sent at a time.
-        burst: SIZE,
-        /// Number of flows.
-        flows: FLOWS,
-        /// How long it sends.
-        on: TIME,
-        /// How long it then pauses.
-        off: TIME,
-        /// The sender's socket buffer.
-        buffer: SIZE,
-        /// Senders that its datagrams claim to come from.
-        claims: COUNT,
-    }
-
-    pub(crate) static REQUEST_RESPONSE = "RequestResponse" + COMMON + REQUESTS {
-        /// Requests and responses over TCP.
-        kind = "request_response": Words(&[("request_response", "")]),
-        /// Size of a request.
-        request: SIZE,
-        /// Size of a response.
-        response: SIZE,
-    }
-
-    pub(crate) static PROBE = "Probe" + COMMON {
-        /// Echoed datagrams that measure latency.
-        kind = "probe": Words(&[("probe", "")]),
-        /// Payload of a datagram.
-        size: SIZE,
-        /// Datagrams a second, at random moments.
-        rate: COUNT,
-    }
-
-    pub(crate) static ON_OFF = "OnOff" + COMMON {
-        /// TCP connections that send and pause in turn.
-        kind = "on_off": Words(&[("on_off", "")]),
-        /// Number of connections.
-        flows: FLOWS,
-        /// How long it sends.
-        on: TIME,
-        /// How long it then pauses.
-        off: TIME,
-    }
-
-    pub(crate) static SHUFFLE = "Shuffle" + COMMON {
-        /// Blocks to every other host.
-        kind = "shuffle": Words(&[("shuffle", "")]),
-        /// Number of connections to each host.
-        flows: FLOWS,
-        /// Size of a block.
-        block: SIZE,
-        /// Pause after a block.
-        pause: TIME,
-    }
-
-    pub(crate) static IPERF3 = "Iperf3" + COMMON {
-        /// The traffic of `iperf3`.
-        kind = "iperf3": Words(&[("iperf3", "")]),
-        /// Number of flows.
-        flows: FLOWS,
-        /// UDP at this rate for each flow.
-        udp: RATE,
-    }
-
-    pub(crate) static MEMCACHED = "Memcached" + COMMON + REQUESTS {
-        /// The traffic of memcached.
-        kind = "memcached": Words(&[("memcached", "")]),
-        /// Size of a key.
-        key: SIZE,
-        /// Size of a value.
-        value: SIZE,
-        /// Sizes as given, or as in a known mix.
-        sizes: Words(&[("fixed", ""), ("etc", "")]),
-    }
-
-    pub(crate) static SOCKPERF = "Sockperf" + COMMON {
-        /// The traffic of `sockperf`.
-        kind = "sockperf": Words(&[("sockperf", "")]),
-        /// Payload of a message.
-        size: SIZE,
-        /// Messages a second, at random moments.
-        rate: COUNT,
-        /// Protocol of its messages.
-        protocol: Words(&[("udp", ""), ("tcp", "")]),
     }
 
     pub(crate) static MOMENT = "Moment" {

@@ -19,18 +19,19 @@ mod promises;
 mod read;
 mod report;
 mod results;
+mod sections;
 mod summary;
 mod sweep;
+mod system;
 mod table;
+mod window;
+mod workload;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
 pub use keys::{SCENARIO, schema};
 pub use measure::jain;
-pub use model::{
-    Change, Destination, Fetch, Home, KeyValueSizes, Kind, Measure, Model, NETWORK, Pace, Role, Scenario,
-    Setting, System, SystemKind, Tenant, Turns, Workload,
-};
+pub use model::{Change, Destination, Home, Measure, NETWORK, Scenario, Setting, Tenant};
 pub use network::{
     Completions, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie,
     ReceiveRing, TransmitRing,
@@ -44,7 +45,9 @@ pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_repo
 pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};
 pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
 pub use sweep::{Point, Row, rows, sweep_table};
+pub use system::{Fetch, Model, System, SystemKind};
 pub use table::table;
+pub use workload::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
 
 /// One thing that is wrong with a scenario.
 pub type Problem = plimsoll_document::Problem<()>;

@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::Nanos;
 
 use crate::departures::Departures;
 use crate::expect::{Gauge, Measured, Path};
+use crate::window::Window;
 use crate::{Results, Run, Sample, Scenario, Tenant, Workload, WorkloadResult};
 
 /// The results of a scenario, with what is needed to read them.
@@ -18,32 +19,6 @@ use crate::{Results, Run, Sample, Scenario, Tenant, Workload, WorkloadResult};
 pub(crate) struct Measures<'a> {
     scenario: &'a Scenario,
     results: &'a Results,
-}
-
-/// A part of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub from: Nanos,
-    pub to: Nanos,
-}
-
-impl Window {
-    pub(crate) fn new(from: Span, to: Span) -> Self {
-        Self { from: Nanos::ZERO + from, to: Nanos::ZERO + to }
-    }
-
-    pub(crate) fn secs(self) -> f64 {
-        (self.to - self.from).as_secs_f64()
-    }
-
-    /// Its whole parts of length `per`.
-    pub(crate) fn parts(self, per: Span) -> impl Iterator<Item = Self> {
-        let count = (self.to - self.from).as_u64() / per.as_u64().max(1);
-        (0..count).map(move |n| {
-            let from = self.from + per.times(n);
-            Self { from, to: from + per }
-        })
-    }
 }
 
 impl<'a> Measures<'a> {

@@ -9,7 +9,7 @@ use plimsoll_control::Idle;
 use plimsoll_policy::Mark;
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::model::PolicySections;
+use crate::sections::PolicySections;
 
 /// A machine.
 #[derive(Clone, Debug)]

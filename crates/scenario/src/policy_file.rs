@@ -12,8 +12,10 @@ use std::path::Path;
 use plimsoll_document::{Tree, Value};
 use plimsoll_units::BitRate;
 
-use crate::model::{PolicySections, Scenario, System, SystemKind, Tenant};
+use crate::model::{Scenario, Tenant};
 use crate::network::{Host, Ingress};
+use crate::sections::PolicySections;
+use crate::system::{System, SystemKind};
 use plimsoll_document::yaml;
 
 /// The settings that only the world knows: ports and sockets, each as YAML on one line.

@@ -30,8 +30,9 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;
 use crate::keys::{MEASURE, MOST_PAIRS, SCENARIO, VIRTUAL};
-use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant, Workload};
+use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant};
 use crate::sweep::Point;
+use crate::workload::Workload;
 use crate::{Errors, Problem};
 use fault::Victims;
 use fields::{Fields, Reader};

@@ -11,7 +11,7 @@ use plimsoll_units::{Bytes, Span};
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::keys::FETCH;
-use crate::model::{Fetch, Model, SystemKind};
+use crate::system::{Fetch, Model, SystemKind};
 
 const TIME: &str = "a time such as `50ns`";
 /// Longer than any operation of a NIC or a kernel.

@@ -15,7 +15,7 @@ use plimsoll_policy::HOST_FILE;
 use super::fields::{Fields, Reader};
 use super::no_yaml;
 use crate::Problem;
-use crate::model::PolicySections;
+use crate::sections::PolicySections;
 
 /// Keys of a tenant that only a scenario knows.
 const OURS: [&str; 3] = ["host", "address", "core"];

@@ -12,8 +12,8 @@ use plimsoll_document::{Tree, Value};
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::keys::{SYSTEM, SYSTEM_CONTROL};
-use crate::model::{Model, System, SystemKind};
 use crate::network::{Completions, Control, ControlLevel, Ingress};
+use crate::system::{Model, System, SystemKind};
 use plimsoll_document::yaml;
 
 impl Reader {

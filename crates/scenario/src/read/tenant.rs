@@ -13,7 +13,8 @@ use plimsoll_document::Value;
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::keys::TENANT;
-use crate::model::{Home, PolicySections, Scenario, Tenant};
+use crate::model::{Home, Scenario, Tenant};
+use crate::sections::PolicySections;
 
 /// Addresses of 10.200.1.0/24 that tenants get first, by their number; further ones lie in 10.200.128.0/17.
 const FIRST_ADDRESSES: usize = 250;

@@ -11,8 +11,8 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::keys::{KINDS, WORKLOAD};
-use crate::model::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
 use crate::network::Congestion;
+use crate::workload::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
 
 /// Ports of the servers' sides, unless given: below the ephemeral ones.
 const FIRST_PORT: u16 = 5_001;

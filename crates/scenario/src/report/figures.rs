@@ -9,8 +9,9 @@ use kuva::render::render::Scene;
 use plimsoll_units::Span;
 
 use super::canvas::{Axis, Canvas};
-use crate::measure::{Measures, Window, median, percentile};
+use crate::measure::{Measures, median, percentile};
 use crate::summary::Summary;
+use crate::window::Window;
 use crate::{Results, Run, Scenario, Workload};
 
 /// A figure and what to call it.

@@ -8,9 +8,10 @@
 use plimsoll_units::Span;
 use serde_json::{Map, Value, json as object};
 
-use crate::measure::{Measures, Window};
+use crate::measure::Measures;
 use crate::promises::{promises, run_json as promises_json};
 use crate::summary::summarise;
+use crate::window::Window;
 use crate::{Results, Run, Scenario, Status, Verdict};
 
 /// Setting, figures of each system, throughput of each workload in each window, drops, and every expectation.

@@ -9,9 +9,10 @@ use plimsoll_units::{Nanos, Span};
 
 use super::figures::distribution;
 use super::grid::{Cell, Grid};
-use crate::measure::{Measures, Window};
+use crate::measure::Measures;
 use crate::summary::Summary;
 use crate::sweep::Row;
+use crate::window::Window;
 use crate::{Results, Scenario};
 
 /// Each system's figures, one in each line.

@@ -1,0 +1,222 @@
+//! Workloads: the traffic of a scenario's tenants.
+//!
+//! Why: the live lab and a simulator must send the same traffic.
+//! From: `docs/scenarios.md`, "workloads".
+//! Not here: reading them (`read::workload`), sending (`lab`, `sim`).
+//! Invariant: a workload ends with its run at the latest.
+
+use plimsoll_policy::Mark;
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+
+use crate::network::Congestion;
+
+/// Traffic of one tenant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// As expectations and reports name it; unique among workloads and tenants.
+    pub name: String,
+    /// The tenant whose traffic it is.
+    pub tenant: String,
+    /// Its peer: one of [`crate::Scenario::destinations`], or another tenant.
+    pub to: String,
+    /// Its kind.
+    pub kind: Kind,
+    /// When it begins, from the start of the run.
+    pub start: Span,
+    /// When it ends; at most the run's duration.
+    pub stop: Span,
+    /// DSCP of the tenant's packets.
+    pub dscp: u8,
+    /// Congestion control of its TCP; the world's own default without.
+    pub congestion: Option<Congestion>,
+    /// Port of the server's side; unique in the scenario.
+    pub port: u16,
+    /// Whether requests come evenly, from a random moment on, and not at random moments.
+    pub even: bool,
+    /// Its family, where one key stands for many (`repeat`).
+    pub family: Option<String>,
+    /// Where its name stands.
+    pub place: Mark,
+}
+
+/// Which side of a request-response workload the tenant is; the other side lives at the destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The tenant asks; requests pass the engine.
+    Client,
+    /// The tenant answers; responses pass the engine.
+    Server,
+}
+
+/// How long keys and values are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeyValueSizes {
+    /// As the workload says.
+    #[default]
+    Fixed,
+    /// As in Facebook's general-purpose pool ETC (Atikoglu et al., SIGMETRICS 2012): sizes from its fitted
+    /// distributions, one write for thirty reads.
+    Etc,
+}
+
+/// How fast packets are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Evenly, at this rate of whole frames.
+    Bits(BitRate),
+    /// Evenly, at this packet rate.
+    Packets(PacketRate),
+    /// As fast as the sender can.
+    Flood,
+}
+
+/// The kinds of workloads.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Kind {
+    /// TCP flows that always have something to send.
+    Bulk {
+        /// Connections.
+        flows: u32,
+    },
+    /// UDP datagrams without answers.
+    Udp {
+        /// Payload of each.
+        size: Bytes,
+        /// How fast, all flows together.
+        pace: Pace,
+        /// Bytes of frames that are sent at once, then a pause follows; one datagram if zero.
+        burst: Bytes,
+        /// Source ports among which they alternate.
+        flows: u32,
+        /// Mean times of sending and of pausing, for a sender that takes turns.
+        turns: Option<Turns>,
+        /// Bytes of frames that its socket holds until they have left; what comes on top is not held back if zero.
+        buffer: Bytes,
+        /// Senders that its datagrams claim to come from, each another one; its own if zero.
+        claims: u32,
+    },
+    /// TCP connections that carry requests and their responses.
+    RequestResponse {
+        /// Which side the tenant is.
+        role: Role,
+        /// Bytes of a request.
+        request: Bytes,
+        /// Bytes of a response.
+        response: Bytes,
+        /// Connections; each has one request under way.
+        connections: u32,
+        /// Requests a second over all connections, Poisson (open loop: latency counts from when the request was
+        /// due); `None`: the next follows the last response (closed loop).
+        rate: Option<u32>,
+    },
+    /// UDP datagrams at Poisson moments, echoed by the destination; latency is the round trip.
+    Probe {
+        /// Payload of each.
+        size: Bytes,
+        /// Mean number a second.
+        rate: u32,
+    },
+    /// TCP flows that send for a while and pause for a while, both exponentially distributed.
+    OnOff {
+        /// Connections.
+        flows: u32,
+        /// Mean time of sending.
+        on: Span,
+        /// Mean pause.
+        off: Span,
+    },
+    /// As a Spark job shuffles: rounds in which each flow sends one block, the next round begins when all have
+    /// arrived and the pause is over. A round is a request whose latency is its completion time.
+    Shuffle {
+        /// Connections.
+        flows: u32,
+        /// Bytes that each sends in a round.
+        block: Bytes,
+        /// Computation between rounds.
+        pause: Span,
+    },
+    /// The real `iperf3`: client in the tenant, server at the destination.
+    Iperf3 {
+        /// Parallel connections (`-P`).
+        flows: u32,
+        /// Send UDP at this rate for each flow (`-u -b`) in place of TCP.
+        udp: Option<BitRate>,
+    },
+    /// The real `memcached` in the tenant (role server) or at the destination (role client); the requests are
+    /// ours: `get` of values set beforehand.
+    Memcached {
+        /// Which side the tenant is.
+        role: Role,
+        /// Bytes of a key.
+        key: Bytes,
+        /// Bytes of a value.
+        value: Bytes,
+        /// Whether keys and values are as long as those say, or as in a known mix.
+        sizes: KeyValueSizes,
+        /// Connections; each has one request under way.
+        connections: u32,
+        /// As for request-response.
+        rate: Option<u32>,
+    },
+    /// The real `sockperf under-load`: client in the tenant, server at the destination; latency is what it
+    /// reports for each packet (half of the round trip).
+    Sockperf {
+        /// Message size.
+        size: Bytes,
+        /// Messages a second.
+        rate: u32,
+        /// TCP in place of UDP.
+        tcp: bool,
+    },
+}
+
+impl Kind {
+    /// As the file spells it.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Bulk { .. } => "bulk",
+            Self::Udp { .. } => "udp",
+            Self::RequestResponse { .. } => "request_response",
+            Self::Probe { .. } => "probe",
+            Self::OnOff { .. } => "on_off",
+            Self::Shuffle { .. } => "shuffle",
+            Self::Iperf3 { .. } => "iperf3",
+            Self::Memcached { .. } => "memcached",
+            Self::Sockperf { .. } => "sockperf",
+        }
+    }
+
+    /// Whether it gives latency samples.
+    #[must_use]
+    pub const fn has_latency(&self) -> bool {
+        matches!(
+            self,
+            Self::RequestResponse { .. }
+                | Self::Probe { .. }
+                | Self::Shuffle { .. }
+                | Self::Memcached { .. }
+                | Self::Sockperf { .. }
+        )
+    }
+
+    /// Program that must be installed for it.
+    #[must_use]
+    pub const fn program(&self) -> Option<&'static str> {
+        match self {
+            Self::Iperf3 { .. } => Some("iperf3"),
+            Self::Memcached { .. } => Some("memcached"),
+            Self::Sockperf { .. } => Some("sockperf"),
+            _ => None,
+        }
+    }
+}
+
+/// Mean times of a sender that sends and pauses in turn, both exponentially distributed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turns {
+    /// Of sending.
+    pub on: Span,
+    /// Of pausing.
+    pub off: Span,
+}
