@@ -8,8 +8,6 @@
 
 use std::io::{self, Read, Write};
 
-use crate::reader::TraceError;
-
 /// The first line of a trace; its number is the format's version.
 pub const MAGIC: &[u8] = b"plimsoll engine trace 1\n";
 
@@ -18,6 +16,47 @@ const KIND: &[u8] = b"plimsoll engine trace ";
 
 /// Longest block that is read, in bytes: enough for a policy of 16 MB and its files.
 const LONGEST: u32 = 64 << 20;
+
+/// Why a file is not, or not wholly, an engine's trace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The system cannot read the file.
+    #[error("cannot be read: {0}")]
+    Read(std::io::Error),
+    /// The file is of another kind.
+    #[error("is no engine trace: those are written by `plimsoll run --record FILE`")]
+    Kind,
+    /// The trace has another version of the format.
+    #[error(
+        "is an engine trace of version {version}, and this plimsoll reads version {}; use the plimsoll that wrote it",
+        ours()
+    )]
+    Version {
+        /// The trace's version.
+        version: String,
+    },
+    /// A block's checksum or length is wrong.
+    #[error(
+        "is damaged at byte {at}: a block's checksum is wrong. Copy the file again; what comes before is good"
+    )]
+    Damaged {
+        /// Position of the block's first byte.
+        at: u64,
+    },
+    /// A block has the right checksum but holds no valid events.
+    #[error(
+        "makes no sense in the block that ends at byte {at}: it was not written by `plimsoll run --record`"
+    )]
+    Nonsense {
+        /// Position after the block's last byte.
+        at: u64,
+    },
+}
+
+/// The version that this reader accepts.
+fn ours() -> String {
+    String::from_utf8_lossy(MAGIC).split_whitespace().last().unwrap_or_default().to_owned()
+}
 
 /// Whether a file that begins with `begin` is an engine's trace, of any version.
 #[must_use]

@@ -40,8 +40,8 @@ mod reader;
 mod recorded;
 mod recorder;
 
-pub use blocks::{BlockWriter, MAGIC, is_trace};
+pub use blocks::{BlockWriter, MAGIC, TraceError, is_trace};
 pub use event::{End, Event, File, Left};
-pub use reader::{Reader, TraceError};
+pub use reader::Reader;
 pub use recorded::Recorded;
 pub use recorder::{CHUNK, Limits, Recorder, SharedSink, Sink};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::passed::{Host, Passed, Quantiles};
+use crate::passed::{Host, Passed, Quantiles, SLACK};
 use crate::{Promise, Target};
 
 /// The judgement of a promise.
@@ -111,8 +111,6 @@ struct Case<'a> {
     breaches: Vec<Breach>,
 }
 
-/// A rate may miss its bound by this factor before it is a breach: bursts, and windows that end in the middle of a packet.
-pub(crate) const SLACK: f64 = 1.05;
 /// A link or a core is full when this part of it was used.
 const FULL: f64 = 0.9;
 /// A lack of a core explains a breach when the thread lacked one for at least this part of the window.

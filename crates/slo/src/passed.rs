@@ -7,8 +7,10 @@ use plimsoll_policy::Slo;
 use plimsoll_units::{BitRate, Nanos, Span};
 use serde::{Deserialize, Serialize};
 
-use crate::judge::SLACK;
 use crate::{LaneWatched, Parts, Watched};
+
+/// A rate may miss its bound by this factor before it is a breach: bursts, and windows that end in the middle of a packet.
+pub(crate) const SLACK: f64 = 1.05;
 
 /// The host's traffic and its engine's thread in a window.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
