@@ -1,7 +1,7 @@
-//! What a process that reads a file answers to the one that asked: a tree, or why there is none, as text.
+//! The answer of a process that reads a file for another: a tree, or why there is none, as text.
 //!
-//! Why: a tenant's file is read where a mistake of ours in reading it ends nothing else; what comes from there is as
-//! little to be trusted as the file.
+//! Why: a tenant's file is read in a process of its own, so that a bug in reading it ends nothing else; its answer is trusted
+//! as little as the file.
 //! From: JSON, one value a line: a tree in the order of its text, each list and map with the number of what follows.
 //!
 //! ```text

@@ -32,7 +32,7 @@ struct Piece {
     first: usize,
     /// Its text, without what is cut out.
     text: String,
-    /// What is missing of it, in order, as bytes of the file; each is a `…` here.
+    /// The stretches that are cut out, in order, as bytes of the file; each is a `…` here.
     cuts: Vec<Range<usize>>,
     /// Bytes of the pieces before it.
     base: usize,
@@ -184,17 +184,17 @@ fn cut(text: &str, line: Range<usize>, marks: &[Mark]) -> Vec<Range<usize>> {
     cuts
 }
 
-/// Whether a stretch has more characters than that.
+/// Whether a stretch has more than `most` characters.
 fn has_more(text: &str, stretch: &Range<usize>, most: usize) -> bool {
     stretch.len() > most && text[stretch.clone()].chars().nth(most).is_some()
 }
 
-/// So many characters before `at`, but not before `least`.
+/// The place `count` characters before `at`, but not before `least`.
 fn back(text: &str, least: usize, at: usize, count: usize) -> usize {
     text[least..at].char_indices().rev().take(count).last().map_or(at, |(offset, _)| least + offset)
 }
 
-/// So many characters behind `at`, but not behind `most`.
+/// The place `count` characters behind `at`, but not behind `most`.
 fn on(text: &str, at: usize, most: usize, count: usize) -> usize {
     text[at..most].char_indices().nth(count).map_or(most, |(offset, _)| at + offset)
 }

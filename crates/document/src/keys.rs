@@ -1,4 +1,4 @@
-//! Key tables: which keys a mapping has, and what stands behind each.
+//! Key tables: the keys of a mapping, and the shape of each value.
 //!
 //! Why: the reader and the JSON Schema must know the same keys; one table for each mapping serves both.
 //! From: JSON Schema 2020-12, as far as documents need it; the YAML language server reads it.
@@ -24,7 +24,7 @@ pub struct Mapping {
 /// A key of a mapping.
 #[derive(Debug)]
 pub struct Key {
-    /// As it is written.
+    /// The key itself.
     pub name: &'static str,
     /// A description of its value.
     pub about: &'static str,
@@ -49,9 +49,9 @@ pub enum Shape {
     Unit(fn() -> (String, Value)),
     /// `true` or `false`.
     Flag,
-    /// A whole number, its least and most.
+    /// A whole number, with its least and greatest value.
     Whole(u64, u64),
-    /// A number, its least and most.
+    /// A number, with its least and greatest value.
     Number(f64, f64),
     /// A part of a whole: `0.1%`, or a number.
     Part,
@@ -59,21 +59,21 @@ pub enum Shape {
     Words(&'static [(&'static str, &'static str)]),
     /// One of these words, which the program lists.
     Listed(fn() -> Vec<&'static str>),
-    /// Such a value, or nothing.
+    /// A value of this shape, or nothing.
     Optional(&'static Shape),
     /// A mapping of these keys.
     Map(&'static Mapping),
     /// One of the mapping's keys, and no two.
     OneOf(&'static Mapping),
-    /// A mapping from names to such values.
+    /// A mapping from names to values of this shape.
     Named(&'static Shape),
-    /// A mapping from keys that match a regular expression to such values; one at least.
+    /// A mapping, of one key at least, from keys that match a regular expression to values of this shape.
     Keyed(&'static str, &'static Shape),
-    /// A mapping from one name to such a value.
+    /// A mapping from one name to a value of this shape.
     NamedOnce(&'static Shape),
-    /// A list of such values: how many at least and at most.
+    /// A list of values of this shape, with the least and the greatest number of them.
     List(&'static Shape, usize, usize),
-    /// Such a value, or a list of them.
+    /// A value of this shape, or a list of them.
     OneOrMore(&'static Shape),
     /// A value of one of these shapes.
     Either(&'static [Shape]),
@@ -172,7 +172,7 @@ impl Shape {
         (T::schema_name().into_owned(), Value::Object(kept.into_iter().collect()))
     }
 
-    /// The schema of such a value; what has a name is defined once.
+    /// The schema of a value of this shape; a schema with a name is defined once.
     fn schema(self, definitions: &mut Map<String, Value>) -> Value {
         match self {
             Self::Any => json!({}),

@@ -85,7 +85,7 @@ impl Lines {
 }
 
 impl Checkpoint {
-    /// What is known at the end of `bytes`, if this is known at `from`.
+    /// The state at the end of `bytes`, from this state at `from`.
     fn moved_on(self, bytes: &[u8], from: usize) -> Self {
         let new = &bytes[from..];
         let begins = |bytes: &[u8]| bytes.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();

@@ -1,9 +1,9 @@
-//! What is wrong with a document, and how it is shown.
+//! Problems of a document, and how they are shown.
 //!
 //! Why: an operator should learn every mistake in one go, each with its place and a way out.
 //! From: compilers that draw a caret under the mistake, through `miette`.
 //! Not here: finding the mistakes.
-//! Invariant: problems are sorted by place, and none is told twice.
+//! Invariant: problems are sorted by place, and none is shown twice.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use super::excerpt::Excerpt;
 use super::long::fitted;
 use super::source::{Mark, Sources};
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
@@ -70,11 +70,11 @@ impl Rule for () {
 pub struct Problem<R> {
     /// The rule broken.
     pub rule: R,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The message, with the names and numbers in it.
     pub message: String,
-    /// Where.
+    /// Its place.
     pub at: Mark,
     /// The words under the caret.
     pub label: String,
@@ -99,26 +99,26 @@ impl<R> Problem<R> {
         Self { rule, severity: Severity::Error, message, at: at.into(), label, also, help }
     }
 
-    /// A doubt.
+    /// A warning.
     pub fn warning(rule: R, at: impl Into<Mark>, message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(rule, at, message) }
     }
 
-    /// Says what to write under the caret.
+    /// Sets the words under the caret.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = fitted(label.into());
         self
     }
 
-    /// Points at another place.
+    /// Adds another place.
     #[must_use]
     pub fn also(mut self, at: Mark, label: impl Into<String>) -> Self {
         self.also.push((at, fitted(label.into())));
         self
     }
 
-    /// Says a way out.
+    /// Sets the way out.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = fitted(help.into());
@@ -148,26 +148,26 @@ impl<R> Problems<R> {
         }
     }
 
-    /// Notes what others found.
+    /// Adds problems that were collected apart.
     pub fn append(&mut self, others: Self) {
         self.extend(others.kept);
         self.more += others.more;
         self.has_errors |= others.has_errors;
     }
 
-    /// How many there are, kept or not.
+    /// The number of problems, kept or not.
     #[must_use]
     pub fn len(&self) -> usize {
         self.kept.len() + self.more
     }
 
-    /// Whether there is none.
+    /// Whether there are no problems.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }
 
-    /// Whether a further problem is counted only, so that its words are in vain.
+    /// Whether a further problem is only counted, so that it needs no words.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.kept.len() >= Self::MOST
@@ -229,7 +229,7 @@ pub struct Errors<R> {
 pub struct ProblemRecord<R> {
     /// The rule's name.
     pub rule: R,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
     /// The file.
     pub file: String,

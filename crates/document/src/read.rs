@@ -19,9 +19,9 @@ use super::tree::{Tree, Value};
 pub struct Reader<R> {
     /// Problems found so far.
     pub problems: Problems<R>,
-    /// Which of the values to take where a key stands several times, from 0.
+    /// The number, from 0, of the value to take where a key stands several times.
     turn: usize,
-    /// How often a key stands too often, at most.
+    /// The most repetitions of one key.
     repeats: usize,
     /// Keys that were read.
     keys: usize,
@@ -33,7 +33,7 @@ const MOST_TURNS: usize = 8;
 const MOST_KEYS: usize = 200_000;
 
 /// Reads a file, and again for each value of a key that stands there twice: only the first value counts, but the
-/// mistakes in all of them are told.
+/// mistakes in all of them are reported.
 pub fn read_all<R: Rule, T>(mut read: impl FnMut(&mut Reader<R>) -> T) -> (T, Problems<R>) {
     let mut reader = Reader::default();
     let first = read(&mut reader);
@@ -63,7 +63,7 @@ pub struct Fields<'t> {
 
 #[derive(Clone, Debug)]
 struct Entry<'t> {
-    /// As the table has it, also if it is misspelt in the file.
+    /// The table's spelling, also where the file misspells it.
     key: &'t str,
     at: Mark,
     value: &'t Tree,
@@ -149,7 +149,7 @@ impl<R: Rule> Reader<R> {
         Fields { what: what.to_owned(), at, table, entries, turn: self.turn }
     }
 
-    /// Says that a mapping lacks a key.
+    /// Reports that a mapping lacks a key.
     pub fn missing(&mut self, fields: &Fields<'_>, key: &str, example: &str) {
         let message = format!("{} has no `{key}`", fields.what);
         let problem = Problem::error(R::of(Mistake::MissingKey), fields.at, message);
@@ -196,7 +196,7 @@ impl<R: Rule> Reader<R> {
         self.problems.push(problem.also(first, "first here").help(help));
     }
 
-    /// Tells of it, and guesses which key was meant.
+    /// Reports an unknown key, and guesses which key was meant.
     fn unknown_key(&mut self, name: &Name, what: &str, table: &'static Mapping) -> Option<&'static str> {
         if self.problems.is_full() {
             self.problems.count_error();

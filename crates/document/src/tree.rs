@@ -14,7 +14,7 @@ use super::source::{FileId, Located, Mark, Name, Sources};
 /// A value and where it is written.
 #[derive(Clone, Debug)]
 pub struct Tree {
-    /// Where.
+    /// Its place.
     pub at: Mark,
     /// The value.
     pub value: Value,
@@ -40,12 +40,12 @@ pub(super) const MAX_NODES: usize = 1_000_000;
 /// Bytes of a key: names are shorter still, and each is written into messages and paths many times.
 pub(super) const LONGEST_KEY: usize = 1_024;
 
-/// Why a text is no YAML, and where reading stopped.
+/// The reason that a text is not YAML, and the place where reading stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// Where.
+    /// Its place.
     pub at: Mark,
-    /// Why.
+    /// The reason.
     pub message: String,
 }
 
@@ -138,9 +138,9 @@ pub(super) fn mark(file: FileId, text: &str, offset: usize, len: usize) -> Mark 
 
 /// A value as serde delivers it, with the parser's positions as bytes from the text's start.
 struct Raw {
-    /// Where it is used, and how long it is there.
+    /// The place where it is used, and its length there.
     at: (u32, u32),
-    /// Where it is written: elsewhere for an alias.
+    /// The place where it is written: elsewhere for an alias.
     written: (u32, u32),
     value: RawValue,
 }

@@ -1,6 +1,6 @@
-//! Whose addresses a tenant's frames may bear.
+//! The addresses that a tenant's frames may bear.
 //!
-//! Why: the operator knows which addresses are whose, and a frame says what its sender likes.
+//! Why: the operator knows each tenant's addresses, and a sender may write any address into a frame.
 //! From: port security of Neutron and OVN (`allowed_address_pairs`), SAVI (RFC 7039).
 //! Not here: reading them (`read`), frames (`wire::binding`, `daemon`).
 //! Invariant: a tenant that states no IP address is held to no list of its own.
@@ -32,7 +32,7 @@ pub enum Binding {
     Strict,
     /// It sends packets of others as well, and advertises itself as a router, but claims no other addresses.
     Router,
-    /// It is held to nothing.
+    /// It may use any address.
     Off,
 }
 
@@ -61,7 +61,7 @@ impl Addresses {
         ips.chain(self.macs.iter().map(ToString::to_string)).collect()
     }
 
-    /// As `check` says it in one word.
+    /// The word that `check` prints for it.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self.binding {
@@ -72,7 +72,7 @@ impl Addresses {
 }
 
 impl Binding {
-    /// As a policy file has it.
+    /// The word in a policy file.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

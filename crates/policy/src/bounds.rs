@@ -11,7 +11,7 @@
 //!
 //! Write `W(t)` for the bits that a node is served in any interval of length `t` through which it has packets. Each
 //! node gets a *curve* `W(t) >= rate * t - lag`; the root's is `link * t - L`, where `L` is the largest frame with its
-//! overhead (the link may just have begun a frame of someone else). A node's curve gives those of its children. Three
+//! overhead (the link may just have begun another class's frame). A node's curve gives those of its children. Three
 //! arguments hold, and each child takes the one with the highest rate:
 //!
 //! 1. **Its own minimum `m`.** Due minima are served first, earliest deadline first, with deadlines of one largest
@@ -62,7 +62,7 @@ pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their 
     wait. It holds for a class that sends no more than its guaranteed rate and one frame, while the engine pulls one frame \
     at a time and the link never stalls.";
 
-/// Why a class has no figures that no packet reaches.
+/// The reason that a class without packets has no figures.
 pub(crate) const IDLE: &str = "no tenant's packet comes here";
 
 /// The guarantees of one class.
@@ -184,7 +184,7 @@ pub fn bounds_with(program: &Program, pull: Bytes) -> Vec<Bound> {
     classes.map(|(id, _)| analysis.bound(NodeId(id), &main, &rates)).collect()
 }
 
-/// What the tree guarantees each of these nodes, in bits a second; limits by match are left out.
+/// The rate that the tree guarantees each of these nodes, in bits a second; limits by match are left out.
 pub(crate) fn node_rates(program: &Program, nodes: &[NodeId]) -> Vec<u128> {
     let program = &program.carried_out();
     let analysis = Analysis::new(program, Bytes::ZERO);

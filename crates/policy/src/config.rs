@@ -68,12 +68,13 @@ pub struct Overlay {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sealed {
-    /// No: they go as they are, and sealed ones are dropped.
+    /// Frames are sent unsealed, and received sealed frames are dropped.
     #[default]
     No,
-    /// To hosts that seal, too; what comes is taken either way. For the time in which a fleet's hosts change over.
+    /// Frames to hosts that seal are sealed; received frames are accepted sealed or unsealed. For the time in which a fleet's
+    /// hosts change over.
     Accept,
-    /// All of them; what comes otherwise is dropped.
+    /// All frames are sealed, and received unsealed frames are dropped.
     Yes,
 }
 
@@ -139,7 +140,7 @@ pub struct FleetTenant {
     pub macs: Vec<MacAddr>,
     /// Its share of a receiver among the senders.
     pub weight: u32,
-    /// Whether it brings others' traffic: all such tenants count as one sender, whose part is divided among them.
+    /// Whether it forwards others' traffic: all such tenants count as one sender, whose part is divided among them.
     pub balancer: bool,
 }
 
@@ -148,9 +149,9 @@ pub struct FleetTenant {
 pub struct Feedback {
     /// The file with the fleet's key.
     pub key: PathBuf,
-    /// Which way it goes.
+    /// The way that it takes.
     pub via: Via,
-    /// How often.
+    /// Time from one decision to the next.
     pub epoch: Span,
     /// How long a limit holds after it was last heard.
     pub lapse: Span,
@@ -158,9 +159,9 @@ pub struct Feedback {
     pub delay: Span,
     /// Rate at which each tenant here may send to a tenant whose host sends no feedback.
     pub fallback: BitRate,
-    /// Whether the fabric's marks hold senders back.
+    /// Whether the fabric's ECN marks slow senders down.
     pub ecn: bool,
-    /// Which host divides what receivers allow the balancers; none: there are none.
+    /// The host that divides among the balancers what receivers allow them; `None` without balancers.
     pub distributor: Option<usize>,
     /// The limits that senders are given.
     pub control: ControlLevel,
@@ -190,7 +191,7 @@ pub enum IdleMinimum {
     Lent,
 }
 
-/// Which way feedback goes.
+/// The way that feedback takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
@@ -251,7 +252,7 @@ pub enum Port {
     Memory,
 }
 
-/// As the policy file has it.
+/// The port as a policy file states it.
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = |rows: &[(&str, Option<String>)]| {
@@ -307,7 +308,7 @@ pub enum Completions {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Netns {
-    /// As in `/run/netns`.
+    /// A name in `/run/netns`.
     Name(String),
     /// Any file that names one, such as `/proc/PID/ns/net`.
     Path(PathBuf),
@@ -344,7 +345,7 @@ pub const LONGEST_COST: Span = Span::millis(10);
 pub struct Experiment {
     /// CPU time that fetching a frame from the uplink takes at least, until it is known whose it is.
     pub drain: Span,
-    /// CPU time that it takes at least from then on until it is delivered; charged to its tenant.
+    /// CPU time that delivering the fetched frame takes at least; charged to its tenant.
     pub cost: Span,
     /// Part of the time, in thousandths, that fetching may take while fetched frames wait.
     pub drain_share: u32,
@@ -383,7 +384,8 @@ impl Default for Experiment {
     }
 }
 
-/// Part of the time, in thousandths, that fetching may take while frames wait: what reproduces PicNIC's figures (§6.1.1).
+/// Part of the time, in thousandths, that fetching may take while frames wait: this value reproduces PicNIC's figures
+/// (§6.1.1).
 pub const DRAIN_SHARE: u32 = 640;
 
 impl Default for Engine {

@@ -1,6 +1,6 @@
 //! Where a policy's files come from: their texts, and what these say as YAML.
 //!
-//! Why: an operator's file names those of tenants, who must neither see others' files nor keep a reload from ending.
+//! Why: an operator's file names tenants' files, and a tenant must neither see other files nor keep a reload from ending.
 //! From: `docs/policy.md`, "policy" and "How large a file may be".
 //! Not here: what the files say (`read`), the process that tenants' files are read in (the daemon).
 //! Invariant: no file is read further than its bound; a tenant's link leads nowhere that its author may not look.
@@ -44,12 +44,12 @@ pub enum Unread {
 /// Reads a file's text as YAML, here or elsewhere.
 pub type Parse<'a> = dyn FnMut(&Sources, FileId) -> Result<Tree, Unread> + 'a;
 
-/// Reads it in this process.
+/// Parses a file in this process.
 pub(crate) fn here(sources: &Sources, file: FileId) -> Result<Tree, Unread> {
     document::parse(sources, file).map_err(Unread::Syntax)
 }
 
-/// Texts from wherever the caller has them.
+/// Texts that the caller supplies.
 pub(crate) struct Loaded<'a>(pub &'a mut dyn FnMut(&str) -> Result<String, String>);
 
 impl Files for Loaded<'_> {

@@ -1,6 +1,6 @@
 //! The policy language: parse, compose, check, explain, compile to a flat [`Program`].
 //!
-//! Why: who may send what, and who goes first, is written once, checked before it runs, and the same everywhere.
+//! Why: what each tenant may send, and which goes first, is written once, checked before it runs, and the same everywhere.
 //! From: Loom §3 (a restricted graph: scheduling nodes form a tree, limits cut across it); `docs/policy.md` is the
 //! language's reference.
 //! Not here: running a policy (`nic`), devices (`ports`), time and threads (`daemon`).

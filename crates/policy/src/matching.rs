@@ -1,4 +1,4 @@
-//! Sets of packets: whether one match lies inside another, and what two have in common.
+//! Sets of packets: whether one match lies inside another, and which packets two have in common.
 //!
 //! Why: a rule behind a broader one never fires, and a sub-policy's match holds only within its place.
 //! From: set algebra on conjunctions of lists.
@@ -17,7 +17,7 @@ impl Match {
         at_a_glance || matches!(rest(other, &[self], Senders::Any, &mut most), Rest::Nothing(_))
     }
 
-    /// Its lists, each as long as it is.
+    /// The lengths of its lists.
     fn lengths(&self) -> [usize; 12] {
         [
             self.src.len(),
@@ -108,7 +108,7 @@ impl Match {
         both.impossible().is_none().then_some(both)
     }
 
-    /// Why no packet at all can match, if so.
+    /// The reason that no packet at all can match, if there is one.
     #[must_use]
     pub fn impossible(&self) -> Option<&'static str> {
         let family = |prefixes: &[Prefix], v4: bool| {

@@ -43,7 +43,7 @@ const PORTED: [u8; 3] = [6, 17, 132];
 pub(crate) enum Senders {
     /// Any tenant, or no tenant.
     Any,
-    /// So many tenants.
+    /// This many tenants, numbered from 0.
     Tenants(usize),
 }
 
@@ -52,14 +52,14 @@ pub(crate) enum Senders {
 pub(crate) enum Rest {
     /// Some packet.
     Some,
-    /// Nothing: these of the others take it all, by their places in the list.
+    /// No packet: these earlier matches, by their indices, take all of them.
     Nothing(Vec<usize>),
-    /// Not found out in as many comparisons as were allowed.
+    /// Not known: the allowed comparisons did not suffice.
     Unknown,
 }
 
-/// The packets of `wanted` that `earlier` leaves over, found in at most `most` comparisons of a piece with a match (and one
-/// for each match and shape of packets); what they were is taken off `most`.
+/// The packets of `wanted` that `earlier` leaves over, found in at most `most` comparisons: one of a piece with a match, and
+/// one for each match and shape of packets. Subtracts the comparisons made from `most`.
 pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &mut u64) -> Rest {
     let mut takers = vec![false; earlier.len()];
     for shape in SHAPES {
@@ -87,7 +87,7 @@ pub(crate) fn rest(wanted: &Match, earlier: &[&Match], senders: Senders, most: &
                 }
             }
             let Some((at, other)) = hit else { return Rest::Some };
-            // The first cut is looked at first: it keeps every other field whole, and most likely lives on.
+            // The first cut is looked at first: it keeps every other field whole, and most likely has packets left.
             open.extend(cut(&piece, other).into_iter().rev().map(|piece| (piece, at + 1)));
         }
     }

@@ -18,7 +18,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// How many there are.
+    /// The number of peers.
     #[must_use]
     pub fn count(self) -> u32 {
         self.count
@@ -54,5 +54,5 @@ impl Program {
     }
 }
 
-/// Beyond any link, in bits and, at eight each, in packets.
+/// A rate beyond any link, in bits and, at eight bits each, in packets.
 pub const UNLIMITED: BitRate = BitRate::gbps(1_000);

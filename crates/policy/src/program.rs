@@ -290,7 +290,7 @@ impl Metadata {
 }
 
 impl LookedAt {
-    /// Whether it is none of the fields.
+    /// Whether no field is looked at.
     #[must_use]
     pub fn nothing(&self) -> bool {
         *self == Self::default()
@@ -328,7 +328,7 @@ impl Program {
         &self.limits[id.0 as usize]
     }
 
-    /// The node that an operator calls so: by its path, or by the end of it where no other node's path ends so.
+    /// The node that an operator names by its path, or by an end of the path that no other node's path has.
     #[must_use]
     pub fn find(&self, name: &str) -> Option<NodeId> {
         let ids = || (0..).map(NodeId).zip(&self.nodes);
@@ -357,7 +357,7 @@ impl Program {
         program
     }
 
-    /// Of each node, whether a limit may hold it, something above it, or something below.
+    /// For each node, whether a limit may hold it, a node above it, or a node below it.
     fn limited(&self) -> Vec<bool> {
         let mut limited = vec![false; self.nodes.len()];
         for limit in &self.limits {

@@ -15,9 +15,9 @@
 //! - *Queue on the way in*: the frames that the tenant's part of a core delivers in the way in's half of the widest
 //!   target, at [`FRAME_COST`] each; [`LEAST_SLOTS`] to [`MOST_SLOTS`].
 //! - *Ceiling* on the way in, for senders that obey nothing: what is admitted of what comes is `max` and [`CEILING_SLACK`]
-//!   parts of a hundred, and a burst of what that carries in [`CEILING_BURST`], two largest segments at least. Who is
-//!   shaped to `max`, by a limit or by control, must never lose a packet to it: clocks differ, and control needs some
-//!   epochs.
+//!   parts of a hundred, and a burst of what that carries in [`CEILING_BURST`], two largest segments at least. A
+//!   sender that a limit or control shapes to `max` must never lose a packet to it: clocks differ, and control needs
+//!   some epochs.
 //! - *Threshold* above which control presses senders back: it holds the mean near the threshold, and the tail below one
 //!   and a half of it (PicNIC §6.1.2, Figure 10). So of each target's half: ten elevenths up to the median, two thirds
 //!   beyond; the least of them, and [`LEAST_THRESHOLD`] at least, below which goodput suffers (Figure 11).
@@ -32,17 +32,17 @@ use serde::{Serialize, Serializer};
 pub const FRAME_COST: Span = Span::ns(500);
 /// Frames that may wait for a tenant on the way in without a target.
 pub const DEFAULT_SLOTS: u32 = 256;
-/// The fewest with one: two batches from the uplink, so that none is lost while the core keeps up.
+/// The fewest frames that may wait with a target: two batches from the uplink, so that none is lost while the core keeps up.
 pub const LEAST_SLOTS: u32 = 64;
-/// The most: memory is fixed by configuration.
+/// The most frames that may wait with a target: memory is fixed by configuration.
 pub const MOST_SLOTS: u32 = 1_024;
 /// Parts of a hundred by which what comes may exceed what a tenant may receive before it is dropped.
 pub const CEILING_SLACK: u64 = 5;
-/// How long a burst of it may be.
+/// How long the burst of a ceiling may last.
 pub const CEILING_BURST: Span = Span::millis(50);
-/// The least burst: two segments as long as segments get.
+/// The least burst of a ceiling: two segments as long as segments get.
 const LEAST_CEILING_BURST: Bytes = Bytes::new(131_072);
-/// The least delay that control keeps to.
+/// The least delay above which control presses senders back.
 pub const LEAST_THRESHOLD: Span = Span::micros(5);
 
 /// A tenant's promises, and the figures derived from them.
@@ -52,7 +52,7 @@ pub struct Slo {
     pub egress: Envelope,
     /// Its envelope for receiving: that for sending, unless stated.
     pub ingress: Envelope,
-    /// Its part of a core on the way in, and of what receivers allow, among the others' of the policy.
+    /// Its weight among the policy's tenants: for its part of a core on the way in, and of what receivers allow.
     pub weight: u32,
     /// The longest delays, the least percentile first; empty without a target.
     pub delay: Vec<DelayTarget>,
@@ -66,30 +66,30 @@ pub struct Slo {
     pub threshold: Option<Span>,
 }
 
-/// From what a tenant gets whenever it wants it to what it never exceeds.
+/// The range of rates that a tenant is promised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Envelope {
-    /// Guaranteed.
+    /// The rate that it gets whenever it wants it.
     pub min: Option<BitRate>,
-    /// Never exceeded.
+    /// The rate that it never exceeds.
     pub max: Option<BitRate>,
 }
 
 /// The rate at which received frames are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Ceiling {
-    /// In the long run, frames' bytes counted.
+    /// The rate in the long run, by the bytes of whole frames.
     pub rate: BitRate,
-    /// At once.
+    /// Bytes that are admitted at once after a pause.
     pub burst: Bytes,
 }
 
-/// So many of a hundred packets take no longer.
+/// A bound on the delay of a percentage of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct DelayTarget {
-    /// How many.
+    /// The percentage.
     pub percentile: Percentile,
-    /// How long.
+    /// Their longest delay.
     pub most: Span,
 }
 
@@ -142,8 +142,8 @@ impl Slo {
         self.delay.last().copied()
     }
 
-    /// How long a frame waits on the way in at most that its queue takes, with this much of the weights of all tenants
-    /// that may have something waiting together.
+    /// The longest wait on the way in of a frame that the queue takes; `weights` is the sum over all tenants that may have
+    /// frames waiting.
     #[must_use]
     pub fn worst_on_the_way_in(&self, weights: u64) -> Span {
         let cost = u128::from(FRAME_COST.as_u64()) * u128::from(self.slots) * u128::from(weights);
@@ -153,7 +153,7 @@ impl Slo {
 }
 
 impl Ceiling {
-    /// For a tenant that may receive so much.
+    /// The ceiling of a tenant with this `max` for receiving.
     fn above(max: BitRate) -> Self {
         let slack = u128::from(max.get()) * u128::from(CEILING_SLACK) / 100;
         let rate = max.get().saturating_add(u64::try_from(slack).unwrap_or(u64::MAX));
@@ -220,7 +220,7 @@ impl Percentile {
     pub const MEDIAN: Self = Self(50_000);
     const WHOLE: u32 = 100_000;
 
-    /// As a part of one.
+    /// The percentile as a fraction of 1.
     #[must_use]
     pub fn fraction(self) -> f64 {
         f64::from(self.0) / f64::from(Self::WHOLE)

@@ -25,7 +25,7 @@ impl Departures {
         Self { all }
     }
 
-    /// A measure over those that crossed the uplink in the window.
+    /// A measure over the packets that crossed the uplink in the window.
     pub(crate) fn gauge(&self, gauge: Gauge, window: Window) -> f64 {
         let from = self.all.partition_point(|(departure, _)| departure.at < window.from);
         let to = self.all.partition_point(|(departure, _)| departure.at < window.to);
@@ -51,7 +51,7 @@ impl Departures {
     }
 }
 
-/// The mean gap: from the first packet to the last one, over how many gaps there are.
+/// The mean gap: the time from the first packet to the last, divided by the number of gaps.
 fn mean(own: &[Departure]) -> f64 {
     match own {
         [first, .., last] => last.at.since(first.at).as_secs_f64() / (own.len() - 1) as f64,
@@ -71,8 +71,8 @@ fn among(all: &[(Departure, bool)], count: u32) -> Option<(u32, u32)> {
     Some((least, most))
 }
 
-/// The most bytes by which what followed one packet, up to and with another, was beyond what the rate carries from the
-/// one's end to the other's.
+/// The most bytes by which any run of packets exceeded what the rate carries in the time of the run. The run's first packet
+/// sets the time and does not count; the last one counts.
 fn beyond(own: &[Departure], rate: u64) -> f64 {
     if own.len() < 2 {
         return f64::NAN;

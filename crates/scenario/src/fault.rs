@@ -1,20 +1,20 @@
-//! What goes wrong in a run, on purpose.
+//! Faults that are injected into a run.
 //!
-//! Why: isolation is a claim about bad days; each of them must come on demand, and at the same moment every time.
+//! Why: isolation must hold when things fail, so each fault must come on demand, and at the same moment every time.
 //! From: `docs/scenarios.md`, "Faults".
-//! Not here: reading it (`read::fault`), what becomes of it (`sim`).
+//! Not here: reading them (`read::fault`), injecting them (`sim`).
 //! Invariant: every name refers to something that exists; moments lie inside the run.
 
 use plimsoll_units::Span;
 
-/// Everything that goes wrong; nothing by default.
+/// All faults of a run; none by default.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
     /// Faults of feedback messages.
     pub feedback: FeedbackFaults,
-    /// Hosts that take no part in control: they neither say what they allow nor hear what others do.
+    /// Hosts that take no part in control: they send no limits and obey none.
     pub silent: Vec<String>,
-    /// Daemons that end, and come back with nothing.
+    /// Daemons that end, and start again without state.
     pub restarts: Vec<Restart>,
     /// Hosts whose clock is set.
     pub clocks: Vec<ClockStep>,
@@ -25,13 +25,13 @@ pub struct Faults {
 /// Faults of messages between hosts: parts of them, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FeedbackFaults {
-    /// Never arrive.
+    /// The part that never arrives.
     pub loss: f64,
-    /// Arrive twice, the second time late.
+    /// The part that arrives twice, the second time late.
     pub duplicate: f64,
-    /// Are late, so that others overtake them.
+    /// The part that is late, so that later messages overtake it.
     pub reorder: f64,
-    /// How late that is, at most.
+    /// The longest delay of a late message.
     pub late: Span,
 }
 
@@ -40,14 +40,14 @@ pub struct FeedbackFaults {
 pub struct Fate {
     /// It never arrives.
     pub lost: bool,
-    /// How late it is.
+    /// Its delay.
     pub late: Span,
-    /// How much later it comes again.
+    /// The delay of its second arrival, if it arrives twice.
     pub again: Option<Span>,
 }
 
 impl FeedbackFaults {
-    /// Draws what becomes of a message, with numbers from 0 to 1.
+    /// Draws the fate of a message, with random numbers from 0 to 1.
     pub fn fate(&self, mut unit: impl FnMut() -> f64) -> Fate {
         let &Self { loss, duplicate, reorder, late } = self;
         let mut happens = |part: f64| part > 0.0 && unit() <= part;
@@ -72,29 +72,29 @@ pub struct Restart {
 /// A clock that is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClockStep {
-    /// Whose.
+    /// Its owner's name.
     pub host: String,
-    /// When.
+    /// When it is set.
     pub at: Span,
-    /// By how much.
+    /// By how much it is set.
     pub step: Span,
-    /// Whether that is back.
+    /// Whether it is set back.
     pub back: bool,
 }
 
 /// A tenant whose guest takes nothing from its device for a while.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// Whose.
+    /// Its owner's name.
     pub tenant: String,
-    /// From when on.
+    /// Its start.
     pub from: Span,
-    /// Until when.
+    /// Its end.
     pub to: Span,
 }
 
 impl Faults {
-    /// Lets everything come at `scale`'s time.
+    /// Multiplies every moment by `scale`.
     pub(crate) fn scale(&mut self, scale: impl Fn(&mut Span)) {
         self.restarts.iter_mut().for_each(|restart| {
             scale(&mut restart.at);

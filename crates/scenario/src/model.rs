@@ -1,8 +1,8 @@
-//! What a scenario says, after it has been read and checked.
+//! A scenario that has been read and checked.
 //!
-//! Why: the live lab and a simulator must run the same thing, so that both read one plain model and no YAML.
+//! Why: the live lab and the simulator must run the same thing, so both take this model and read no YAML.
 //! From: `docs/scenarios.md`, which explains each key to operators.
-//! Not here: reading it (`read`), what came out (`results`), how a world is built (`lab`).
+//! Not here: reading it (`read`), its results (`results`), how a world is built (`lab`).
 //! Invariant: every name in here refers to something that exists; times fit into `duration`; nothing is empty
 //! that a run needs.
 
@@ -45,7 +45,7 @@ pub struct Scenario {
     pub hosts: Vec<Host>,
     /// Nodes that only forward packets; live there is at most one.
     pub switches: Vec<String>,
-    /// What lies between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
+    /// Links between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
     /// every destination at its other end.
     pub links: Vec<Link>,
     /// How receivers control their senders' rates; not at all without.
@@ -87,7 +87,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The scenario's errors, for what only shows when its world is built; places are those of its own parts.
+    /// A problem that only shows when the world is built, as the scenario's errors.
     #[must_use]
     pub fn wrong(&self, problem: Problem) -> Errors {
         Errors::new(vec![problem], self.sources.clone())
@@ -97,7 +97,7 @@ impl Scenario {
 /// One change of the policy while a run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When, from the start of the run.
+    /// Time of the change, from the start of the run.
     pub at: Span,
     /// A limit, or a class or node by its path or the last part of it.
     pub name: String,
@@ -121,13 +121,13 @@ pub enum Setting {
 /// A place beyond the uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// As workloads name it.
+    /// Its name in workloads.
     pub name: String,
     /// Its address inside [`NETWORK`], as policies match it.
     pub address: Ipv4Addr,
 }
 
-/// Everything of a scenario is in this network: destination `n` is 10.200.0.n and tenant `n` is 10.200.1.n,
+/// The network of all addresses of a scenario: destination `n` is 10.200.0.n and tenant `n` is 10.200.1.n,
 /// counted from 1 in the order of the file, unless the file gives a destination another address. From the 251st vNIC
 /// on they are 10.200.128.1 and up.
 pub const NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(10, 200, 0, 0), 16);
@@ -145,7 +145,7 @@ pub struct Tenant {
     pub min: Option<BitRate>,
     /// The rate that it never exceeds.
     pub max: Option<BitRate>,
-    /// Its share of what is left.
+    /// Its share of what the minima leave.
     pub weight: u32,
     /// Its family, where one key stands for many (`repeat`).
     pub family: Option<String>,
@@ -231,13 +231,13 @@ pub struct Measure {
     pub window: Span,
     /// Where the part of the run begins that tables and expectations speak of when they name no window.
     pub from: Span,
-    /// Where it ends.
+    /// Where that part ends.
     pub to: Span,
     /// Whether CPU time is measured.
     pub cpu: bool,
     /// Whether the moment at which each packet crossed the uplink is kept.
     pub gaps: bool,
-    /// Whether what engines hold is counted.
+    /// Whether the packets that engines hold are counted.
     pub held: bool,
     /// Whether each packet's wait on the way in is kept.
     pub ingress: bool,

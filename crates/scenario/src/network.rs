@@ -1,8 +1,8 @@
-//! What a scenario says of machines and of what lies between them.
+//! A scenario's hosts, and the links and control between them.
 //!
-//! Why: some questions have more than one host in them, or a queue that is not the host's own.
+//! Why: some questions concern several hosts, or a queue outside of the host.
 //! From: `docs/scenarios.md`, "Hosts and links".
-//! Not here: reading it (`read::network`), what becomes of it (`sim`; live `lab` builds hosts around one switch, and no models).
+//! Not here: reading it (`read::network`), building them (`sim`; live `lab` builds hosts around one switch, and no models).
 //! Invariant: every name refers to something that exists.
 
 use plimsoll_control::Idle;
@@ -16,7 +16,7 @@ use crate::sections::PolicySections;
 pub struct Host {
     /// Its name, unique among hosts, switches and destinations.
     pub name: String,
-    /// Where it stands; nowhere if the file names no host.
+    /// The place of its name; an empty one if the file names no host.
     pub place: Mark,
     /// What schedules its tenants' packets.
     pub nic: NicKind,
@@ -64,25 +64,25 @@ pub enum NicKind {
 /// A NIC's receive ring and the CPU that empties it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveRing {
-    /// Packets that it holds; what finds it full is lost.
+    /// Packets that it holds; a packet that finds it full is lost.
     pub ring: u32,
-    /// CPU time to fetch one packet from the ring and to see whose it is.
+    /// CPU time to fetch one packet from the ring and to find its tenant.
     pub drain: Span,
-    /// CPU time that it takes then, until it is delivered.
+    /// CPU time to deliver a fetched packet.
     pub cost: Span,
     /// Packets that each tenant's queue holds, where each has one.
     pub slots: u32,
     /// Part of the CPU's time, in thousandths, that fetching may take while fetched packets wait.
     pub drain_share: u32,
-    /// CPU time of all else that the engine looks after in each of its rounds. Without any, the CPU takes each packet as it
-    /// comes; with it, a round fetches what is there and processes some of what waits, and who comes in between waits for
-    /// the next.
+    /// CPU time of everything else in each of the engine's rounds. If zero, the CPU takes each packet as it comes; otherwise a
+    /// round fetches the packets that are there and processes some of those that wait, and a packet that arrives meanwhile
+    /// waits for the next round.
     pub round: Span,
     /// Whether these times are means, exponentially distributed; else each packet takes exactly as long.
     pub vary: bool,
 }
 
-/// How a host's CPU takes what has come in.
+/// The order in which a host's CPU takes received packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ingress {
     /// A queue for each tenant, served so that each has its share of the CPU (`nic`'s ingress).
@@ -97,13 +97,13 @@ pub enum Ingress {
 pub struct Control {
     /// From one decision to the next.
     pub epoch: Span,
-    /// From a receiver's decision until its senders keep to it.
+    /// From a receiver's decision until its senders obey it.
     pub feedback: Span,
-    /// How long a sender keeps to what it does not hear again.
+    /// How long a sender obeys a limit that is not repeated.
     pub lapse: Span,
     /// Rate of a sender towards a receiver that is silent; unlimited without.
     pub fallback: Option<BitRate>,
-    /// The delay on the way in that packet rates are held to.
+    /// The delay on the way in to which packet rates are held.
     pub threshold: Span,
     /// Part of an error in bandwidth, in thousandths, that is corrected in an epoch.
     pub gain: u32,
@@ -111,14 +111,14 @@ pub struct Control {
     pub cut: u32,
     /// Use of an idle tenant's minimum.
     pub idle: Idle,
-    /// Whether the fabric's marks hold senders back.
+    /// Whether the fabric's ECN marks slow senders down.
     pub ecn: bool,
-    /// Tenants that are load balancers, by name, and each one's weight among them: receivers know them as one sender, and
-    /// one place divides among them what that may send.
+    /// Tenants that are load balancers, by name, and each one's weight among them: receivers know them as one sender, whose
+    /// rate is divided among them.
     pub balancers: Vec<(String, u32)>,
 }
 
-/// How much of it a system has.
+/// How much of the scenario's control a system has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControlLevel {
     /// None.
@@ -133,27 +133,27 @@ pub enum ControlLevel {
 /// CPU time that an engine's thread needs for each packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCost {
-    /// To classify it and post its descriptor.
+    /// Time to classify a packet and post its descriptor.
     pub process: Span,
-    /// To choose it and read it.
+    /// Time to choose a packet and read it.
     pub pull: Span,
 }
 
 /// CPU time that a tenant's core needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoreCost {
-    /// To answer a request, from its last byte to the answer's first.
+    /// Time to answer a request, from its last byte to the answer's first.
     pub answer: Span,
-    /// To send a packet.
+    /// Time to send a packet.
     pub send: Span,
 }
 
 /// A guest's transmit ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransmitRing {
-    /// Descriptors of a tenant that may be under way at once.
+    /// Descriptors that a tenant may have outstanding.
     pub ring: u32,
-    /// When they come back.
+    /// When they complete.
     pub completions: Completions,
 }
 
@@ -170,7 +170,7 @@ pub enum Completions {
 }
 
 impl Completions {
-    /// Every one, as the file spells it.
+    /// Every variant, as the file spells it.
     pub(crate) const NAMES: [(&'static str, Self); 3] =
         [("early", Self::Early), ("in_order", Self::InOrder), ("out_of_order", Self::OutOfOrder)];
 }
@@ -184,15 +184,15 @@ impl Default for TransmitRing {
 /// How a NIC reads packets from the host's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pcie {
-    /// Of its lanes together.
+    /// Rate of all lanes together.
     pub rate: BitRate,
     /// From a read request to its data.
     pub latency: Span,
     /// Payload bytes of one packet on the bus (TLP).
     pub tlp: Bytes,
-    /// Bytes that each of them costs beyond its payload.
+    /// Bytes that each packet on the bus costs beyond its payload.
     pub overhead: Bytes,
-    /// Read requests, of a TLP each, that may be under way at once.
+    /// Read requests, of a TLP each, that may be outstanding at once.
     pub outstanding: u32,
 }
 
@@ -205,7 +205,7 @@ pub struct Link {
     pub from: String,
     /// The second end.
     pub to: String,
-    /// Whether it leads back, too.
+    /// Whether it carries packets in both directions.
     pub both: bool,
     /// Bits a second.
     pub rate: BitRate,
@@ -234,7 +234,7 @@ pub enum Congestion {
 }
 
 impl Congestion {
-    /// Every one, as the file spells it.
+    /// Every variant, as the file spells it.
     pub const NAMES: [(&'static str, Self); 3] =
         [("cubic", Self::Cubic), ("newreno", Self::NewReno), ("dctcp", Self::Dctcp)];
 }

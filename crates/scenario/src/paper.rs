@@ -1,6 +1,6 @@
-//! Which experiment of a paper a scenario repeats, and what of ours stands beside the paper's figures.
+//! The experiment of a paper that a scenario repeats, and our figures beside the paper's.
 //!
-//! Why: how faithful the engine is to the papers is one table, made from the files that are run.
+//! Why: one table, made from the files that are run, shows how faithful the engine is to the papers.
 //! From: `paper:` in scenario files; `plimsoll papers` and `docs/fidelity.md` show it.
 //! Not here: whether an experiment passes; its expectations say that (`expect`).
 //! Invariant: a figure is the median and the range over all seeds, worked out as expectations work out their sides.
@@ -61,7 +61,7 @@ impl Number {
         &self.ours.text
     }
 
-    /// Whether it is taken from a sweep's point with these settings.
+    /// Whether our figure is taken from a sweep's point with these settings.
     #[must_use]
     pub fn is_at(&self, settings: &[(String, String)]) -> bool {
         self.at.iter().all(|wanted| settings.contains(wanted))
@@ -87,18 +87,18 @@ impl Number {
 /// A figure over several runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// The middle.
+    /// The median.
     pub median: f64,
-    /// The least of all.
+    /// The least value.
     pub least: f64,
-    /// The most of all.
+    /// The greatest value.
     pub most: f64,
     /// Its unit: bits a second, seconds, bytes, or a count.
     pub unit: Unit,
 }
 
 impl fmt::Display for Figure {
-    /// `2.5Gbps (2.48Gbps..2.52Gbps)`; the middle alone where all are alike.
+    /// `2.5Gbps (2.48Gbps..2.52Gbps)`; the median alone where all are equal.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, least, most] = [self.median, self.least, self.most].map(|value| show(value, self.unit));
         match least == most {

@@ -1,9 +1,9 @@
-//! How tenants' promises fared, over all runs of each system.
+//! Tenants' promises over all runs of each system: kept or broken.
 //!
-//! Why: a report that shows throughput and delay, and not whether what was promised held, leaves the question open.
+//! Why: a report must say whether promises held, besides throughput and delay.
 //! From: `plimsoll slo` of a live host: the same judgement, here of what `sim` and `lab` measured.
 //! Not here: the judgement itself (`plimsoll_slo`), expectations (`expect`).
-//! Invariant: the worst of the runs is what is shown of a tenant, with what broke it there.
+//! Invariant: a tenant's worst run is shown, with the causes of its breaches there.
 
 use std::collections::BTreeMap;
 
@@ -22,17 +22,17 @@ pub struct Fared {
     pub host: String,
     /// The tenant.
     pub tenant: String,
-    /// In the run in which it fared worst.
+    /// The verdict in its worst run.
     pub verdict: Verdict,
-    /// Windows of all runs in which it was not broken, and how many there were.
+    /// Windows of all runs in which it was not broken.
     pub kept: u32,
-    /// See `kept`.
+    /// Windows of all runs.
     pub seen: u32,
     /// Breaches of a promise or of an envelope in that run, with their causes.
     pub breaches: Vec<Breach>,
 }
 
-/// Every tenant's that is promised something and asked for something, in the order of systems, hosts and names.
+/// The promises of every tenant that has one and had traffic, in the order of systems, hosts and names.
 #[must_use]
 pub fn promises(scenario: &Scenario, results: &Results) -> Vec<Fared> {
     let of_system = |name: &str| {
@@ -63,7 +63,7 @@ fn add(fared: &mut Fared, report: &TenantReport) {
     }
 }
 
-/// The worst has the highest.
+/// The rank of a verdict: the worst has the highest.
 fn rank(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Unpromised => 0,
@@ -88,7 +88,7 @@ impl Fared {
     }
 }
 
-/// One run's, with the windows in which not all was well.
+/// A tenant's promise in one run, with the windows in which it was broken.
 pub(crate) fn run_json(promises: &BTreeMap<String, SloReport>) -> Value {
     let bad = |judged: &&Judged| rank(judged.verdict) > rank(Verdict::Held);
     let tenant = |report: &TenantReport| {

@@ -1,6 +1,6 @@
-//! What came out of a run, as the world that ran it hands it over.
+//! The results of a run, as the world that ran it measured them.
 //!
-//! Why: tables, reports, expectations and JSON must all tell the same numbers.
+//! Why: tables, reports, expectations and JSON must all show the same numbers.
 //! From: Loom §7 (throughput per 50 ms) and the percentiles that operators watch.
 //! Not here: arithmetic over them (`evaluate`), pictures (`report`).
 //! Invariant: everything here is counted or measured; nothing is derived or rounded.
@@ -14,15 +14,15 @@ use serde::Serialize;
 /// Everything that one invocation measured.
 #[derive(Clone, Debug, Default)]
 pub struct Results {
-    /// One for each system and pair, in the order in which they ran.
+    /// The runs, one for each system and pair, in the order in which they ran.
     pub runs: Vec<Run>,
     /// Systems and quantities that could not be run or measured, and why: `htb: no permission to make qdiscs here`.
     pub notes: Vec<String>,
 }
 
-/// What a system may count beside packets: writes of doorbells over PCIe as Loom counts them (one for a batch), by the
-/// cache line, and with a register for each queue; how often a packet's flow queue was another than that of the packet
-/// before it in the batch; reads of packets over PCIe; scheduling decisions, and pairs of enqueue and dequeue on the tree.
+/// Further counts of a system: writes of doorbells over PCIe as Loom counts them (one for a batch), by the cache line, and
+/// with a register for each queue; changes of flow queue from one packet of a batch to the next; reads of packets over PCIe;
+/// scheduling decisions, and pairs of enqueue and dequeue on the tree.
 pub const COUNTERS: [&str; 10] = [
     "doorbell_writes",
     "doorbell_lines",
@@ -41,7 +41,7 @@ pub const COUNTERS: [&str; 10] = [
 pub struct Run {
     /// Name of the system.
     pub system: String,
-    /// Which repetition, from 0.
+    /// The number of the repetition, from 0.
     pub pair: u32,
     /// Measurements of each workload.
     pub workloads: BTreeMap<String, WorkloadResult>,
@@ -52,7 +52,7 @@ pub struct Run {
     pub cpu: Option<Span>,
     /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
     pub counters: BTreeMap<&'static str, u64>,
-    /// How tenants' promises fared, by host; with one host its name is empty. Nothing where no tenant is promised anything.
+    /// Tenants' promises and whether they held, by host; with one host its name is empty. Nothing where no tenant is promised anything.
     pub promises: BTreeMap<String, SloReport>,
     /// Faults that did not stop the run.
     pub notes: Vec<String>,
@@ -69,9 +69,9 @@ pub struct WorkloadResult {
     pub delivered: Vec<u64>,
     /// Packets counted with `bytes`, where known.
     pub packets: u64,
-    /// One for each answered request or echoed probe.
+    /// A sample for each answered request or echoed probe.
     pub samples: Vec<Sample>,
-    /// When each was due that was asked and not answered before the run ended. Percentiles count it with the time
+    /// The moments at which requests were due that had no answer when the run ended. Percentiles count each with the time
     /// that it had waited by then.
     pub unanswered: Vec<Nanos>,
     /// Packets of its tenant's side that engines held, times the nanoseconds that each was there, in the same windows
@@ -80,7 +80,7 @@ pub struct WorkloadResult {
     /// How long each packet of its tenant's side waited on the way in of the other, from its arrival at the NIC until the
     /// CPU took it from its queue, by that moment; empty unless `measure.ingress` asks for them.
     pub waits: Vec<Sample>,
-    /// The part of it spent in the NIC, by the same moment.
+    /// The part of `waits` that each packet spent in the NIC, by the same moment.
     pub nic_waits: Vec<Sample>,
     /// How long each packet of its tenant's side waited on the way out, from its doorbell until the link took it and
     /// without the time behind limits, by that moment; empty unless `measure.egress` asks for them.

@@ -17,7 +17,7 @@ use crate::{Results, Run, Scenario};
 pub struct Summary {
     /// The system's name.
     pub system: String,
-    /// How many runs there were; nothing else is known of none.
+    /// The number of runs; with 0 all other figures are empty.
     pub runs: usize,
     /// Bits a second of all tenants together.
     pub throughput_bps: Option<f64>,
@@ -27,7 +27,7 @@ pub struct Summary {
     pub cpu: Option<f64>,
     /// Tenants in the order of the file.
     pub tenants: Vec<TenantSummary>,
-    /// Packets lost in a run that no tenant's name is known of, by place and reason: such as `the uplink ingress_full`.
+    /// Packets lost in a run whose tenant is not known, by place and reason, such as `the uplink ingress_full`.
     pub drops: BTreeMap<String, f64>,
     /// Workloads that ask for answers, in the order of the file.
     pub latency: Vec<LatencySummary>,
@@ -53,15 +53,15 @@ pub struct LatencySummary {
     pub tenant: String,
     /// Answers a second.
     pub requests_per_second: Option<f64>,
-    /// Half were answered within this many seconds.
+    /// Seconds within which half of the requests were answered.
     pub p50: Option<f64>,
-    /// 90 % were.
+    /// Seconds within which 90 % were answered.
     pub p90: Option<f64>,
-    /// 99 % were.
+    /// Seconds within which 99 % were answered.
     pub p99: Option<f64>,
-    /// 99.9 % were.
+    /// Seconds within which 99.9 % were answered.
     pub p99_9: Option<f64>,
-    /// Never answered, in a run.
+    /// Requests of a run that were never answered.
     pub errors: Option<f64>,
 }
 
@@ -135,7 +135,7 @@ fn counted(drops: BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
     drops.into_iter().map(|(reason, count)| (reason.to_owned(), count)).collect()
 }
 
-/// Lost packets of a run that are of no tenant.
+/// Lost packets of a run whose tenant is not known.
 fn nobodys(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
     let known = |name: &str| scenario.tenants.iter().any(|tenant| tenant.name == name);
     let strange = run.drops.iter().filter(|(name, _)| !known(name));
@@ -144,7 +144,7 @@ fn nobodys(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
     named.collect()
 }
 
-/// The median over runs of what each lost, by reason.
+/// Lost packets by reason: the median over runs.
 fn drops(runs: &[&Run], of: impl Fn(&Run) -> BTreeMap<String, u64>) -> BTreeMap<String, f64> {
     let found: Vec<BTreeMap<String, u64>> = runs.iter().map(|run| of(run)).collect();
     let reasons: BTreeSet<&String> = found.iter().flat_map(BTreeMap::keys).collect();

@@ -2,7 +2,7 @@
 //!
 //! Why: how a figure depends on a value is one table, for people and for programs.
 //! From: tidy tables: one row an observation, one column a variable.
-//! Not here: which points there are (`read`), how one point came about (`summary`).
+//! Not here: which points there are (`read`), the figures of one point (`summary`).
 //! Invariant: every row has the same columns, in the same order; what was not measured is empty.
 
 use comfy_table::CellAlignment;
@@ -27,7 +27,7 @@ pub struct Row {
     pub settings: Vec<(String, String)>,
     /// The system.
     pub system: String,
-    /// Expectations that speak of the system and were met, and all that do.
+    /// Expectations about the system: those that were met, and all of them.
     pub met: (usize, usize),
     /// Figures by name: `shop.throughput_bps`, `ask.p99_s`.
     pub figures: Vec<(String, Option<f64>)>,
@@ -111,7 +111,7 @@ pub fn sweep_table(rows: &[Row], width: u16) -> String {
 const MEGA: f64 = 1e6;
 const MILLI: f64 = 1e-3;
 
-/// How a figure that people look at first is headed, and what it is divided by.
+/// The heading of a figure that is shown first, and its divisor.
 fn heading(name: &str) -> Option<(&str, String, f64)> {
     let subject = |end: &str| name.strip_suffix(end).map(|subject| subject.trim_end_matches('.'));
     if let Some(tenant) = subject("throughput_bps") {

@@ -13,7 +13,7 @@ use crate::sections::PolicySections;
 /// One of the systems that are compared.
 #[derive(Clone, Debug)]
 pub struct System {
-    /// As expectations and reports name it.
+    /// Its name in expectations and reports.
     pub name: String,
     /// Its kind.
     pub kind: SystemKind,
@@ -23,17 +23,17 @@ pub struct System {
     pub queue_rate: Option<BitRate>,
     /// Timing of the systems that are models.
     pub model: Model,
-    /// How its hosts take what comes in, where it runs on Plimsoll's engine; the others have one queue.
+    /// The order in which its hosts take received packets, where it runs on Plimsoll's engine; other systems have one queue.
     pub ingress: Ingress,
     /// How much of the scenario's control it has, where it runs on Plimsoll's engine.
     pub control: ControlLevel,
     /// Control for this system, where it differs from the scenario's.
     pub steering: Option<Control>,
-    /// When its guests get their descriptors back, where that is not as their hosts say.
+    /// When its guests' descriptors complete, where that differs from what their hosts state.
     pub completions: Option<Completions>,
     /// Whether each tenant has descriptors of its own; else each may take all.
     pub accounting: bool,
-    /// Whether what goes wrong goes wrong here.
+    /// Whether the scenario's faults are injected here.
     pub faults: bool,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
@@ -65,15 +65,15 @@ pub enum SystemKind {
 /// Timing of the systems that are models alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Time of each operation under HTB's one lock: a packet has two, one to come and one to go.
+    /// Time of each operation under HTB's one lock: a packet has two, one to enqueue and one to dequeue.
     pub lock: Span,
-    /// From the moment at which HTB's timer is due to the interrupt's work.
+    /// Time from the moment at which HTB's timer is due until its interrupt runs.
     pub wake: Span,
     /// CPU time of a packet of [`SystemKind::Ptb`] on the core that sends it.
     pub cost: Span,
     /// Limiters of [`SystemKind::Hwrl`].
     pub limiters: u32,
-    /// Of [`SystemKind::ClassFetch`].
+    /// Timing of [`SystemKind::ClassFetch`].
     pub fetch: Fetch,
 }
 
@@ -88,11 +88,11 @@ impl Default for Model {
 pub struct Fetch {
     /// Modules that fetch at the same time.
     pub modules: u32,
-    /// From a read over PCIe to its data.
+    /// Time from a read over PCIe to its data.
     pub latency: Span,
-    /// Standard deviation of that.
+    /// Standard deviation of `latency`.
     pub sigma: Span,
-    /// The scheduler's clock.
+    /// Cycle of the scheduler's clock.
     pub cycle: Span,
     /// Cycles of one iteration: it looks at one class in each.
     pub cycles: u32,
@@ -127,7 +127,7 @@ impl SystemKind {
         Self::ClassFetch,
     ];
 
-    /// As the file spells it.
+    /// The kind's name in a file.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ impl SystemKind {
         }
     }
 
-    /// Whether it is a model of what no machine here has: it runs in virtual time only.
+    /// Whether it is a model, of hardware or of a system that Linux lacks: it runs in virtual time only.
     #[must_use]
     pub const fn is_model(self) -> bool {
         matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch)

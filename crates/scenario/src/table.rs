@@ -1,6 +1,6 @@
 //! The table that a terminal shows.
 //!
-//! Why: one glance says which system keeps which promise.
+//! Why: an operator sees at once which system keeps which promise.
 //! From: systems side by side, one row each.
 //! Not here: the figures (`summary`).
 //! Invariant: same figures, same text; nothing depends on the terminal but the width that is given.
@@ -66,7 +66,7 @@ pub(crate) fn setting(scenario: &Scenario) -> String {
     )
 }
 
-/// Which of the workloads that ask has its columns beside the throughputs: the first that is no shuffle.
+/// The workload with requests whose columns stand beside the throughputs: the first that is no shuffle.
 pub(crate) fn shown_beside(scenario: &Scenario) -> Option<usize> {
     let mut asking = scenario.shown_asking().into_iter();
     asking.position(|(_, workload)| !matches!(workload.kind, Kind::Shuffle { .. }))
@@ -98,7 +98,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     table
 }
 
-/// Further workloads that ask, a row for each of them and each system.
+/// Further workloads with requests, a row for each of them and each system.
 fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Table> {
     let mut table = new_table(width);
     table.set_header(["system", "answers to", "1/s", "p50\nms", "p99\nms", "p99.9\nms"]);
@@ -138,13 +138,13 @@ fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
             plimsoll_slo::Verdict::Held => Color::Green,
             _ => Color::DarkGrey,
         };
-        let who = plimsoll_slo::causes(&fared.breaches).unwrap_or_else(|| "-".to_owned());
+        let cause = plimsoll_slo::causes(&fared.breaches).unwrap_or_else(|| "-".to_owned());
         table.add_row([
             Cell::new(&fared.system),
             Cell::new(fared.subject()),
             if colour { word.fg(shade) } else { word },
             Cell::new(format!("{} of {}", fared.kept, fared.seen)),
-            Cell::new(who),
+            Cell::new(cause),
         ]);
     }
     align(&mut table, 3, 1);

@@ -13,7 +13,7 @@ use crate::network::Congestion;
 /// Traffic of one tenant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Workload {
-    /// As expectations and reports name it; unique among workloads and tenants.
+    /// Its name in expectations and reports; unique among workloads and tenants.
     pub name: String,
     /// The tenant whose traffic it is.
     pub tenant: String,
@@ -48,25 +48,25 @@ pub enum Role {
     Server,
 }
 
-/// How long keys and values are.
+/// The lengths of keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyValueSizes {
-    /// As the workload says.
+    /// The lengths that the workload states.
     #[default]
     Fixed,
-    /// As in Facebook's general-purpose pool ETC (Atikoglu et al., SIGMETRICS 2012): sizes from its fitted
+    /// Lengths as in Facebook's general-purpose pool ETC (Atikoglu et al., SIGMETRICS 2012): sizes from its fitted
     /// distributions, one write for thirty reads.
     Etc,
 }
 
-/// How fast packets are sent.
+/// The rate at which packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// Evenly, at this rate of whole frames.
     Bits(BitRate),
     /// Evenly, at this packet rate.
     Packets(PacketRate),
-    /// As fast as the sender can.
+    /// As many as the sender can send.
     Flood,
 }
 
@@ -90,9 +90,9 @@ pub enum Kind {
         flows: u32,
         /// Mean times of sending and of pausing, for a sender that takes turns.
         turns: Option<Turns>,
-        /// Bytes of frames that its socket holds until they have left; what comes on top is not held back if zero.
+        /// Bytes of frames that its socket holds until they have left; no limit if zero.
         buffer: Bytes,
-        /// Senders that its datagrams claim to come from, each another one; its own if zero.
+        /// Senders that its datagrams claim to come from, each datagram another one; its own address if zero.
         claims: u32,
     },
     /// TCP connections that carry requests and their responses.
@@ -125,7 +125,7 @@ pub enum Kind {
         /// Mean pause.
         off: Span,
     },
-    /// As a Spark job shuffles: rounds in which each flow sends one block, the next round begins when all have
+    /// The shuffle of a Spark job: in each round each flow sends one block; the next round begins when all have
     /// arrived and the pause is over. A round is a request whose latency is its completion time.
     Shuffle {
         /// Connections.
@@ -155,7 +155,7 @@ pub enum Kind {
         sizes: KeyValueSizes,
         /// Connections; each has one request under way.
         connections: u32,
-        /// As for request-response.
+        /// Requests a second, as for request-response.
         rate: Option<u32>,
     },
     /// The real `sockperf under-load`: client in the tenant, server at the destination; latency is what it
@@ -171,7 +171,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As the file spells it.
+    /// The kind's name in a file.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -215,8 +215,8 @@ impl Kind {
 /// Mean times of a sender that sends and pauses in turn, both exponentially distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
-    /// Of sending.
+    /// Mean time of sending.
     pub on: Span,
-    /// Of pausing.
+    /// Mean pause.
     pub off: Span,
 }

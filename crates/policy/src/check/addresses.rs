@@ -1,4 +1,4 @@
-//! Tenants' addresses: each can be one tenant's, and is said to be.
+//! Tenants' addresses: each can be one tenant's, and is stated by one.
 //!
 //! Why: an address that two tenants state protects neither from the other.
 //! From: `docs/policy.md`, "A tenant's addresses".
@@ -16,7 +16,7 @@ use crate::program::Prefix;
 use crate::read::syntax::TenantEntry;
 use plimsoll_document::{Located, Mark};
 
-/// Overlaps that are told; who has more knows why.
+/// Overlaps that are reported.
 const MOST_TOLD: usize = 8;
 
 pub(super) fn judge(tenants: &[TenantEntry], problems: &mut Problems) {
@@ -27,7 +27,7 @@ pub(super) fn judge(tenants: &[TenantEntry], problems: &mut Problems) {
     shared(tenants, problems);
 }
 
-/// What a tenant states, without places.
+/// A tenant's stated addresses, without places.
 pub(super) fn stated(tenant: &TenantEntry) -> Addresses {
     let mut addresses = Addresses {
         binding: tenant.addresses.binding.map(value).unwrap_or_default(),

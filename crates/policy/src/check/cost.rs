@@ -29,13 +29,13 @@ pub struct Cost {
 const BASE: u64 = 34;
 /// Limits that the engine keeps for one packet.
 const MOST_LIMITS: u64 = 32;
-/// Asking one limit, waiting for it and being let go.
+/// Asking one limit, waiting for it and being released.
 const LIMIT: u64 = 18;
-/// What each doubling of the policy's limits adds to that: less of them is in a core's own caches.
+/// Added for each doubling of the policy's limits: fewer of them are in a core's own caches.
 const DOUBLED_LIMITS: u64 = 6;
 /// Children of one node that a core's first cache holds.
 const NEAR_CHILDREN: usize = 64;
-/// What each doubling of a node's children beyond those adds.
+/// Added for each doubling of a node's children beyond those.
 const DOUBLED_CHILDREN: u64 = 7;
 /// Limits by match of one node that are compared with each other; beyond those each counts.
 const MOST_COMPARED: usize = 256;
@@ -58,7 +58,7 @@ pub fn cost(program: &Program) -> Vec<Cost> {
     classes.map(class).collect()
 }
 
-/// How often one is doubled to come to a number, rounded down.
+/// The binary logarithm, rounded down.
 fn doublings(number: usize) -> u64 {
     number.checked_ilog2().unwrap_or(0).into()
 }
@@ -76,7 +76,7 @@ fn limits_at(program: &Program) -> Vec<u64> {
     count
 }
 
-/// Of those, how many hold one packet: of limits by match that exclude each other it is behind one.
+/// Limits from each node downwards that can hold one packet at once: of limits by match that exclude each other, one.
 fn at_once(program: &Program) -> Vec<u64> {
     let mut groups: Vec<Vec<Vec<&Match>>> = vec![Vec::new(); program.nodes.len()];
     let mut count = limits_at(program);

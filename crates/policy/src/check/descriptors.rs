@@ -14,8 +14,8 @@ const LEAST: u32 = 32;
 
 /// The tenants' caps, and the host's in `engine`: `count` is of the tenants with a port and of `host`, if it is one.
 ///
-/// A tenant that states none has an equal part of what the others leave. A host that states none has so many that
-/// this is [`LEAST`] for any number of tenants. In an experiment without accounting each may have them all.
+/// A tenant that states none has an equal part of what the others leave. A host that states none has enough
+/// that this part is [`LEAST`] for any number of tenants. In an experiment without accounting each may have them all.
 pub(crate) fn share(
     engine: &mut Engine,
     host: HostDescriptors,

@@ -1,7 +1,7 @@
 //! Envelopes: what classes are promised, and what they may never exceed.
 //!
 //! Why: a promise that the link cannot keep is worse than none.
-//! From: `docs/policy.md`, "Envelopes" (progressive filling: `min` first, the rest by weight, nobody above `max`).
+//! From: `docs/policy.md`, "Envelopes" (progressive filling: `min` first, the rest by weight, no class above `max`).
 //! Not here: what each class is guaranteed in the end (`bounds`).
 //! Invariant: a node's effective minimum is the larger of its own and its children's together; a sub-policy's
 //! promises stay inside its place, which its author cannot widen.
@@ -29,7 +29,7 @@ pub(crate) fn minima(graph: &Graph) -> Vec<Option<BitRate>> {
     minima
 }
 
-/// What a node's children are promised together.
+/// The sum of what a node's children are promised.
 fn promised(graph: &Graph, minima: &[Option<BitRate>], node: NodeIx) -> Option<BitRate> {
     let children = graph.nodes[node].children.iter().filter_map(|&child| minima[child]);
     BitRate::new(children.fold(0_u64, |sum, min| sum.saturating_add(min.get())))
@@ -45,7 +45,7 @@ pub(crate) fn judge(graph: &Graph, minima: &[Option<BitRate>], link: Link, probl
     }
 }
 
-/// What some node may send at most, and how the file says so.
+/// The most that a node may send, and the file's word for it.
 #[derive(Clone, Copy)]
 struct Most {
     node: NodeIx,

@@ -1,6 +1,6 @@
 //! The composed graph: every file's classes in one tree, every limit beside it.
 //!
-//! Why: the rules are about the whole, whoever wrote its parts.
+//! Why: the rules are about the whole policy, and its parts have several authors.
 //! From: Loom §3, "Composing Sub-Policies".
 //! Not here: building it (`compose`), judging it (`envelope`, `limits`, `matching`, `cost`), compiling it.
 //! Invariant: a node's parent has a lower index; node 0 is the root.
@@ -41,7 +41,7 @@ pub(crate) struct Draft {
     pub kind: DraftKind,
     /// Its share below a `wfq` or `drr` node.
     pub weight: u32,
-    /// What it gets below a `rate_share` node.
+    /// Its rate below a `rate_share` node.
     pub rate: Option<Located<BitRate>>,
     /// How a `rate_share` node looks for the next child, if the file says so.
     pub form: Option<Located<Form>>,
@@ -58,9 +58,9 @@ pub(crate) struct Draft {
     pub scope: ScopeIx,
     /// The scope whose root takes its place.
     pub sub: Option<ScopeIx>,
-    /// Nobody wrote it: where a file's unmatched traffic goes.
+    /// No file states it: it is the class of a file's unmatched traffic.
     pub implicit: bool,
-    /// It has no place, and is here so that its own mistakes are told.
+    /// It has no place, and is here so that its own mistakes are reported.
     pub loose: bool,
 }
 
@@ -74,13 +74,13 @@ pub(crate) enum DraftKind {
 pub(crate) struct Scope {
     /// Where a message about the file as a whole points.
     pub at: Mark,
-    /// Whose it is; `None` for the operator.
+    /// The tenant that it belongs to; `None` for the operator.
     pub tenant: Option<TenantIx>,
     /// The node whose place its root has.
     pub root: NodeIx,
     /// The scope that names this file.
     pub outer: Option<ScopeIx>,
-    /// Its leaves in the order of the file (which decides who matches first).
+    /// Its leaves in the order of the file (which decides which matches first).
     pub leaves: Vec<NodeIx>,
     /// By the name in the file.
     pub limits: HashMap<String, LimitIx>,
@@ -114,11 +114,11 @@ pub(crate) struct TenantDraft {
     pub node: Option<NodeIx>,
     /// Operator's classes that match it by name.
     pub matched_by: Vec<NodeIx>,
-    /// What its port and the operator say of its packets.
+    /// What its port and the operator state about its packets.
     pub known: Known,
 }
 
-/// What is known of one tenant's packets besides their headers.
+/// The facts about one tenant's packets that are not in their headers.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     /// The control group that the operator states.
@@ -144,7 +144,7 @@ impl Known {
 pub(crate) struct RuleDraft {
     pub matches: Match,
     pub class: NodeIx,
-    /// Where the operator looks when it is wrong; `None` for rules that nobody wrote.
+    /// The place to which a message about it points; `None` for rules that no file states.
     pub at: Option<Mark>,
 }
 

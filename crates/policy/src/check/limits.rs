@@ -1,4 +1,4 @@
-//! Limits: who sends through them, which lie inside which, and whether they can ever hold anything.
+//! Limits: the classes that send through them, which lie inside which, and whether they can ever hold a packet.
 //!
 //! Why: a limit that holds nothing looks like protection and is none.
 //! From: Loom §3: rate classes are independent of scheduling classes, may be parallel and nested, and are shared.
@@ -22,7 +22,7 @@ const MOST_COMPARED: usize = 1 << 20;
 
 /// Classes that are noted at limits around theirs, for each class of the policy, at most; a packet may be behind as many.
 const MOST_AROUND: usize = 32;
-/// The same for small policies.
+/// Least value of that bound, for small policies.
 const MOST_USERS: usize = 1 << 20;
 
 /// A burst that takes longer at its limit's rate is a mistake: the limit would hold nothing back for so long.
@@ -47,7 +47,7 @@ pub(crate) fn resolve(composer: &mut Composer<'_>) {
     let unused = graph.limits.iter().filter(|limit| limit.via.is_empty() && !limit.again).map(|limit| {
         let name = &limit.entry.name;
         let message = format!("nothing sends through limit `{}`", name.value);
-        let problem = Problem::error(Law::UnusedLimit, name.at, message).label("holds nobody back");
+        let problem = Problem::error(Law::UnusedLimit, name.at, message).label("limits nothing");
         problem.help(format!(
             "write `via: [{0}]` in the classes or tenants that it should hold (in `root` for all), name them in its \
              `match`, or remove it",
@@ -58,7 +58,7 @@ pub(crate) fn resolve(composer: &mut Composer<'_>) {
     composer.problems.extend(unused);
 }
 
-/// `match: {tenant: …}` and `match: {class: …}` say whom a limit holds without a `via` there.
+/// `match: {tenant: …}` and `match: {class: …}` name what a limit holds without a `via` there.
 fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
     let draft = &composer.graph.limits[limit];
     let (scope, matches) = (draft.scope, draft.entry.matches.clone());
@@ -108,7 +108,7 @@ fn find_class(graph: &Graph, scope: usize, name: &Name) -> Option<NodeIx> {
     class.or_else(|| tenant().and_then(|tenant| graph.tenants[tenant].node))
 }
 
-/// Whoever passes a limit passes those around it.
+/// Adds the users of each limit to the limits around it.
 fn nest(composer: &mut Composer<'_>) {
     let count = composer.graph.limits.len();
     let mut state = vec![0_u8; count]; // 0 new, 1 on the way, 2 done
@@ -160,7 +160,7 @@ fn each_once(users: &mut Vec<NodeIx>) {
     users.dedup();
 }
 
-/// Tells that limits lie within each other in so many ways that nobody can say who sends through them.
+/// Reports limits that lie within each other in too many ways to follow.
 fn too_nested(composer: &mut Composer<'_>, limit: LimitIx) {
     let name = &composer.graph.limits[limit].entry.name;
     let message = format!("limits lie within each other too often: `{}` and those around it", name.value);
@@ -177,7 +177,7 @@ fn limit_cycle(composer: &mut Composer<'_>, limit: LimitIx, outer: LimitIx) {
     composer.problems.push(problem);
 }
 
-/// What passes the inner limit must also match the outer, or it would leave by a side door.
+/// Reports an inner limit whose packets need not match the outer one: they would pass the outer limit by.
 fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
     let graph = &composer.graph;
     let (inner_match, outer_match) = (limit_match(graph, inner), limit_match(graph, outer));
@@ -195,7 +195,7 @@ fn not_nested(composer: &mut Composer<'_>, inner: LimitIx, outer: LimitIx) {
     composer.problems.push(problem);
 }
 
-/// The packets that a limit's match takes; what is wrong with one that no packet can meet, `judge` tells.
+/// The packets that a limit's match takes; a match that no packet can meet is reported by `judge`.
 fn limit_match(graph: &Graph, limit: LimitIx) -> Match {
     let draft = &graph.limits[limit];
     packets_of(graph, draft).unwrap_or_else(|_| written(draft))
@@ -329,7 +329,7 @@ fn never(at: Mark, message: String) -> Problem {
     problem.help("widen the match, or send other classes through the limit")
 }
 
-/// What is wrong with the burst of `what`, if one is stated.
+/// The problem of the burst of `what`, if one is stated and wrong.
 pub(super) fn wrong_burst(
     what: &str,
     burst: Option<Located<Bytes>>,
@@ -341,7 +341,7 @@ pub(super) fn wrong_burst(
         return Some(burst_too_small(what, burst, link));
     }
     let rate = rate?;
-    // Two frames are as little as anybody should state, however slow the limit.
+    // Two frames are always allowed, however slow the limit.
     let most = rate.value.bytes_in(LONGEST_BURST).max(link.charged_frame().times(2));
     (burst.value > most).then(|| {
         let message = format!(

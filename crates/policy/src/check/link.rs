@@ -19,7 +19,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// What a largest frame is charged.
+    /// The bytes charged for a largest frame.
     pub fn charged_frame(&self) -> Bytes {
         self.max_frame + self.overhead
     }

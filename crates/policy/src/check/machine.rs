@@ -1,6 +1,6 @@
 //! What a policy asks of the machine that it is checked on.
 //!
-//! Why: a core that is not there ends the start; better that `check` says so.
+//! Why: the daemon does not start on a core that is missing; `check` says so before.
 //! From: the kernel's list of the cores that are online.
 //! Not here: which of them a daemon may use (it asks when it starts).
 //! Invariant: only doubts, as the file may be for another machine; none where the kernel's list cannot be read.

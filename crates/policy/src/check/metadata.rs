@@ -13,7 +13,7 @@ use std::fmt::Display;
 use super::graph::{Graph, TenantIx, tenant_id};
 use crate::program::{Match, TenantId};
 
-/// Why no packet has what a match asks for.
+/// The reason that no packet has what a match asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Unfilled {
     pub why: String,

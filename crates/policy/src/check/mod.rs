@@ -47,9 +47,9 @@ pub use self::cost::{Cost, cost};
 pub struct Checked {
     /// Ports, engine and API.
     pub config: Config,
-    /// What the engine installs.
+    /// The tables that the engine installs.
     pub program: Program,
-    /// What its author may want to look at again.
+    /// Doubts that its author may want to look at.
     pub warnings: Vec<Problem>,
     /// The files that it was made of.
     pub sources: Sources,
@@ -73,7 +73,7 @@ impl Checked {
 
 /// Checks the policy in the file `name` and in those that it names, which `load` reads.
 ///
-/// `load` gets a path as seen from the working directory of whoever passed `name`, and returns the file's text or why
+/// `load` gets a path as seen from the working directory of the caller that passed `name`, and returns the file's text or why
 /// it cannot; it is called once for each file.
 pub fn check_with(
     name: &str,
@@ -82,7 +82,7 @@ pub fn check_with(
     check_files(name, &mut Loaded(load))
 }
 
-/// [`check_with`] for what also reads YAML its own way.
+/// [`check_with`] for callers that also parse the YAML themselves.
 pub fn check_files(name: &str, files: &mut dyn Files) -> Result<Checked, Errors> {
     let text = match files.text(name) {
         Ok(text) => text,
@@ -108,7 +108,7 @@ pub fn check_str(name: &str, text: &str) -> Result<Checked, Errors> {
     check_sources(Sources::one(name, text), &mut Loaded(&mut none))
 }
 
-/// Checks the policy in the file `path`, and warns of what this machine has not.
+/// Checks the policy in the file `path`, and warns of what this machine lacks.
 pub fn load(path: &str) -> Result<Checked, Errors> {
     load_with(path, &mut here)
 }
@@ -129,7 +129,7 @@ pub fn load_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Checked, Error
     check_tree(sources, tree, &mut Disk::new(&path, parse)).map(on_this_machine)
 }
 
-/// Adds warnings of what this machine has not.
+/// Adds warnings of what this machine lacks.
 fn on_this_machine(mut checked: Checked) -> Checked {
     if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
         checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
@@ -157,7 +157,7 @@ pub fn load_sub_policy_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Che
     }
 }
 
-/// Judges a tenant's file alone, which says this.
+/// Judges the tree of a tenant's file alone.
 fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files) -> Result<Checked, Errors> {
     let (file, problems) = read::read_all(|reader| read::policy_file(reader, &tree));
     let host = read::any_host(&file, path, sources.add("the file that names this one", String::new()));
@@ -166,11 +166,11 @@ fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files
     judge(composer, host, true)
 }
 
-/// What a process that reads a tenant's file for another does: reads it, and judges it alone, so that it is this process
-/// that ends if either takes too much; then writes what it read ([`plimsoll_document::answer`]).
+/// Reads a tenant's file for another process, and judges it alone, so that only this process ends if either takes too much;
+/// then writes what it read ([`plimsoll_document::answer`]).
 ///
 /// # Errors
-/// What writing answers.
+/// The error of writing to `to`.
 pub fn read_file(text: &str, to: &mut impl Write) -> io::Result<()> {
     let sources = Sources::one(ALONE, text);
     let read = document::parse(&sources, FileId(0));
@@ -178,13 +178,13 @@ pub fn read_file(text: &str, to: &mut impl Write) -> io::Result<()> {
     document::answer(&read, &mut answer)?;
     if let Ok(tree) = read {
         let mut none = |_: &str| Err("it is not known here".to_owned());
-        // What is wrong with it is for the process that asked to tell: it knows the places and the other files.
+        // The process that asked reports the problems: it knows the places and the other files.
         let _ = sub_policy(ALONE, sources, tree, &mut Loaded(&mut none));
     }
     to.write_all(&answer)
 }
 
-/// What a file is called where its name is not known.
+/// The name of a file where none is known.
 const ALONE: &str = "file";
 
 fn check_sources(sources: Sources, files: &mut dyn Files) -> Result<Checked, Errors> {
@@ -192,7 +192,7 @@ fn check_sources(sources: Sources, files: &mut dyn Files) -> Result<Checked, Err
     check_tree(sources, tree, files)
 }
 
-/// Checks the operator's file, which says this.
+/// Checks the tree of the operator's file.
 fn check_tree(
     mut sources: Sources,
     tree: Result<Tree, SyntaxError>,
@@ -234,7 +234,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         overlay::judge(stated, &tenants, link.rate, mtu, &mut problems)
     });
     if let Some(overlay) = &overlay {
-        // What the overlay adds is the link's to carry, and no tenant's to send.
+        // The overlay's headers are on the link, but are no part of a tenant's frame.
         let header = Bytes::new(overlay.header().into());
         link.max_frame = Bytes::new(link.max_frame.as_u64().saturating_sub(header.as_u64()));
         link.overhead += header;
@@ -276,7 +276,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
 }
 
-/// Receivers steer by what waits for each tenant, and in one queue for all nothing does.
+/// Refuses feedback with `ingress: shared`: receivers steer by the frames that wait for each tenant, and one queue for all
+/// does not tell them apart.
 fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Problems) {
     let shared = engine.experiment.as_ref().is_some_and(|one| one.ingress == IngressOrder::Shared);
     let Some(feedback) = overlay.and_then(|overlay| overlay.feedback.as_ref()).filter(|_| shared) else {
@@ -288,7 +289,7 @@ fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems
     problems.push(problem.also(feedback.via_at, "told here").help("leave one of the two out"));
 }
 
-/// Where each sub-policy's place and minima are stated, for warnings about promises that nobody backs.
+/// Where each sub-policy's place and minima are stated, for warnings about promises that are not backed.
 fn graph_minima(graph: &graph::Graph) -> Vec<(usize, Mark)> {
     let places = graph.scopes.iter().skip(1).map(|scope| scope.root);
     let first_min = |place: usize| {

@@ -1,8 +1,8 @@
-//! The overlay: who is where, without contradiction.
+//! The overlay: which tenant is at which host, without contradiction.
 //!
-//! Why: a frame that goes to the wrong host is lost without a word, and so is feedback under a number that two have.
+//! Why: a frame that goes to the wrong host is lost without a message, and so is feedback under a number that two hosts have.
 //! From: `docs/policy.md`, "`overlay`".
-//! Not here: whether the other hosts' files say the same (nobody has both), the key file (the daemon reads it).
+//! Not here: whether the other hosts' files say the same (no host has both), the key file (the daemon reads it).
 //! Invariant: every tenant of the file is at this host; an address is one tenant's at one host, and hosts are told apart by
 //! name, number and underlay address, all of one family.
 
@@ -73,7 +73,7 @@ pub(crate) fn judge(
     })
 }
 
-/// Sealing takes a key, one for the fleet, and headers that can say that a frame is sealed.
+/// Checks that sealed frames have one key for the fleet, and headers that can mark them.
 fn can_seal(entry: &OverlayEntry, problems: &mut Problems) {
     let of_feedback = entry.feedback.as_ref().and_then(|stated| stated.feedback.as_ref());
     if let (Some(key), Some(feedback)) = (&entry.key, of_feedback)
@@ -148,13 +148,13 @@ fn number(name: &str) -> u32 {
     name.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Which host this one is.
+/// The host that this file is for.
 fn own(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
     let help = "name the one of `hosts` that this file is for, or add it to them";
     host_named(entry, entry.host.as_ref()?, help, problems)
 }
 
-/// Which host divides among the balancers: there is one where there are balancers, and nowhere else.
+/// The host that divides among the balancers: stated if and only if there are balancers.
 fn distributor(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
     let stated = entry.feedback.as_ref()?;
     let balancer = entry.hosts.iter().flat_map(|host| &host.tenants).find(|tenant| tenant.balancer);
@@ -165,14 +165,13 @@ fn distributor(entry: &OverlayEntry, problems: &mut Problems) -> Option<usize> {
         (None, Some(balancer)) => {
             let message =
                 format!("`{}` is a balancer, and no host divides among balancers", balancer.name.value);
-            let problem =
-                Problem::error(Law::MissingKey, balancer.name.at, message).label("nobody would hold it back");
+            let problem = Problem::error(Law::MissingKey, balancer.name.at, message).label("without a limit");
             problems.push(problem.help("add `distributor: HOST` to `feedback`, the same at every host"));
             None
         }
         (Some(name), None) => {
             let problem =
-                Problem::error(Law::BadValue, name.at, "there is nobody to divide among".to_owned())
+                Problem::error(Law::BadValue, name.at, "there is no balancer to divide among".to_owned())
                     .label("divides among balancers");
             problems
                 .push(problem.help("mark load balancers: `lb1: {mac: 02:00:00:00:0a:01, balancer: true}`"));
@@ -202,7 +201,7 @@ fn host_named(
     found
 }
 
-/// What must not be there twice.
+/// Reports addresses and numbers that two hosts or tenants share.
 fn apart(entry: &OverlayEntry, problems: &mut Problems) {
     let mut clash = |what: String, at: Mark, before: Mark| {
         let problem = Problem::error(Law::NameClash, at, what).label("again here").also(before, "first here");
@@ -261,8 +260,7 @@ fn same_tenants(own: &FleetHostEntry, tenants: &[TenantEntry], problems: &mut Pr
         if known.is_none() {
             let (name, host) = (&tenant.name.value, &own.name.value);
             let message = format!("tenant `{name}` has no address at host `{host}`");
-            let problem =
-                Problem::error(Law::MissingKey, tenant.name.at, message).label("nobody could reach it");
+            let problem = Problem::error(Law::MissingKey, tenant.name.at, message).label("cannot be reached");
             problems.push(problem.also(own.name.at, "this host").help(format!(
                 "add `{name}: 02:00:00:00:0a:01`, the address of its interface, to its `tenants`; a TAP gets this address"
             )));

@@ -13,7 +13,7 @@ use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 use plimsoll_document::{Located, Mark};
 
-/// What a port occupies.
+/// The resource that a port occupies.
 #[derive(PartialEq, Eq, Hash)]
 enum Thing<'a> {
     Interface(Option<&'a Netns>, &'a str),

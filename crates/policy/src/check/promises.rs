@@ -1,4 +1,4 @@
-//! What tenants are promised beyond the tree: the way in, weights, and delay.
+//! Tenants' promises beyond the tree: the way in, weights, and delay.
 //!
 //! Why: a promise that the link or the engine cannot keep is worse than none, in either direction.
 //! From: PicNIC §4 (the sum of minima fits the line rate, in the hose model), §5.1 (weights); `docs/policy.md`,
@@ -35,7 +35,7 @@ pub(super) fn weights(tenants: &[TenantEntry]) -> Vec<u32> {
     }
 }
 
-/// What follows from what each tenant is promised, in the order of the graph's tenants.
+/// The figures that follow from each tenant's promises, in the order of the graph's tenants.
 pub(super) fn slos(graph: &Graph, tenants: &[TenantEntry], weights: &[u32]) -> Vec<Slo> {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     let slo = |(index, tenant): (usize, &TenantEntry)| {
@@ -55,7 +55,7 @@ fn targets(tenant: &TenantEntry) -> Vec<DelayTarget> {
     tenant.delay.iter().map(|target| target.value).collect()
 }
 
-/// Checks what tenants may receive. What the hose model takes over from the way out is judged there.
+/// Checks what tenants may receive. Minima and maxima that are taken over from the way out are judged there (`envelope`).
 pub(super) fn judge(tenants: &[TenantEntry], link: Link, problems: &mut Problems) {
     for tenant in tenants {
         one_fits(tenant, link, problems);
@@ -122,9 +122,9 @@ fn all_fit(tenants: &[TenantEntry], link: Link, problems: &mut Problems) {
 /// A tenant's longest delays, as far as there is a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Worst {
-    /// Of its classes, on the way out; why there is none.
+    /// The longest delay of its classes on the way out, or why there is no bound.
     pub egress: Result<Span, String>,
-    /// Behind a full queue, on the way in.
+    /// The longest delay on the way in, behind a full queue.
     pub ingress: Span,
 }
 
@@ -147,7 +147,7 @@ impl Worst {
     }
 }
 
-/// Each tenant's, in their order.
+/// Each tenant's longest delays, in the order of the tenants.
 pub(crate) fn worst(program: &Program) -> Vec<Worst> {
     let weights = program.tenants.iter().map(|tenant| u64::from(tenant.slo.weight)).sum();
     let new =
@@ -165,7 +165,7 @@ pub(crate) fn worst(program: &Program) -> Vec<Worst> {
     found
 }
 
-/// Targets that the worst case misses; and those that nothing can meet.
+/// Warns of targets that the worst case misses.
 pub(super) fn not_held(tenants: &[TenantEntry], program: &Program, problems: &mut Problems) {
     if tenants.iter().all(|tenant| tenant.delay.is_empty()) {
         return;
@@ -189,7 +189,7 @@ pub(super) fn not_held(tenants: &[TenantEntry], program: &Program, problems: &mu
     }
 }
 
-/// What to change so that the worst case meets the target.
+/// The changes with which the worst case meets the target.
 fn remedy(
     program: &Program,
     tenant: &TenantEntry,

@@ -3,8 +3,8 @@
 //! Why: a rate that holds in real time cannot hold below an order that looks at packets, nor two levels of them when
 //! the upper one promises more than there is.
 //! From: SENIC §4.2 (NSDI 2014): the rates of the upper level fit the link.
-//! Not here: how rates are kept (the crate `nic`), what they come to (`bounds`).
-//! Invariant: after `compile`, every child of a `rate_share` has a rate, and nobody else.
+//! Not here: how rates are kept (the crate `nic`), what they guarantee (`bounds`).
+//! Invariant: after `compile`, every child of a `rate_share` has a rate, and no other node.
 
 use plimsoll_units::BitRate;
 
@@ -17,7 +17,7 @@ use crate::read::syntax::OrderKind;
 /// Up to this many children a node compares each with each.
 const MOST_EXACT: usize = 16;
 
-/// A node's rate, if its parent shares by rate. A default class that nobody wrote gets what its siblings leave of the
+/// A node's rate, if its parent shares by rate. A default class that no file states gets what its siblings leave of the
 /// link, and a hundredth of it at least.
 pub(super) fn of(graph: &Graph, node: NodeIx, link: BitRate) -> Option<BitRate> {
     let parent = graph.nodes[node].parent.filter(|&parent| is_rate_share(&graph.nodes[parent]))?;

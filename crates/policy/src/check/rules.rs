@@ -52,7 +52,7 @@ fn implicit_default(graph: &mut Graph, problems: &mut Problems, scope: ScopeIx) 
         let at = graph.nodes[taken].at;
         let problem = Problem::error(Law::BadName, at, "class `default` is not where unmatched traffic goes");
         problems.push(problem.label("has a `match` or children").help(
-            "`default` is what a file's class without `match` is called when nobody wrote one: rename this class",
+            "`default` is what a file's class without `match` is called when the file states none: rename this class",
         ));
     }
     let name = scoped(&graph.nodes[root].name, "default");
@@ -92,13 +92,13 @@ struct Writer<'a> {
     problems: &'a mut Problems,
     rules: Vec<RuleDraft>,
     claims: Vec<Claim>,
-    /// Rules before this one have nothing to do with those that are written now.
+    /// Rules before this one cannot take packets of those that are written now.
     floor: usize,
     /// The files whose rules are written.
     seen: Vec<bool>,
-    /// Values of matches that may still be compared or written for each tenant, whatever others' matches list.
+    /// Values of matches that may still be compared or written for each tenant, whatever other tenants' matches list.
     own: Vec<u64>,
-    /// And further ones, for any; none: that was told.
+    /// Further values, for any tenant; 0 once their end was reported.
     left: u64,
 }
 
@@ -106,8 +106,8 @@ struct Writer<'a> {
 /// tenants is a million, and a sub-policy's match is compared with that of its place.
 const MOST_VALUES: u64 = 1 << 26;
 
-/// Such values that tenants have beside those, each an equal part: one tenant's file that lists as many as it may leaves the
-/// others their ordinary matches.
+/// Values reserved for tenants beside those, an equal part for each: if one tenant's file lists as many as it may, the
+/// others still have their ordinary matches.
 const OWN_VALUES: u64 = MOST_VALUES / 8;
 
 impl Writer<'_> {
@@ -183,7 +183,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether the policy may have this rule too, of such a tenant if it names one; the first that it may not have is told.
+    /// Whether the policy may have this rule too, of this tenant if it names one; reports the first that it may not have.
     fn affords(&mut self, own: &Match, context: &Match, tenant: Option<TenantId>, at: Mark) -> bool {
         let mut values = own.pairs_with(context) + own.size() as u64 + context.size() as u64;
         let tenant = tenant.or(context.tenant);

@@ -1,10 +1,10 @@
 //! Matches that can never fire, because those before them take every packet that they ask for.
 //!
-//! Why: such a class looks served and gets nothing; seldom does one earlier match take everything, more often several
-//! do together.
+//! Why: such a class looks served and gets nothing. Seldom does one earlier match take everything; more often several do
+//! together.
 //! From: first match wins (`docs/policy.md`, "match"); `packets` says what is left behind the earlier ones.
 //! Not here: matches that no packet at all could meet (`rules`).
-//! Invariant: what is refused never fires; a match that fires is refused never; what was not found out is said.
+//! Invariant: what is refused never fires; a match that fires is never refused; where the comparisons do not suffice, a warning says so.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -17,7 +17,7 @@ use crate::packets::{Rest, Senders, rest};
 use crate::program::{Match, Prefix};
 use plimsoll_document::Mark;
 
-/// What a class asks for at one place of a file.
+/// The packets that a class asks for at one place of a file.
 pub(crate) struct Claim {
     pub class: NodeIx,
     pub at: Mark,
@@ -29,9 +29,9 @@ pub(crate) struct Claim {
 
 /// Comparisons with one earlier match at a glance, in a whole policy.
 const MOST_GLANCES: u64 = 1 << 25;
-/// Comparisons of pieces of one match with an earlier one.
+/// Comparisons of pieces of one match with earlier ones, for one claim.
 const MOST_FOR_ONE: u64 = 1 << 18;
-/// The same in a whole policy.
+/// Comparisons of pieces of matches with earlier ones, in a whole policy.
 const MOST_IN_ALL: u64 = 1 << 19;
 /// Earlier matches of which a message tells whether each is needed.
 const MOST_THINNED: usize = 32;
@@ -67,7 +67,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], proble
     }
 }
 
-/// Who takes what a claim asks for.
+/// The rules that take all packets of a claim.
 enum Takers {
     NotAll,
     /// Rules, by number.
@@ -85,7 +85,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Whether all that may be spent on a policy is spent.
+    /// Whether the comparisons allowed for a policy are used up.
     fn is_spent(&self) -> bool {
         self.glances == 0 || self.closer == 0
     }
@@ -245,7 +245,7 @@ impl Index {
         index
     }
 
-    /// The rules in `before` that may meet such packets; nobody's own come first. One may come more than once.
+    /// The rules in `before` that may meet such packets; those that name no tenant come first. One may come more than once.
     fn rules(&self, wanted: &Match, before: &Range<usize>) -> impl Iterator<Item = usize> {
         let own = wanted.tenant.map(|tenant| self.of_tenant.get(tenant.0 as usize));
         let shelves = match own {
@@ -302,7 +302,7 @@ fn hosts_of(matches: &Match) -> Option<Vec<IpAddr>> {
     if matches.dst.is_empty() { None } else { matches.dst.iter().map(host).collect() }
 }
 
-/// The same for ports.
+/// The destination ports that a match asks for, if it asks for single ports.
 fn ports_of(matches: &Match) -> Option<Vec<u16>> {
     let one = |&(from, to): &(u16, u16)| (from == to).then_some(from);
     if matches.dst_port.is_empty() { None } else { matches.dst_port.iter().map(one).collect() }

@@ -82,7 +82,7 @@ fn class(reader: &mut Reader, name: &Name, tree: &Tree) -> ClassEntry {
     entry
 }
 
-/// `queues` and `among`: several queues of one class, and who of them goes first.
+/// `queues` and `among`: several queues of one class, and which of them goes first.
 pub(super) fn queues(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Queues> {
     let among = keys.get("among").and_then(|tree| among(reader, tree, what));
     let Some(tree) = keys.get("queues") else {

@@ -24,7 +24,7 @@ use crate::law::{Law, Problem};
 /// Notes what is wrong while it reads.
 type Reader = plimsoll_document::Reader<Law>;
 
-/// The entries of maps whose keys the operator chooses; those with a bad name or one that is taken come, too.
+/// The entries of maps whose keys the operator chooses; those with a bad or a repeated name are included.
 fn named<'t>(reader: &mut Reader, trees: &[&'t Tree], what: &str) -> Vec<(&'t Name, &'t Tree)> {
     let entries = reader.map(trees, what, "names and what they are");
     for (name, _) in &entries {
@@ -33,7 +33,7 @@ fn named<'t>(reader: &mut Reader, trees: &[&'t Tree], what: &str) -> Vec<(&'t Na
     entries
 }
 
-/// Whether the operator may call something so.
+/// Reports a name that is none.
 fn good_name(reader: &mut Reader, name: &Name) {
     let text = &name.value;
     let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');

@@ -15,9 +15,9 @@ use plimsoll_document::{Located, Name, Tree, Value, bad};
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
 
-/// How often receivers tell, unless stated: a timer that any kernel keeps, and far below what a person notices.
+/// Time from one decision of a receiver to the next, unless stated: any kernel's timer keeps it, and no person notices it.
 const EPOCH: Span = Span::millis(10);
-/// For how long a limit holds that is not heard again, unless stated.
+/// How long a limit holds after it was last heard, unless stated.
 const LAPSE: Span = Span::millis(500);
 /// How long packets may wait at a receiver, unless stated.
 const DELAY: Span = Span::micros(500);
@@ -117,7 +117,7 @@ fn fleet_host(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetHostEntry {
     }
 }
 
-/// Its address or addresses alone, or with what else there is to say of it.
+/// A tenant's hardware addresses, or a map with these and its other keys.
 fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEntry {
     let macs = |reader: &mut Reader, tree: &Tree| -> Vec<Located<MacAddr>> {
         let what = format!("the address of `{}`", name.value);

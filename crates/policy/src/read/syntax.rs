@@ -1,4 +1,4 @@
-//! What policy files say, before names are resolved.
+//! Policy files as they are written, before names are resolved.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub(crate) struct FeedbackEntry {
     pub via_at: Mark,
     /// None when it could not be read.
     pub feedback: Option<Feedback>,
-    /// Whether `fallback` is stated.
+    /// `fallback`, if it is stated.
     pub fallback: Option<BitRate>,
     /// The host that divides among balancers, by its name.
     pub distributor: Option<Name>,
@@ -193,7 +193,7 @@ pub(crate) struct ClassEntry {
     pub queues: Option<Queues>,
 }
 
-/// The queues of one class, and who of them goes first.
+/// The queues of one class, and which of them goes first.
 #[derive(Clone)]
 pub(crate) struct Queues {
     pub at: Mark,
@@ -242,7 +242,7 @@ pub(crate) struct MatchEntry {
     pub at: Mark,
     /// Whether the key is there at all.
     pub stated: bool,
-    /// Whether all of it could be read: what is not known takes nothing from others, and nothing is asked of it.
+    /// Whether all of it could be read. A match that could not takes no packets from others, and is not judged.
     pub whole: bool,
     pub tenant: Vec<Name>,
     /// Only in limits: the classes that it holds.

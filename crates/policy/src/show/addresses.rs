@@ -1,4 +1,4 @@
-//! Whose addresses are bound to whose port, and what it means where they are not.
+//! The addresses that are bound to each tenant's port, and what it means where none are.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::config::{Config, TenantConfig};
 /// Addresses of one tenant that are shown.
 const MOST_SHOWN: usize = 6;
 
-/// A line for each tenant whose addresses are bound, and what others may do that are not.
+/// A line for each tenant whose addresses are bound, and what tenants with unbound addresses may do.
 pub(super) fn addresses_text(config: &Config) -> String {
     if config.tenants.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! What a reload changes.
+//! The changes that a reload makes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,13 +22,13 @@ pub struct Diff {
 pub struct Change {
     /// The kind of thing: `class`, `limit`, `tenant`, `uplink`, ...
     pub what: &'static str,
-    /// Which.
+    /// Its name.
     pub name: String,
-    /// Which of its properties; empty if the whole thing is new or gone.
+    /// The property that differs; empty if the whole thing is new or gone.
     pub property: &'static str,
-    /// Before; `None` if it is new.
+    /// Its value before; `None` if it is new.
     pub old: Option<String>,
-    /// After; `None` if it is gone.
+    /// Its value after; `None` if it is gone.
     pub new: Option<String>,
 }
 

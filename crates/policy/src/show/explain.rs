@@ -1,4 +1,4 @@
-//! What a packet would get: class, rule, path and limits.
+//! The treatment of a packet: class, rule, path and limits.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub struct Explanation {
     pub perhaps: Vec<super::report::LimitRecord>,
     /// The rate that its class is guaranteed.
     pub guaranteed: Option<BitRate>,
-    /// How long it waits at most.
+    /// The longest time that it waits.
     pub delay: Option<Span>,
     /// Where these figures come from, or why there are none.
     pub why: String,

@@ -1,6 +1,6 @@
-//! What is shown of a checked policy: text, drawing, data, and what a packet would get.
+//! A checked policy as text, drawing and data, and the treatment of a packet.
 //!
-//! Why: a policy is understood when its tree, its promises and one's own packet can be seen in it.
+//! Why: an operator understands a policy by its tree, its promises and the way of one packet.
 //! From: Loom Figure 1 (the drawing); `docs/policy.md`.
 //! Not here: problems (`problem`), printing (the command line's).
 //! Invariant: the same policy gives the same text, byte for byte.

@@ -29,9 +29,9 @@ pub struct Report {
     pub tenants: Vec<TenantRecord>,
     /// Every limit, those that enforce a `max` included.
     pub limits: Vec<LimitRecord>,
-    /// Which packet goes where; the first that matches decides.
+    /// The rules of classification; the first that matches decides.
     pub rules: Vec<RuleRecord>,
-    /// Where the rest goes.
+    /// The class of all other packets.
     pub default_class: String,
     /// The assumptions that the guarantees rest on.
     pub assumptions: &'static str,

@@ -49,7 +49,7 @@ pub fn tree_text(checked: &Checked) -> String {
     text
 }
 
-/// How tenants reach those of other hosts, and what holds them back.
+/// The overlay: the hosts and their tenants, sealing, and feedback.
 fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
     let own = overlay.own();
     let kind = match overlay.kind {
@@ -118,7 +118,7 @@ fn fleet_tenant(tenant: &FleetTenant) -> String {
     if more.is_empty() { tenant.name.clone() } else { format!("{} ({})", tenant.name, more.join(", ")) }
 }
 
-/// What a sub-policy that was checked alone says: its part of the tree, without what depends on its place.
+/// A sub-policy that was checked alone: its part of the tree, without what depends on its place.
 #[must_use]
 pub fn sub_policy_text(checked: &Checked) -> String {
     let program = &checked.program;

@@ -1,4 +1,4 @@
-//! What `check` expects a packet to cost, beside what the bench measured under the same policies.
+//! `check`'s estimate of a packet's cost, beside what the bench measured under the same policies.
 
 use plimsoll_policy::{Program, check_str, cost};
 

@@ -1,4 +1,4 @@
-//! The reference's policies and the examples are what they say: legal, or refused.
+//! The policies of the reference and the examples are legal or refused, as they say.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -72,7 +72,7 @@ fn examples_are_legal_and_without_warnings() {
     }
 }
 
-/// A class that matches on metadata: which packets reach it, or why none can.
+/// The packets that reach a class which matches on metadata, or why none can.
 fn class_by(tenants: &[&str], matches: &str) -> Result<Vec<String>, String> {
     let names: String = tenants.iter().map(|tenant| format!(", {}", &tenant[..1])).collect();
     let text = format!(

@@ -1,4 +1,4 @@
-//! What operators read when a policy is wrong: one golden text for each rule.
+//! The messages about wrong policies: one golden text for each rule.
 //!
 //! Refresh with `UPDATE_GOLDEN=1 cargo test -p plimsoll-policy --test it golden::`, and read the difference.
 

@@ -1,4 +1,4 @@
-//! What policy files mean: from text to the compiled program.
+//! The meaning of policy files: from text to the compiled program.
 
 use plimsoll_policy::{Checked, Fields, FlowOrder, Law, NodeKind, Scope, check_str, check_with};
 use plimsoll_units::{BitRate, Bytes};
@@ -234,7 +234,7 @@ fn mistakes_in_queues_are_told() {
     refused("  root:  {", "  root:  {queues: {a: {}}, ", Law::Meaningless);
 }
 
-/// What the host and its tenants may have in the engine; `tenants` state none.
+/// The descriptors of the host and of each of `tenants` tenants that state none.
 fn caps(engine: &str, tenants: usize) -> (u32, Vec<u32>) {
     let tenants: String = (0..tenants).map(|index| format!("  t{index}: {{port: memory}}\n")).collect();
     let text = format!(
@@ -323,12 +323,12 @@ fn no_file_has_a_message_that_a_terminal_obeys() {
     }
 }
 
-/// One tenant's match is compared with so many others of its own that hardly any more may be.
+/// One tenant's match is compared with nearly as many others of its own as may be compared.
 #[test]
 fn a_tenants_long_matches_leave_others_theirs() {
     let host = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory, policy: a.yaml}, b: {port: memory, \
                 policy: b.yaml}}}";
-    // So many addresses, of which those of a file are compared with those of the file that names it.
+    // The addresses of a file are compared with those of the file that names it.
     let text = |count: u32, rest: &str| {
         let list: Vec<String> = (0..count).map(|n| format!("10.{}.{}.0/24", n >> 8, n & 255)).collect();
         format!(
@@ -347,7 +347,7 @@ fn a_tenants_long_matches_leave_others_theirs() {
     check(&files);
 }
 
-/// Whoever may write a tenant's file can put another thing in its place at any moment.
+/// A tenant can replace its file with another thing at any moment.
 #[test]
 fn a_file_that_is_exchanged_while_it_is_read_keeps_nobody_waiting_and_shows_no_other() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! All mistakes in one go: none waits until another is mended.
+//! All mistakes are reported in one go: none waits until another is mended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -407,7 +407,7 @@ fn files(mistakes: &[Mistake]) -> BTreeMap<String, String> {
     files
 }
 
-/// Those of the mistakes that are not told.
+/// The mistakes that are not reported.
 fn untold(mistakes: &[Mistake], errors: &Errors) -> Vec<String> {
     let told = |mistake: &&Mistake| {
         errors

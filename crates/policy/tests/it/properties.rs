@@ -1,4 +1,4 @@
-//! What holds for every text and every legal policy.
+//! Properties of every text and every legal policy.
 #![cfg(feature = "testing")]
 
 use plimsoll_policy::testing::{fields, policies};
@@ -100,7 +100,7 @@ fn metadata_match() -> impl Strategy<Value = String> {
     })
 }
 
-/// What a client says.
+/// Metadata that a client may send.
 fn metadata() -> impl Strategy<Value = plimsoll_policy::Metadata> {
     use proptest::option::of;
     (of(0..3_u32), of(0..3_u64), of(0..3_u32), of(0..3_u32), of(0..3_u16)).prop_map(
@@ -166,7 +166,7 @@ proptest! {
         let _ = check_str("any.yaml", &text).map_err(|errors| errors.render(false));
     }
 
-    /// So is any text that looks almost like a policy.
+    /// Any text that looks almost like a policy is answered.
     #[test]
     fn no_damaged_policy_makes_it_panic(at in 0_usize..EXAMPLE.len(), len in 0_usize..40, with in "[a-z:{}\\[\\], \\n0-9\"*&-]{0,12}") {
         let start = (0..=at).rev().find(|&at| EXAMPLE.is_char_boundary(at)).unwrap_or(0);
@@ -312,7 +312,7 @@ proptest! {
         }
     }
 
-    /// What two matches have in common is what both take; what one covers it takes.
+    /// Two matches have the packets in common that both take, and a match takes the packets of a match that it covers.
     #[test]
     fn sets_of_packets_behave_as_sets(a in matches(), b in matches(), packets in proptest::collection::vec(packet(), 40)) {
         let both = a.and(&b);

@@ -1,4 +1,4 @@
-//! Whether an expectation's names exist and its units fit.
+//! Checks that an expectation's names exist and its units fit.
 //!
 //! Why: a mistake in the last line must not show after a run of minutes.
 //! From: dimensional analysis with four units, and one level of series.
@@ -25,7 +25,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Everything that a scenario has, which need not be whole yet.
+    /// The names of a scenario, which need not be complete yet.
     pub(crate) fn of(scenario: &Scenario) -> Self {
         let answered = |name: &str| {
             let mut own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
@@ -284,7 +284,7 @@ impl Checker<'_> {
         }
     }
 
-    /// How many there are of what `each` speaks of.
+    /// The number of members of the family that `each` names.
     fn members(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
         let families = || self.names.families.iter().map(|(name, _)| name.as_str());
         let subject = path.subject.as_deref().unwrap_or_default();

@@ -29,9 +29,9 @@ pub(crate) trait Measured {
 pub enum Status {
     /// It holds.
     Passed,
-    /// It does not.
+    /// It does not hold.
     Failed,
-    /// A system that it speaks of could not be run here.
+    /// A system that it names could not be run here.
     Skipped,
 }
 
@@ -42,17 +42,17 @@ pub struct Verdict {
     pub expect: String,
     /// Why it should hold.
     pub because: Option<String>,
-    /// How it went.
+    /// The outcome.
     pub status: Status,
     /// Median over the pairs of the left side.
     pub left: Option<f64>,
     /// Median over the pairs of the right side.
     pub right: Option<f64>,
-    /// How far they may be apart, for `~`.
+    /// The difference that `~` allows.
     pub tolerance: Option<f64>,
     /// The unit of both sides.
     pub unit: Unit,
-    /// For people: `12.3ms <= 18.2ms`.
+    /// The comparison as text: `12.3ms <= 18.2ms`.
     pub detail: String,
     /// The seed that these values come from, where it has to hold with each and does not with this one.
     pub seed: Option<u64>,

@@ -1,6 +1,6 @@
 //! Expectations: what must hold after a run, as lines of a small language.
 //!
-//! Why: a scenario is a claim; a reader must see it next to what is run, and a machine must judge it.
+//! Why: a scenario is a claim; a reader must see it next to the traffic, and a program must judge it.
 //! From: how papers state their findings ("within 8 % of the equal share"); `docs/scenarios.md`.
 //! Not here: where the numbers come from (`results`).
 //! Invariant: any text is answered with an expectation or a problem; units are checked before anything runs.
@@ -25,7 +25,7 @@ pub(crate) use parse::{parse, parse_quantity};
 /// One line of `expect:`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expectation {
-    /// As the file has it.
+    /// The text in the file.
     pub text: String,
     /// Why it should hold, or where it comes from.
     pub because: Option<String>,
@@ -33,7 +33,7 @@ pub struct Expectation {
 }
 
 impl Expectation {
-    /// Names of the systems that it speaks of.
+    /// Names of the systems that it compares.
     #[must_use]
     pub fn systems(&self) -> Vec<&str> {
         let mut names = Vec::new();
@@ -56,13 +56,13 @@ impl Expectation {
 /// A value that a run gives: one side of an expectation, standing alone.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Quantity {
-    /// As the file has it.
+    /// The text in the file.
     pub text: String,
     pub expr: Expr,
 }
 
 impl Quantity {
-    /// Whether all systems that it speaks of are among these.
+    /// Whether all systems that it compares are among these.
     pub(crate) fn speaks_of(&self, systems: &[String]) -> bool {
         let mut known = true;
         self.expr.visit(&mut |expr| {
@@ -153,7 +153,7 @@ pub(crate) enum Gauge {
     Throughput,
     Goodput,
     Requests,
-    /// Answers, by the moment at which they came.
+    /// Answers a second, by the moment of the answer.
     Answered,
     Percentile(f64),
     LatencyMean,
@@ -162,7 +162,7 @@ pub(crate) enum Gauge {
     Packets,
     Errors,
     Drops,
-    /// Of those, what found a NIC's receive ring full.
+    /// Drops of packets that found a NIC's receive ring full.
     NicDrops,
     /// Packets that engines hold, on average over time.
     Held,
@@ -174,19 +174,19 @@ pub(crate) enum Gauge {
     IngressMean,
     IngressPercentile(f64),
     Cpu,
-    /// From one packet's crossing of the uplink to the next one's.
+    /// Time from one packet's crossing of the uplink to the next one's.
     GapMean,
     GapStddev,
     GapMin,
     GapMax,
-    /// When the first packet had crossed it.
+    /// The moment at which the first packet had crossed the uplink.
     First,
-    /// Bytes that did.
+    /// Bytes that crossed the uplink.
     Sent,
-    /// The fewest and the most of its own in any run of this many packets of the uplink.
+    /// The fewest and the most of its packets in any run of this number of packets of the uplink.
     LeastOf(u32),
     MostOf(u32),
-    /// By how many bytes it was ever beyond this rate in bits a second, from one of its packets to another.
+    /// The most bytes beyond this rate, in bits a second, between any two of its packets.
     Beyond(u64),
     /// One of [`COUNTERS`], of a system.
     Counter(&'static str),
@@ -320,7 +320,7 @@ impl Gauge {
         matches!(self, Self::EgressMean | Self::EgressPercentile(_))
     }
 
-    /// Whether only what asks for answers has it.
+    /// Whether only workloads with requests have it.
     const fn of_answers(self) -> bool {
         use Gauge::{Answered, LatencyMax, LatencyMean, Percentile, Requests, Samples};
         matches!(self, Percentile(_) | LatencyMean | LatencyMax | Requests | Answered | Samples)
@@ -331,7 +331,7 @@ impl Gauge {
         matches!(self, Self::Cpu | Self::Counter(_))
     }
 
-    /// Whether it is known by the moment.
+    /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
         use Gauge::{Counter, Cpu, Drops, Errors, NicDrops, Packets};
         !matches!(self, Packets | Errors | Drops | NicDrops | Cpu | Counter(_))
@@ -342,7 +342,7 @@ impl Gauge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Nothing, or things: requests a second, packets.
+    /// A plain number, or a count: requests a second, packets.
     Plain,
     /// Bits a second.
     Rate,
@@ -415,7 +415,7 @@ impl Claim {
         self.parts().for_each(|part| part.visit(see));
     }
 
-    /// How long a window of its series is.
+    /// The length of a window of its series.
     fn per(&self) -> Option<Span> {
         let mut per = None;
         self.visit(&mut |expr| {

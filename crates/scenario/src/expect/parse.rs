@@ -1,6 +1,6 @@
 //! Reads an expectation.
 //!
-//! Why: a grammar small enough to know by heart, with carets where it is left.
+//! Why: the grammar is small, and a mistake is shown with a caret at its word.
 //! From: precedence climbing by recursive descent.
 //! Not here: whether names exist and units fit (`check`).
 //! Invariant: nesting is bounded, so that no text overflows the stack.

@@ -1,6 +1,6 @@
-//! `expect`: what shall come out.
+//! Reading `expect`: the expectations.
 //!
-//! Why: a scenario says itself whether it holds.
+//! Why: a scenario's own file says what must hold.
 //! From: `docs/scenarios.md`, "expect".
 //! Not here: the language of a line (`crate::expect`).
 //! Invariant: a mistake is shown at the word that it is in.

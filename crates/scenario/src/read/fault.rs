@@ -1,8 +1,8 @@
-//! Reading what goes wrong.
+//! Reading faults.
 //!
-//! Why: a fault of a host that is not there would be a test of nothing.
+//! Why: a fault of a host that does not exist would test nothing.
 //! From: `docs/scenarios.md`, "Faults".
-//! Not here: what becomes of it (`sim`).
+//! Not here: injecting them (`sim`).
 //! Invariant: names exist; moments lie inside the run.
 
 use plimsoll_document::Tree;

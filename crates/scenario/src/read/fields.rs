@@ -100,7 +100,7 @@ impl Reader {
         None
     }
 
-    /// A scalar of some kind; its parser's error says what is wanted.
+    /// A scalar of some kind; its parser's error says what belongs there.
     pub(super) fn parse<T: FromStr<Err: Display>>(&mut self, tree: &Tree, want: &str) -> Option<T> {
         let text = self.text(tree)?;
         match text.parse() {
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    /// The value of a key, or what holds without it.
+    /// The value of a key, or its default.
     pub(super) fn value<T: FromStr<Err: Display>>(
         &mut self,
         fields: &Fields<'_>,
@@ -146,7 +146,7 @@ impl Reader {
         count
     }
 
-    /// One of several words.
+    /// A scalar that is one of several words.
     pub(super) fn choice<T: Copy>(&mut self, tree: &Tree, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let text = self.text(tree)?;
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);

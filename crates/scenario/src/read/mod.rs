@@ -42,7 +42,7 @@ use repeat::Written;
 /// How much of a scenario to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As written.
+    /// The file as it is written.
     Full,
     /// With `short:` applied, as the test suite runs it.
     Short,
@@ -76,13 +76,13 @@ impl Form {
         matches!(self, Self::Virtual | Self::VirtualShort)
     }
 
-    /// This form in the world that it is not read for.
+    /// Swaps the worlds: the virtual form of a live one, and the live form of a virtual one.
     const fn elsewhere(self) -> Self {
         Self::new(!self.is_virtual(), self.is_short())
     }
 }
 
-/// Largest scenario file: what it says is compared with itself more than once, and a sweep repeats it.
+/// Largest scenario file: its parts are compared with each other, and a sweep repeats them.
 const MAX_FILE: Bytes = Bytes::new(2_000_000);
 /// Destinations of a scenario.
 const MOST_DESTINATIONS: usize = 200;
@@ -104,7 +104,7 @@ impl Scenario {
             .map(|mut points| points.swap_remove(0).scenario)
     }
 
-    /// Reads a file and gives every point of its sweep, or the one that there is without. `settings` replace values of
+    /// Reads a file and gives every point of its sweep, or the only point without a sweep. `settings` replace values of
     /// the file by their path (`tenants.shop.min`), and fix what the sweep would vary.
     pub fn load_points(path: &Path, form: Form, settings: &[(String, String)]) -> Result<Vec<Point>, Errors> {
         let name = path.to_string_lossy();
@@ -192,7 +192,7 @@ fn in_world(file: &Tree, form: Form) -> Tree {
 }
 
 impl Reader {
-    /// Reads the file as the other world has it, so that its mistakes show here, too.
+    /// Reads the file as the other world does, so that its mistakes show here, too.
     fn other_world(&mut self, file: &Tree, folder: &Path, form: Form) {
         let Some(over) = file.get("virtual") else { return };
         self.some_fields(over, over.at, "`virtual`", &VIRTUAL);
@@ -346,7 +346,7 @@ impl Reader {
         let mut span = |key, default| self.value(&fields, key, "a time such as `50ms`", default);
         let (window, from, to) =
             (span("window", default.window), span("from", default.from), span("to", default.to));
-        // Live a shorter one would hold what its threads happened to do in it.
+        // Live, a shorter window would depend on how its threads were scheduled.
         let apart = form.is_virtual() && file.get("virtual").is_some();
         let live = self.flag(file, "live", true) && !apart;
         let least = if live { Span::millis(1) } else { Span::micros(10) };

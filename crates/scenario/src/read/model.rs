@@ -1,9 +1,9 @@
 //! Reading the timing of systems that are models.
 //!
-//! Why: a key that a system of another kind would pass over is a mistake, and an impossible time is one.
+//! Why: a key that the system's kind does not use is a mistake, and so is an impossible time.
 //! From: `docs/scenarios.md`, "Models".
-//! Not here: what becomes of it (`sim`).
-//! Invariant: nothing that must take time takes none.
+//! Not here: the models (`sim`).
+//! Invariant: an operation that must take time never takes none.
 
 use plimsoll_document::Tree;
 use plimsoll_units::{Bytes, Span};

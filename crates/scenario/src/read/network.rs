@@ -20,7 +20,7 @@ use crate::network::{
     Completions, Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ReceiveRing, TransmitRing,
 };
 
-/// Reproduces PicNIC's figures of packets fetched and packets processed (§6.1.1).
+/// The default part of the CPU for fetching, in thousandths: it reproduces PicNIC's figures (§6.1.1).
 const DRAIN_SHARE: f64 = 0.64;
 const TIME: &str = "a time such as `5us`";
 const SIZE: &str = "a size such as `90kB`";
@@ -28,13 +28,13 @@ const RATE: &str = "a rate such as `10Gbps`";
 
 /// A link's queue unless the file says: a thousand full packets, as Linux's devices.
 const QUEUE: Bytes = Bytes::new(1_514_000);
-/// 64 bytes in a nanosecond.
+/// The fastest link: 64 bytes in a nanosecond.
 const FASTEST: BitRate = BitRate::gbps(512);
-/// How long its light takes: some metres, and a switch's ports.
+/// The delay of a link unless stated: some metres of cable, and a switch's ports.
 const DELAY: Span = Span::micros(5);
 
 impl Reader {
-    /// A list of names, or a map of names to what is known of each.
+    /// Hosts: a list of names, or a map from names to their keys.
     pub(super) fn hosts(&mut self, file: &Fields<'_>, folder: &Path) -> Vec<Host> {
         let Some(tree) = file.get("hosts") else { return vec![Host::plain("host", Mark::default())] };
         let mut hosts: Vec<Host> = Vec::new();
@@ -90,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// CPU time for each packet, as long as a real engine can be made to take: one that fetches a packet waits so long.
+    /// CPU time for each packet, no longer than a real engine can be slowed down to.
     fn cost(&mut self, fields: &Fields<'_>, key: &str, default: Span) -> Span {
         let span = self.value(fields, key, TIME, default);
         if let Some(tree) = fields.get(key).filter(|_| span > LONGEST_COST) {
@@ -123,7 +123,7 @@ impl Reader {
         fields.get(key).map_or(default, |_| (self.part(fields, key) * 1_000.0).round() as u32)
     }
 
-    /// A map from names to weights; who has none weighs 1.
+    /// A map from names to weights; a name without one has 1.
     fn balancers(&mut self, fields: &Fields<'_>) -> Vec<(String, u32)> {
         let Some(tree) = fields.get("balancers") else { return Vec::new() };
         let mut balancers = Vec::new();
@@ -291,7 +291,7 @@ impl Reader {
         Some(name)
     }
 
-    /// `0.1%`, or the same as a number.
+    /// A part: `0.1%`, or a number.
     pub(super) fn part(&mut self, fields: &Fields<'_>, key: &str) -> f64 {
         let Some(tree) = fields.get(key) else { return 0.0 };
         let Some(text) = self.text(tree) else { return 0.0 };

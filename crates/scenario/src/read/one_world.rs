@@ -1,6 +1,6 @@
-//! What systems need that take turns in one world.
+//! Checks of systems that take turns in one world.
 //!
-//! Why: a run of many turns takes long, and what stands against it shows in the file.
+//! Why: a run of many turns takes long, and the file already shows whether it can work.
 //! From: `docs/scenarios.md`, "Turns in one world".
 //! Not here: taking turns (`lab`), and what a reload refuses (the daemon says it).
 //! Invariant: each turn is made of whole windows, and each workload goes on through all of them.
@@ -15,7 +15,7 @@ use crate::{Form, Problem};
 const LONGEST: Span = Span::secs(24 * 3_600);
 
 impl Reader {
-    /// Looks at what a live form says of turns, and at what of `short` alone stands against them; in virtual time there are none.
+    /// Checks the turns of a live form, and those parts of `short` that forbid turns; virtual time has none.
     pub(super) fn check_turns(
         &mut self,
         file: &Fields<'_>,
@@ -37,7 +37,7 @@ impl Reader {
     }
 }
 
-/// Reasons against turns, and what to do about each.
+/// Reasons that forbid turns, each with its remedy.
 fn against(scenario: &Scenario) -> Vec<(String, String)> {
     let (turn, measure) = (scenario.duration, scenario.measure);
     let window = measure.window.as_u64().max(1);

@@ -1,4 +1,4 @@
-//! Reading which experiment of a paper a scenario repeats.
+//! Reading the experiment of a paper that a scenario repeats.
 //!
 //! Why: the table of all experiments is made from the files, so that a file without a place in it is a mistake.
 //! From: `docs/scenarios.md`, "Experiments of papers".

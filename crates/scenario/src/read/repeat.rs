@@ -1,7 +1,6 @@
-//! Things that there are many of: one line of the file for hundreds of tenants.
+//! Repetition: one line of the file for hundreds of tenants.
 //!
-//! Why: what matters is often how many classes there are; a file with 500 of them by hand says nothing, and cannot vary
-//! their number.
+//! Why: often the number of classes matters; a file with 500 of them by hand is not readable, and cannot vary their number.
 //! From: `docs/scenarios.md`, "Many of a kind".
 //! Not here: what the keys mean; everything after this reads a file without repetitions.
 //! Invariant: a name stands for every number from 1 to its count, in their order; what is written out is bounded.
@@ -14,18 +13,18 @@ use plimsoll_units::BitRate;
 use super::fields::Reader;
 use crate::Problem;
 
-/// How many of a kind there may be, and entries that a file may become.
+/// The largest count of a name, and the most entries that a file may become.
 const MOST: u32 = 10_000;
 const MOST_ENTRIES: usize = 200_000;
 
-/// Keys whose values speak of the file as it is written, by its paths.
+/// Keys whose values refer to paths of the file as it is written.
 const AS_WRITTEN: [&str; 3] = ["sweep", "at", "virtual"];
 
 /// A file with its repetitions written out.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) tree: Tree,
-    /// Which tenants and workloads came from one key, by their names: `c7` from `c`.
+    /// The key from which each repeated tenant or workload came: `c` for `c7`.
     pub(super) families: BTreeMap<String, String>,
 }
 
@@ -35,9 +34,9 @@ enum Part<'t> {
     Text(&'t str),
     /// `<c>`: its number.
     Number(&'t str),
-    /// `<count c>`: how many there are.
+    /// `<count c>`: the number of them.
     Count(&'t str),
-    /// `<9Gbps / c>`: what each gets of it.
+    /// `<9Gbps / c>`: the part of each.
     Share(&'t str, &'t str),
 }
 
@@ -51,7 +50,7 @@ struct Writer<'t> {
 }
 
 impl Reader {
-    /// Writes out what `repeat` says there are many of.
+    /// Writes out what `repeat` repeats.
     pub(super) fn written_out(&mut self, file: &Tree) -> Written {
         let Some(repeat) = file.get("repeat") else {
             return Written { tree: file.clone(), families: BTreeMap::new() };
@@ -113,7 +112,7 @@ impl<'t> Writer<'t> {
         bindings.into_iter().map(|bound| self.tree(item, &bound)).collect()
     }
 
-    /// Everything that the names in a text stand for which stand for nothing yet.
+    /// All numbers of the names in a text that have no number yet.
     fn bindings(&mut self, text: &'t str, bound: &Bound<'t>, tree: &Tree) -> Vec<Bound<'t>> {
         let mut all = vec![bound.clone()];
         for name in self.free(text, bound) {
@@ -185,7 +184,7 @@ impl<'t> Writer<'t> {
         String::new()
     }
 
-    /// A text cut at its `<...>`, as far as they speak of something that is repeated.
+    /// A text cut at those `<...>` that name something repeated.
     fn parts(&self, text: &'t str) -> Vec<Part<'t>> {
         let mut parts = Vec::new();
         let mut rest = text;

@@ -1,4 +1,4 @@
-//! Reading a sweep: which values of the file are varied.
+//! Reading a sweep: the values of the file that are varied.
 //!
 //! Why: how a result depends on a value is one file and one table, not a script around many files.
 //! From: `docs/scenarios.md`, "Sweeps".
@@ -15,7 +15,7 @@ use plimsoll_document::yaml;
 
 /// Points that one file may have.
 const MOST: usize = 10_000;
-/// Bytes of the file that its points repeat; what they say takes ten times as much memory.
+/// Bytes of the file over all its points; once read they take ten times as much memory.
 const MOST_BYTES: usize = 32_000_000;
 
 /// The value of each path at one point.

@@ -1,9 +1,9 @@
-//! `systems`: what is compared.
+//! Reading `systems`: the systems to compare.
 //!
 //! Why: the same traffic runs against each of them.
 //! From: `docs/scenarios.md`, "systems".
 //! Not here: models' keys (`model`).
-//! Invariant: names are each one system's.
+//! Invariant: no two systems have one name.
 
 use std::path::Path;
 

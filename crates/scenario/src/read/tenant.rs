@@ -1,4 +1,4 @@
-//! `tenants`: who they are, where they live, and what their families are.
+//! Reading `tenants`: their hosts, addresses and families.
 //!
 //! Why: a tenant has a vNIC, with an address of its own, on each of its hosts.
 //! From: `docs/scenarios.md`, "tenants".
@@ -81,7 +81,7 @@ impl Reader {
         Tenant { name: name.to_owned(), address, homes, min, max, weight, family: None, core: None }
     }
 
-    /// Says of tenants and workloads which `repeat` made of one what they are one of.
+    /// Sets the family of tenants and workloads that `repeat` made from one key.
     pub(super) fn join_families(
         &mut self,
         file: &Fields<'_>,

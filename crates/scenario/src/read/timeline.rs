@@ -1,6 +1,6 @@
-//! Reading what changes while a run goes on.
+//! Reading the changes during a run.
 //!
-//! Why: an operator changes rates and weights under traffic, and wants to see what becomes of it first.
+//! Why: an operator changes rates and weights under traffic, and wants to see the effect first.
 //! From: `docs/scenarios.md`, "Timeline".
 //! Not here: whether a policy has the names (`sim`, which has the policy).
 //! Invariant: changes come in the order of their moments, all of them inside the run.

@@ -77,7 +77,7 @@ impl Reader {
         })
     }
 
-    /// Of UDP, which sends without a pause unless one is stated.
+    /// The turns of UDP, which sends without a pause unless one is stated.
     fn turns(&mut self, fields: &Fields<'_>) -> Option<Turns> {
         let stated = ["on", "off"].iter().any(|key| fields.get(key).is_some());
         let mut time = |key| self.value(fields, key, TIME, Span::millis(500));

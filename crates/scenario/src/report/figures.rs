@@ -1,6 +1,6 @@
 //! The figures of a report.
 //!
-//! Why: who was served when, and how long one waited, show at a glance what a table hides.
+//! Why: which tenant was served when, and how long requests waited, show in a picture what a table hides.
 //! From: Loom §7 (throughput per 50 ms, Figures 9 to 13), latency distributions with their tail.
 //! Not here: axes and colours (`canvas`), files (`mod`).
 //! Invariant: panels of one figure have the same scales, so that they compare.
@@ -14,11 +14,11 @@ use crate::summary::Summary;
 use crate::window::Window;
 use crate::{Results, Run, Scenario, Workload};
 
-/// A figure and what to call it.
+/// A figure and its names.
 pub(super) struct Figure {
-    /// Of its files.
+    /// The name of its files.
     pub name: &'static str,
-    /// Below it in the report.
+    /// The caption below it in the report.
     pub caption: String,
     pub scene: Scene,
 }
@@ -123,7 +123,7 @@ fn arrivals(scenario: &Scenario) -> Vec<(f64, String)> {
     moments.into_iter().map(|(at, names)| (at.as_secs_f64(), names)).collect()
 }
 
-/// Latency distributions: a panel for each workload that asks, a curve for each system.
+/// Latency distributions: a panel for each workload with requests, a curve for each system.
 fn latency(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Option<Figure> {
     let asking: Vec<&Workload> = scenario.workloads.iter().filter(|w| w.kind.has_latency()).collect();
     let curves: Vec<(&Workload, Curves)> = asking

@@ -22,7 +22,7 @@ pub(super) struct Column {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cells {
     Texts(Vec<Option<String>>),
-    /// With how many decimals text shows them; all that there are when absent.
+    /// Decimals that text shows; all of them when absent.
     Numbers(Vec<Option<f64>>, Option<usize>),
 }
 
@@ -68,7 +68,7 @@ impl Grid {
         }
     }
 
-    /// How many lines there are.
+    /// The number of lines.
     pub(super) fn lines(&self) -> usize {
         self.columns.first().map_or(0, |column| column.cells.len())
     }

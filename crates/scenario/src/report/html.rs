@@ -116,7 +116,7 @@ fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
     let _ = writeln!(page, "<td class=\"left\">{drops}</td></tr>");
 }
 
-/// Further workloads that ask, a row for each of them and each system.
+/// Further workloads with requests, a row for each of them and each system.
 fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
     let mut rows = String::new();
     for summary in summaries {

@@ -1,6 +1,6 @@
 //! The written report: one HTML file with its figures inside, and PNG, CSV, JSON and Parquet files beside it.
 //!
-//! Why: a result is sent to someone else, who has neither the machine nor the program.
+//! Why: a result is sent to readers who have neither the machine nor the program.
 //! From: the figures of Loom §7.
 //! Not here: the figures' numbers (`summary`, `measure`), the terminal (`table`).
 //! Invariant: the HTML file refers to nothing outside of itself.
@@ -71,7 +71,7 @@ pub fn report(
     Ok(Report { html: folder.join("report.html"), files })
 }
 
-/// Writes the report's tables as Parquet, beside their CSV; answers the files.
+/// Writes the report's tables as Parquet, beside their CSV; returns the files.
 ///
 /// # Errors
 /// Errors of the file system.
@@ -79,7 +79,7 @@ pub fn parquet_report(scenario: &Scenario, results: &Results, folder: &Path) -> 
     tables(scenario, results).iter().map(|(name, grid)| write_parquet(folder, name, grid)).collect()
 }
 
-/// Writes a sweep's table as Parquet, beside its CSV; answers the file.
+/// Writes a sweep's table as Parquet, beside its CSV; returns the file.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -3,7 +3,7 @@
 //! Why: a sweep answers "how does it depend on", which a figure shows and a table proves.
 //! From: small multiples: a panel for each system and setting of the other values.
 //! Not here: the rows (`crate::sweep`).
-//! Invariant: as of all reports: nothing refers to anything outside.
+//! Invariant: like every report, it refers to nothing outside of itself.
 
 use std::fmt::Write as _;
 use std::fs;

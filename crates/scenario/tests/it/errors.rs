@@ -1,4 +1,4 @@
-//! What an operator sees of a wrong file: every mistake, its place and a way out.
+//! The messages about a wrong file: every mistake, its place and a way out.
 //!
 //! `UPDATE_GOLDEN=1` rewrites the expected outputs; read the difference as you would read code.
 

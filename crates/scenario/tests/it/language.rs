@@ -1,4 +1,4 @@
-//! The language of expectations, from outside: what holds, what does not, and that no text is too odd.
+//! The language of expectations: which hold, which fail, and that every text is answered.
 
 use std::path::Path;
 
@@ -364,7 +364,7 @@ fn waits_holdings_and_answers_are_counted_by_window() {
     }
 }
 
-/// What a model is told of a receiving host in virtual time, the real engine is told where there is no model.
+/// A receiving host's times go to the model in virtual time, and to the real engine live.
 #[test]
 fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {
     let text = "name: t\nrate: 8Mbps\nduration: 2s\n\

@@ -1,4 +1,4 @@
-//! What is written: a page that stands alone, pictures that open, numbers that agree.
+//! Reports: the page stands alone, the pictures open, and the numbers agree.
 
 use std::path::Path;
 

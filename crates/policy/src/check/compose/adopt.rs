@@ -17,7 +17,7 @@ use plimsoll_document::{Located, Mark, Name, shown};
 const PATH_ENDS: usize = 3;
 
 impl Composer<'_> {
-    /// The sub-policy's root brings its order into the place's node, which keeps its own envelope.
+    /// Puts the order of a file's root into the node of its place, which keeps its own envelope.
     pub(super) fn adopt_root(&mut self, root: &ClassEntry, scope: ScopeIx, place: NodeIx) {
         let top = self.graph.scopes[scope].outer.is_none();
         let refuse = |at: Option<Mark>, key: &str, help: &str| {
@@ -27,8 +27,7 @@ impl Composer<'_> {
             })
         };
         let min_help = "the root's share is not the file's to state: put `min` into its classes";
-        let max_help =
-            "whoever names this file states its `max`; to hold yourself back, write a limit and send via it";
+        let max_help = "the file that names this one states its `max`; to hold yourself back, write a limit and send via it";
         let match_help = "everything that comes here reaches the root: put the match into its classes";
         let mut refused = vec![
             refuse(root.min.map(|min| min.at), "min", min_help),
@@ -109,7 +108,7 @@ impl Composer<'_> {
         if depth > self.max_depth { ends_of(&path) } else { path }
     }
 
-    /// What is wrong with a match wherever it stands.
+    /// Reports mistakes in a match that do not depend on its place.
     fn judge_match(&mut self, class: &ClassEntry, node: NodeIx, scope: ScopeIx) {
         let Some(entry) = &class.matches else { return };
         let own = self.graph.scopes[scope].tenant;
@@ -134,7 +133,7 @@ impl Composer<'_> {
         }
     }
 
-    /// Notes a file that has no place, so that its mistakes are told all the same.
+    /// Gives a file without a place one, so that its mistakes are reported too.
     fn attach_aside(&mut self, path: &Name, beside: NodeIx) {
         let near = &self.graph.nodes[beside];
         let (name, at, scope, tenant) = (near.name.clone(), near.at, near.scope, near.tenant);
@@ -248,7 +247,7 @@ impl Composer<'_> {
         }
     }
 
-    /// What a class is, and for a leaf how it orders its flow queues.
+    /// The kind of a class: its order or, for a leaf, the order of its flow queues.
     fn kind_of(&mut self, class: &ClassEntry, node: NodeIx) -> DraftKind {
         let name = class.name.value.clone();
         if let (Some(order), Some(matches)) =

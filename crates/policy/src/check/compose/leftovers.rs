@@ -1,6 +1,6 @@
-//! What is left over once the tree stands: classes and tenants without a place, and names that mean two things.
+//! Leftovers once the tree stands: classes and tenants without a place, and names that mean two things.
 //!
-//! Why: a class that nobody lists would silently get no packets, and a tenant that no class carries no service.
+//! Why: a class that no class lists would silently get no packets, and a tenant that no class carries no service.
 //! From: Loom §3 (the graph is connected and without cycles).
 //! Not here: growing the tree (`compose`).
 //! Invariant: each orphan and each cycle is told once, at its first member.
@@ -14,7 +14,7 @@ use crate::read::syntax::ClassEntry;
 use plimsoll_document::Name;
 
 impl Composer<'_> {
-    /// Classes that no path from the root reaches: told, and judged all the same.
+    /// Gives classes that no path from the root reaches a place, so that they are judged too; reports them.
     pub(super) fn leftovers(&mut self, family: &mut Family<'_>) {
         let classes = family.classes;
         let again =
@@ -36,7 +36,7 @@ impl Composer<'_> {
         self.loose_ends(family, &parent);
     }
 
-    /// Of the classes that the root does not reach: those that nobody lists, and those that go round in a circle.
+    /// Reports the classes that the root does not reach: those that no class lists, and those that form a cycle.
     fn loose_ends(&mut self, family: &mut Family<'_>, parent: &[Option<usize>]) {
         if self.full {
             return;
@@ -76,7 +76,7 @@ impl Composer<'_> {
 
     fn orphan(&mut self, class: &ClassEntry) {
         let message = format!("class `{}` hangs nowhere", class.name.value);
-        let problem = Problem::error(Law::Orphan, class.name.at, message).label("nobody's child");
+        let problem = Problem::error(Law::Orphan, class.name.at, message).label("no parent");
         self.problems.push(problem.help("list it among the children of a class, or remove it"));
     }
 
@@ -154,7 +154,7 @@ impl Composer<'_> {
     fn tenant_without_class(&mut self, index: usize) {
         let draft = &self.graph.tenants[index];
         let message = format!("no class carries tenant `{}`", draft.name);
-        let problem = Problem::error(Law::Orphan, draft.at, message).label("nobody's child");
+        let problem = Problem::error(Law::Orphan, draft.at, message).label("no parent");
         let help = format!(
             "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
              `match: {{tenant: {0}}}`",
@@ -163,7 +163,7 @@ impl Composer<'_> {
         self.problems.push(problem.help(help));
     }
 
-    /// A tenant that classes only match has no node of its own, so nothing could keep its envelope; whether it has one.
+    /// Reports the envelope of a tenant that classes only match: it has no node that could keep it. Returns whether there was one.
     fn envelope_without_place(&mut self, index: usize) -> bool {
         let entry = &self.tenants[index];
         let class = &entry.class;

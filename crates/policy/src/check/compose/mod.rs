@@ -4,8 +4,8 @@
 //! From: Loom §3 and Figure 5: without limits the graph is a tree.
 //! Not here: what a class becomes (`adopt`), reading files (`sub_policy`), names and classes without a place (`names`,
 //! `leftovers`); rates, matches and costs, which are judged once the whole is there.
-//! Invariant: every node has one parent, the first that claims it on the way down from the root; what has no place is
-//! told, and then judged as if it lay below the root, so that all mistakes come in one go.
+//! Invariant: every node has one parent, the first that claims it on the way down from the root; a class without a
+//! place is reported, and then judged as if it lay below the root, so that all mistakes come in one go.
 
 mod adopt;
 mod leftovers;
@@ -33,7 +33,7 @@ use plimsoll_document::{FileId, Located, Mark, Name, Sources};
 pub(crate) const MAX_NODES: usize = 65_536;
 /// Slack or deadline of a class below an `lstf` or `edf` node that states none.
 pub(crate) const DEFAULT_TAG: Span = Span::millis(10);
-/// Levels of the tree that is built, whatever `engine.max_depth` allows (64 at most): a class that lies deeper is told,
+/// Levels of the tree that is built, whatever `engine.max_depth` allows (64 at most): a class that lies deeper is reported,
 /// and then judged as if it lay below its file's root. A path's length, and the time to walk it, have this bound.
 const DEEPEST: usize = 64;
 
@@ -43,14 +43,14 @@ pub(crate) struct Composer<'a> {
     pub problems: Problems,
     pub sources: &'a mut Sources,
     files: &'a mut dyn Files,
-    /// What a tenant's file, and the files that it names, come to, by the place that the first of them takes.
+    /// The size of each tenant's file with the files that it names, by the place that the first of them takes.
     read_for: BTreeMap<NodeIx, Read>,
-    /// Bytes of all of them.
+    /// Bytes of all tenants' files.
     read_in_all: usize,
     loaded: HashMap<String, FileId>,
-    /// What the files say that take more than one place, perhaps; nothing for one that is no YAML.
+    /// The files that are read, as one may take more than one place; `None` for one that is not YAML.
     read: HashMap<FileId, Option<Rc<PolicyFile>>>,
-    /// Of each name of a class or limit, in how many scopes it stands.
+    /// The number of scopes in which each name of a class or limit stands.
     stated: HashMap<String, usize>,
     /// Limits of the operator's file.
     own_limits: usize,
@@ -62,14 +62,14 @@ pub(crate) struct Composer<'a> {
     pending: VecDeque<(Sub, NodeIx)>,
     /// The operator's `tenants:`; the graph may have one more, `host`.
     pub tenants: Vec<TenantEntry>,
-    /// Their shares where the tree states none.
+    /// The tenants' shares where the tree states none.
     pub weights: Vec<u32>,
     full: bool,
     /// The operator's policy has no root, so that nothing has a place.
     rootless: bool,
 }
 
-/// What takes a leaf's place.
+/// A policy that takes a leaf's place.
 enum Sub {
     File(Name),
     Queues(Queues),
@@ -249,7 +249,7 @@ impl<'a> Composer<'a> {
         file
     }
 
-    /// Tells of it, and gives the file one, so that the rest of it can be judged.
+    /// Reports a missing root and makes one, so that the rest of the file can be judged.
     fn missing_root(&mut self, at: Mark) -> ClassEntry {
         let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
         self.problems.push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
@@ -284,8 +284,8 @@ impl<'a> Composer<'a> {
         self.grow_below(family, root, &|_| true);
     }
 
-    /// The same for a class that has no place of its own, as if it lay below the root: its mistakes are told with
-    /// those of all others. `tell` says of which classes a second claim is worth telling.
+    /// Makes the node of a class that has no place, and of those below it, as if it lay below the root, so that their mistakes
+    /// are reported too. `tell` says for which classes a second parent is reported.
     fn grow_loose(&mut self, family: &mut Family<'_>, class: usize, tell: &dyn Fn(usize) -> bool) {
         if self.full || family.nodes[class].is_some() {
             return;

@@ -1,9 +1,9 @@
-//! What names stand for, and what is wrong with those that stand for nothing.
+//! Names: what they stand for, and the problems of those that stand for nothing.
 //!
-//! Why: a mistaken name is the commonest mistake, and its message shall say what was meant.
+//! Why: a mistaken name is the commonest mistake, and its message should say what was meant.
 //! From: `docs/policy.md`, "Errors".
-//! Not here: where what a name stands for is put (`compose`).
-//! Invariant: a sub-policy is told of no name outside of it.
+//! Not here: building the tree (`compose`).
+//! Invariant: a sub-policy's messages name nothing outside of it.
 
 use std::collections::HashMap;
 
@@ -13,10 +13,10 @@ use crate::law::{Law, Problem};
 use crate::read::syntax::{Child, ClassEntry, PolicyFile};
 use plimsoll_document::{Located, Mark, Name, nearest};
 
-/// The tenant that the host's own traffic is of, once it has a port.
+/// The tenant of the host's own traffic, once the host has a port.
 const HOST: &str = "host";
 
-/// What operators see under these names is not a tenant's.
+/// Names under which operators see something else than a tenant.
 const RESERVED: [(&str, &str); 3] = [
     ("root", "the whole tree"),
     ("default", "the class of what no match takes"),
@@ -26,7 +26,7 @@ const RESERVED: [(&str, &str); 3] = [
 /// Mistakes beyond which no more names are guessed.
 const GUESSES: usize = 100;
 
-/// A tenant's name that stands for something else wherever names are shown.
+/// The problem of a tenant's name that stands for something else wherever names are shown.
 pub(super) fn reserved(name: &Located<String>) -> Option<Problem> {
     let (_, what) = RESERVED.iter().find(|(reserved, _)| *reserved == name.value)?;
     let message = format!("a tenant cannot be called `{}`, which is {what}", name.value);
@@ -35,7 +35,7 @@ pub(super) fn reserved(name: &Located<String>) -> Option<Problem> {
 }
 
 impl Composer<'_> {
-    /// What a match says of the host's own traffic may stand there before the host has a port.
+    /// Adds the tenant `host` where a match names it and the host has no port yet; warns of it.
     pub(super) fn host_tenant(&mut self, file: &PolicyFile) {
         let classes = file.classes.iter().flatten().flat_map(|class| &class.matches);
         let mut matches = classes.chain(file.limits.iter().map(|limit| &limit.matches));
@@ -75,7 +75,7 @@ impl Composer<'_> {
         self.unknown_name(name, scope, "class");
     }
 
-    /// A name that this file cannot use: unknown, or someone else's.
+    /// Reports a name that this file cannot use: it is unknown, or stands in another file.
     pub fn unknown_name(&mut self, name: &Name, scope: ScopeIx, what: &str) {
         if self.problems.is_full() {
             return self.problems.count_error();
@@ -97,7 +97,7 @@ impl Composer<'_> {
         let classes = known.stated.iter().map(String::as_str);
         let limits = known.limits.keys().map(String::as_str);
         let tenants = self.graph.tenants.iter().filter(|_| scope == 0).map(|tenant| tenant.name.as_str());
-        // Each guess looks at every name: nobody reads hundreds of them, and a tenant's file must not take for ever.
+        // Each guess looks at every name: after the first hundred a tenant's file would take too long.
         let near = match what {
             _ if self.problems.len() >= GUESSES => None,
             "limit" => nearest(&name.value, limits),

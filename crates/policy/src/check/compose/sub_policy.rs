@@ -108,7 +108,7 @@ impl Composer<'_> {
         }
     }
 
-    /// Whether a tenant's files may hold so much more, and all tenants' together; what they may not have is told.
+    /// Whether a tenant's files, and those of all tenants together, may hold `bytes` more; reports it if not.
     fn affords(&mut self, path: &Name, first: NodeIx, bytes: usize) -> bool {
         let read = self.read_for.entry(first).or_default();
         read.bytes = read.bytes.saturating_add(bytes);
