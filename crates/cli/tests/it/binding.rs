@@ -1,4 +1,4 @@
-//! A tenant that says by ARP and neighbour discovery that it has its neighbour's addresses, on real interfaces.
+//! A tenant that claims its neighbour's addresses by ARP and neighbour discovery, on real interfaces.
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 
@@ -34,7 +34,7 @@ impl World {
         Some(Self { daemon: None, stage })
     }
 
-    /// Two tenants that state their addresses, and one of which `evil` says what it states.
+    /// Two tenants that state their addresses, and a third, evil, with the keys in `evil`.
     fn policy(&self, evil: &str) -> String {
         let tenant = |name: &str, states: &str| {
             let netns = self.stage.netns(name);
@@ -73,7 +73,7 @@ impl World {
         stats.tenants["evil"].drops.get(reason).copied().unwrap_or(0)
     }
 
-    /// So many echoes asked for, a hundred a second; how many were answered.
+    /// Sends `count` pings, a hundred a second; returns the number of answers.
     fn answered(&self, from: &str, to: &str, count: u32) -> u32 {
         let mut ping = self.stage.command(from, "ping");
         let done = ping.args(["-i", "0.01", "-W", "2", "-c", &count.to_string(), to]).output().expect("ping");
@@ -90,12 +90,12 @@ impl World {
         Mac(std::array::from_fn(|_| bytes.next().expect("six")))
     }
 
-    /// Where the shop takes its neighbour to be.
+    /// The hardware address that the shop has for its neighbour.
     fn shop_believes(&self, neighbour: &str) -> String {
         shown(&["-n", &self.stage.netns("shop"), "neighbour", "show", neighbour, "dev", "eth0"])
     }
 
-    /// From now on evil says that it has its neighbour's addresses.
+    /// Makes evil claim its neighbour's addresses from now on.
     fn attack(&self) -> Attack {
         let [shop, evil] = ["shop", "evil"].map(|name| self.mac(name));
         let lies = lies(shop, evil);
@@ -120,7 +120,7 @@ impl World {
     }
 }
 
-/// Each way of saying it.
+/// The ways of claiming an address.
 fn lies(shop: Mac, evil: Mac) -> Vec<Vec<u8>> {
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
     let all = Mac([0xff; 6]);
@@ -142,7 +142,7 @@ fn lies(shop: Mac, evil: Mac) -> Vec<Vec<u8>> {
     lies
 }
 
-/// It ends with this.
+/// A process that ends when this is dropped.
 struct Attack {
     stop: Arc<AtomicBool>,
     said: Arc<AtomicU64>,
@@ -156,14 +156,14 @@ impl Drop for Attack {
     }
 }
 
-/// What `ip` prints.
+/// The output of `ip`.
 fn shown(args: &[&str]) -> String {
     let done = Command::new("ip").args(args).output().expect("ip runs");
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// The attack of the neighbour that states its addresses, and of one that states nothing; then, to see that it is one,
-/// of one that is held to nothing.
+/// The attack by a neighbour that states its addresses, and by one that states none. Then the attack by one with
+/// `binding: off`, which succeeds and so shows that it is one.
 #[test]
 fn a_neighbours_traffic_is_not_diverted_by_who_claims_its_addresses() {
     let Some(mut world) = World::new("arp") else { return };

@@ -1,4 +1,4 @@
-//! What the commands print, and their exit codes.
+//! The commands' output and exit codes.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -251,7 +251,7 @@ fn a_folder_that_takes_no_report_is_found_before_the_run() {
         let said = format!("into the folder `{none}/report`: ");
         assert!(err(&done).contains(&said) && err(&done).contains("--out"), "{command}: {}", err(&done));
     }
-    // What goes wrong only afterwards, here a folder in a file's place, costs the report and not the table.
+    // A failure afterwards, here a folder in a file's place, costs the report and not the table.
     let report = folder.0.join("report");
     fs::create_dir_all(report.join("results.json")).expect("a folder");
     let done = plimsoll(&["sim", &file, "--out", &report.display().to_string()]);
@@ -326,7 +326,7 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
     let text = String::from_utf8_lossy(&bytes);
     assert!(text.contains("class shop; waited") && text.contains("longest by max(shop)"), "no decisions");
 
-    // Where Wireshark's own reader is: it finds nothing wrong, and the comments.
+    // Where Wireshark's own reader is installed: it finds no error, and it finds the comments.
     let tshark = |filter| {
         Command::new("tshark")
             .args(["-r", &at("t.pcapng"), "-Y", filter, "-T", "fields", "-e", "frame.comment"])
@@ -361,7 +361,7 @@ fn a_trace_can_be_read_and_replayed_through_another_policy() {
     assert_eq!(found["not_sent"], serde_json::json!({}));
     assert_eq!(found["no_tenant"], 0, "all come from one of the two");
 
-    // Without all owners the rest is no tenant's, and that is said.
+    // Without all owners the rest is no tenant's, and the output says so.
     let count = |from: &[&str]| {
         let told = plimsoll(&[&["sim", &policy, "--replay", &capture, "--json"][..], from].concat());
         let told: serde_json::Value = serde_json::from_str(&out(&told)).expect("JSON");

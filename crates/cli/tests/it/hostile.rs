@@ -20,16 +20,16 @@ use plimsoll_vnic::Vnic;
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{Incoming, connect_to, read_message, read_welcome, send_message, wait_readable};
 
-/// How long the close of a connection takes that an attacker sends along.
+/// How long the close of a connection takes that an attacker passes to the daemon.
 const LINGER: Duration = Duration::from_secs(12);
-/// Longer than anything may be kept waiting on a busy machine, and much shorter than that.
+/// The longest wait that a busy machine may cause, much shorter than `LINGER`.
 const SOON: Duration = Duration::from_secs(4);
 
 /// A daemon with three tenants on shared memory.
 struct World {
     daemon: Daemon,
     stage: Stage,
-    /// Other ends of connections that linger.
+    /// The other ends of connections that linger.
     far: Vec<TcpStream>,
 }
 
@@ -58,7 +58,7 @@ impl World {
         connect_to(&self.stage.file("evil.sock")).expect("a listener")
     }
 
-    /// Sends bytes with a connection that lingers, which nobody else has from then on.
+    /// Sends bytes with a connection that lingers, of which the receiver then has the only copy.
     fn send_along(&mut self, end: &impl AsFd, bytes: &[u8]) {
         let (near, far) = lingering_for(LINGER);
         self.far.push(far);
@@ -67,11 +67,11 @@ impl World {
         let end = end.as_fd().as_raw_fd();
         sendmsg::<UnixAddr>(end, &[IoSlice::new(bytes)], &rights, MsgFlags::MSG_NOSIGNAL, None)
             .expect("room");
-        // Should the daemon have closed it already, it is this one that lingers.
+        // If the daemon has closed it already, this close lingers.
         thread::spawn(move || drop(near));
     }
 
-    /// A client that has the attacker's vNIC, as soon as it is free.
+    /// A client that gets the attacker's vNIC as soon as it is free.
     fn holder(&self) -> OwnedFd {
         let mut held = None;
         self.stage.eventually("the attacker has its vNIC", || {
@@ -85,7 +85,7 @@ impl World {
         held.expect("welcome")
     }
 
-    /// Asks the daemon to stop, which takes it next to no time.
+    /// Stops the daemon, which must take next to no time.
     fn stop(mut self) {
         let ended = self.daemon.end(Signal::SIGTERM);
         let (code, took) = ended.unwrap_or_else(|| panic!("it did not stop: {}", self.stage.read("log")));
@@ -113,7 +113,7 @@ impl Echo {
             vnic.expect("a vNIC")
         };
         let (mut shop, mut batch) = (connect("shop"), connect("batch"));
-        // Each is known where it is before it is sent to.
+        // Each client's address is known before a frame is sent to it.
         assert!(pass(&mut shop, &mut batch, 0).is_some() && pass(&mut batch, &mut shop, 0).is_some());
         let over = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
@@ -125,7 +125,7 @@ impl Echo {
                         break;
                     }
                     let begun = Instant::now();
-                    // One that does not come counts with the time that it was waited for.
+                    // An echo that does not come counts with the time for which the test waited.
                     let _ = pass(&mut shop, &mut batch, number)
                         .and_then(|()| pass(&mut batch, &mut shop, number));
                     times.push(begun.elapsed());
@@ -137,7 +137,7 @@ impl Echo {
         Self { over, thread }
     }
 
-    /// How many echoes there were, what 99 in 100 took at most, and the longest.
+    /// The number of echoes, their 99th percentile, and the longest.
     fn end(self) -> (usize, Duration, Duration) {
         self.over.store(true, Ordering::Relaxed);
         let mut times = self.thread.join().expect("no panic");
@@ -169,7 +169,7 @@ fn pass(from: &mut Vnic, to: &mut Vnic, number: u32) -> Option<()> {
     None
 }
 
-/// What the honest ones see while this goes on, and for a while after.
+/// The echoes of the honest tenants while `attack` runs, and for a while after.
 fn beside(world: &mut World, attack: impl FnOnce(&mut World)) -> Duration {
     let echo = Echo::start(world);
     thread::sleep(Duration::from_millis(500));
@@ -193,7 +193,7 @@ fn a_client_that_is_turned_away_with_a_connection_that_lingers_holds_up_nobody()
             world.send_along(&end, bytes);
             held.push(end);
         }
-        // So many after them that theirs are closed; what they sent has come by then.
+        // Enough connections after them that theirs are closed; their bytes have arrived by then.
         for _ in 0..8 {
             thread::sleep(Duration::from_millis(50));
             held.extend(connect_to(&world.stage.file("evil.sock")));
@@ -236,7 +236,8 @@ fn nor_one_of_the_apis() {
     world.stop();
 }
 
-/// How many are heard in a turn is stated where turns can be counted (`daemon`); this shows what others notice.
+/// The number of connections that one turn reads is tested where turns can be counted (`daemon`); this shows the effect on
+/// other tenants.
 #[test]
 fn a_flood_of_open_requests_holds_up_nobody() {
     let Some(mut world) = World::new("hfl") else { return };

@@ -1,5 +1,5 @@
-//! Files that were written to take all memory and all time: each is answered in words, within bounds that follow from the
-//! size of the largest file, and a daemon that is given one goes on.
+//! Files that are made to take all memory and all time: each is answered in words, within bounds that follow from the size
+//! of the largest file, and a daemon that reads one goes on.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,16 +12,16 @@ use nix::unistd::Pid;
 use plimsoll_daemon::Client;
 use plimsoll_daemon::reader::{self, Ended, FileReader, Limits};
 
-/// What every file here has at most, and most of them have.
+/// The size of most files here, and the largest size.
 const MEGABYTES_16: usize = 16_000_000;
 /// KiB of memory that reading any of them may take.
 const MEMORY: usize = 512 << 10;
 /// Seconds of a core: an optimised build needs two for the worst, what tests run needs some eight times as much.
 const SECONDS: usize = 40;
-/// Bytes that are said about any of them.
+/// Most bytes of output about any of them.
 const WORDS: usize = 200_000;
 
-/// Runs the command with no more memory and time than that.
+/// Runs the command with these bounds on memory and time.
 fn bounded(args: &[&str]) -> Output {
     let script = format!("ulimit -v {MEMORY}; ulimit -t {SECONDS}; exec \"$@\"");
     let mut command = Command::new("/bin/sh");
@@ -29,7 +29,7 @@ fn bounded(args: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-/// Checks a file, and that it was answered in words: not by a signal, not by giving up, and in few of them.
+/// Checks a file, and that it was answered in words: by no signal, without giving up, and in a short text.
 fn answered(name: &str, file: &str) -> String {
     let done = bounded(&["check", file]);
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -62,7 +62,7 @@ fn laughs() -> String {
     format!("l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n{}", lines(list, 12))
 }
 
-/// What is no policy, whatever it is taken for.
+/// Texts that are no policy, of any kind.
 fn anything() -> Vec<(&'static str, Vec<u8>)> {
     let big = "x".repeat(MEGABYTES_16 / 2);
     vec![
@@ -249,7 +249,7 @@ fn many_files_of_one_tenant_are_counted_together() {
     assert!(said.contains("hold more than 16MB together"), "{said}");
 }
 
-/// Each may have what the largest file has, and all together the double of that: whoever reads them keeps them all.
+/// Each tenant's files may have the bytes of the largest file, and all together twice that: the reader keeps them all.
 #[test]
 fn files_of_many_tenants_are_counted_together() {
     let folder = Folder::new("tenants");
@@ -272,7 +272,7 @@ fn files_of_many_tenants_are_counted_together() {
     assert_eq!(answered("two large files", &file), "");
 }
 
-/// A file that is refused is not read as often as it is named.
+/// A refused file that is named many times is not read each time.
 #[test]
 fn large_files_that_are_named_often_are_read_a_few_times() {
     let folder = Folder::new("often");
@@ -337,7 +337,7 @@ impl Daemon {
         Client::new(&self.folder.0.join("api.sock"))
     }
 
-    /// Puts this into the tenant's file, and has the daemon read it.
+    /// Writes the tenant's file, and makes the daemon read it.
     fn reload(&self, text: &str) -> Output {
         self.folder.write("t.yaml", text);
         let socket = self.folder.0.join("api.sock").display().to_string();
@@ -387,7 +387,7 @@ fn a_reload_refuses_nested_classes_in_words_and_the_daemon_goes_on() {
     assert_eq!(through.status.code(), Some(0), "{}", String::from_utf8_lossy(&through.stderr));
 }
 
-/// What `plimsoll` itself answers about this text, with so much memory and so many seconds of a core.
+/// The answer of `plimsoll read-file` about this text, with these bounds on memory and CPU seconds.
 fn read(text: &str, memory: u64, cpu: u64) -> Result<Vec<u8>, Ended> {
     let folder = Folder::new(&format!("read-{memory}-{cpu}-{}", text.len()));
     let file = fs::File::open(folder.write("t.yaml", text)).expect("written");

@@ -1,5 +1,5 @@
 //! Three daemons in three network namespaces joined by a bridge: tenants reach each other over the overlay, and receivers
-//! hold senders back.
+//! limit senders.
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 //! Figures are relations with wide margins: the machine may have two cores for all of it.
@@ -24,7 +24,7 @@ fn tcp_passes_over_each_kind_and_family() {
         fleet.start();
         fleet.transfer((0, 1), (2, 2), 3_000_000);
         fleet.transfer((2, 1), (1, 2), 1_000_000);
-        // What the underlay takes of 1,500 bytes; more is answered with how much fits.
+        // The packet that fits into the underlay's 1,500 bytes; a larger one is answered with the size that fits.
         let most = if v6 { 1_430 } else { 1_450 };
         fleet
             .eventually(&format!("{kind}: {most} bytes pass"), || fleet.ping((0, 1), inner(1, 1), most - 28));
@@ -44,7 +44,7 @@ fn tcp_passes_over_each_kind_and_family() {
     }
 }
 
-/// 160 Mb/s go to a tenant that may have 40, whose host says so; without feedback they are its own to drop.
+/// A tenant that may receive 40 Mb/s is sent 160: with feedback its host limits the senders, without it drops the rest.
 #[test]
 fn a_flood_is_stopped_at_its_sender_and_a_bystander_keeps_its_traffic() {
     for (kind, channel) in [("geneve", false), ("vxlan", false), ("geneve", true)] {
@@ -57,7 +57,7 @@ fn a_flood_is_stopped_at_its_sender_and_a_bystander_keeps_its_traffic() {
         let flood = fleet.flood((0, 1), (2, 1), 7_002, 20_000);
         thread::sleep(Duration::from_secs(1));
         let before = fleet.stats(2);
-        // A machine that stalls once may spoil one look.
+        // A machine that stalls may spoil one measurement.
         let holds = (0..TRIES).any(|_| {
             let (came, beside) = (flood.rate(Duration::from_secs(2)), bystander.rate(Duration::from_secs(1)));
             eprintln!("{kind}, channel {channel}: {came:.0} a second, bystander {beside:.0} of {alone:.0}");
@@ -85,7 +85,7 @@ fn a_flood_is_stopped_at_its_sender_and_a_bystander_keeps_its_traffic() {
     }
 }
 
-/// What a tenant sends goes to tenants, whatever it looks like; what a stranger sends on the underlay has no seal.
+/// A tenant's frame goes to tenants, whatever it contains; a stranger's frame on the underlay has no seal.
 #[test]
 fn a_tenants_forged_feedback_changes_nothing() {
     let Some(mut fleet) = Fleet::new("fg", &Plan { rest: FEEDBACK, ..PLAIN }) else { return };
@@ -112,7 +112,7 @@ fn a_tenants_forged_feedback_changes_nothing() {
         (0, 0),
         "tenants' frames stay inside"
     );
-    // From host b's own namespace, as if somebody had got onto the underlay.
+    // From host b's own namespace, as if an attacker had access to the underlay.
     let sent = fleet.inside("b", move || {
         let socket = UdpSocket::bind("192.0.2.2:0").expect("bound");
         (0..50).for_each(|_| _ = socket.send_to(&forged, "192.0.2.1:6081"));
@@ -129,7 +129,7 @@ fn a_tenants_forged_feedback_changes_nothing() {
     traffic.end();
 }
 
-/// Somebody between the hosts sends each packet of host a's to host c twenty times again, and some with a bit changed.
+/// An attacker between the hosts sends each packet from host a to host c twenty times again, and some with a bit changed.
 #[test]
 fn what_is_sent_again_between_sealed_hosts_takes_nothing_from_their_tenants() {
     let Some(mut fleet) = Fleet::new("se", &Plan { rest: SEALED, ..PLAIN }) else { return };
@@ -148,7 +148,7 @@ fn what_is_sent_again_between_sealed_hosts_takes_nothing_from_their_tenants() {
     let (sent, came) = traffic.drain();
     eprintln!("{came} of {sent} came, {again} dropped as repeated, {forged} as of no session");
     assert!(came <= sent && came * 50 >= sent * 49, "{came} of {sent}: {:?}", fleet.losses());
-    // Who starts again begins another session, and its tenants' traffic goes on.
+    // A daemon that starts again begins another session, and its tenants' traffic goes on.
     fleet.kill(2);
     fleet.launch(2);
     let netns = fleet.netns("c2");
@@ -163,7 +163,7 @@ fn what_is_sent_again_between_sealed_hosts_takes_nothing_from_their_tenants() {
     traffic.end();
 }
 
-/// Sends what goes from host a to host c on the bridge again for so long; how many packets that were.
+/// Repeats the packets from host a to host c on the bridge for `span`; returns their number.
 fn again(fleet: &Fleet, span: Duration) -> u64 {
     let open = |device: &str| {
         let config = PacketConfig::new(NetnsRef::Name(fleet.netns("fab")), device);
@@ -181,7 +181,7 @@ fn again(fleet: &Fleet, span: Duration) -> u64 {
             continue;
         }
         for n in 0..21 {
-            // The last with another check.
+            // The last one has a wrong check.
             buffer[50] ^= u8::from(n == 20);
             let _ = to.send(&buffer[..came.len], None);
             sent += 1;
@@ -219,7 +219,7 @@ fn a_killed_receiver_leaves_its_senders_at_the_fallback_and_they_say_so() {
         .expect("ran");
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("silent") && shown.contains("fallback"), "{shown}");
-    // And all is well again when it is back.
+    // Its tenants are reached again when it is back.
     let metrics = fleet.client(0).text("GET", "/metrics").expect("a page");
     assert!(metrics.contains("plimsoll_host_silent{host=\"c\"} 1"), "{metrics}");
     fleet.launch(2);

@@ -1,4 +1,4 @@
-//! TAPs that outlive their daemon, as a service manager keeps their files: what a kill and a restart cost tenants.
+//! TAPs that outlive their daemon, as a service manager keeps their files: the cost of a kill and a restart for tenants.
 //!
 //! Needs root (network namespaces). Everything made here is removed, whatever happens.
 
@@ -84,7 +84,7 @@ impl Host {
         }
     }
 
-    /// What `ip` says of a tenant's namespace.
+    /// The output of `ip` in a tenant's namespace.
     fn told(&self, tenant: &str, what: &[&str]) -> String {
         let done = self.stage.command(tenant, "ip").args(what).output().expect("ip is installed");
         String::from_utf8_lossy(&done.stdout).into_owned()
@@ -96,7 +96,7 @@ impl Host {
         told.split(':').next()?.parse().ok()
     }
 
-    /// What the manager keeps a tenant's device as.
+    /// The name under which the manager keeps a tenant's device.
     fn made(&self, tenant: &str) -> String {
         let netns = File::open(format!("/run/netns/{}", self.stage.netns(tenant))).expect("it is there");
         let number = netns.metadata().expect("its number").ino();
@@ -190,7 +190,7 @@ fn only_the_very_device_is_taken_up() {
     let before = host.device("t2");
     assert!(before.is_some());
     host.end(Signal::SIGKILL);
-    // A tenant has renamed its device, another has changed its MTU, and the manager has other things under promising names.
+    // A tenant has renamed its device, another has changed its MTU, and the manager keeps other files under similar names.
     for what in [["down"].as_slice(), &["name", "eth7"], &["up"]] {
         let name = if what == ["up"] { "eth7" } else { "eth0" };
         ip(&[["-n", &host.stage.netns("t1"), "link", "set", name].as_slice(), what].concat());
@@ -203,7 +203,7 @@ fn only_the_very_device_is_taken_up() {
     assert!(host.told("t2", &["link", "show", "eth0"]).contains("mtu 1500"), "but for what the policy says");
     assert!(host.device("t1").is_some(), "the other was made anew");
     assert_eq!(host.stage.read("log").matches("is as the run before left it").count(), 1);
-    host.keeps("what nobody can use is let go", 2);
+    host.keeps("what no tenant can use is let go", 2);
     let left = || host.told("t1", &["-o", "link", "show"]);
     host.eventually("with the device", || !left().contains("eth7"));
 }
@@ -214,7 +214,7 @@ fn a_tenant_that_cannot_be_opened_costs_no_other_its_device() {
     let before = host.device("t2");
     assert!(before.is_some());
     host.end(Signal::SIGKILL);
-    // One's container is gone; and in its place is something that only looks like its device.
+    // One tenant's container is gone; in its place is a device that only looks like the tenant's.
     let netns = host.stage.netns("t1");
     ip(&["netns", "del", &netns]);
     host.start(&["t1", "t2"]);
@@ -237,7 +237,7 @@ fn a_tenant_that_cannot_be_opened_costs_no_other_its_device() {
     drop(queues);
     host.start(&["t1", "t2"]);
     assert_eq!(host.device("t2"), before);
-    // What has other headers or queues is let go as soon as the manager hears of it, and makes room.
+    // A device with other headers or queues is let go as soon as the manager hears of it, and makes room.
     let Host { manager, stage, .. } = &mut host;
     let there = || {
         let kept = manager.kept();
@@ -291,7 +291,7 @@ fn heard(to: &mut TcpStream, what: &str) {
     assert_eq!(String::from_utf8_lossy(&read), what);
 }
 
-/// What a device had no room for, in `ip`'s words.
+/// Frames for which a device had no room, as `ip` counts them.
 fn dropped(told: &str) -> u64 {
     let rows: serde_json::Value = serde_json::from_str(told).expect("JSON");
     rows[0]["stats64"]["tx"]["dropped"].as_u64().expect("a counter")

@@ -20,10 +20,10 @@ const BATCH: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
 /// Namespaces of this test's own, and a daemon between them.
 struct World {
-    /// It ends before what it stands on goes.
+    /// The daemon, which ends before its namespaces are removed.
     daemon: Option<Daemon>,
     stage: Stage,
-    /// What `plimsoll run` is told beside its file.
+    /// Arguments of `plimsoll run` besides its file.
     options: Vec<String>,
 }
 
@@ -70,7 +70,7 @@ impl World {
         fs::write(self.policy_file(), policy).expect("written");
     }
 
-    /// Starts the daemon and gives everybody an address.
+    /// Starts the daemon and gives each interface an address.
     fn start(&mut self, policy: &str) {
         self.start_with(policy, &[("shop", "eth0", SHOP), ("batch", "eth0", BATCH), ("far", "up0", FAR)]);
     }
@@ -98,19 +98,19 @@ impl World {
         self.stage.ping(from, to, 56)
     }
 
-    /// Asks the daemon to stop; its exit code and how long that took.
+    /// Asks the daemon to stop; returns its exit code and the time that it took.
     fn stop(&mut self) -> (Option<i32>, Duration) {
         let mut daemon = self.daemon.take().expect("running");
         daemon.end(Signal::SIGTERM).unwrap_or_else(|| panic!("it did not stop; it said\n{}", self.log()))
     }
 }
 
-/// Receives so many datagrams in the world, or what comes before none has for long, and what there is beyond them; the numbers
-/// that they begin with.
+/// Receives `count` datagrams in the world, or those that come before a long pause, and any beyond them; returns the numbers
+/// with which they begin.
 fn receive_numbers(world: &World, port: u16, count: usize) -> thread::JoinHandle<Vec<u32>> {
     let socket = world.inside("far", move || UdpSocket::bind(SocketAddrV4::new(FAR, port)).expect("bound"));
     let socket = socket.join().expect("bound");
-    // On a busy machine the receiver may wait long for a core; nothing shall be lost here.
+    // On a busy machine the receiver may wait long for a core; no datagram may be lost here.
     nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(8 << 20))
         .expect("root may");
     thread::spawn(move || {
@@ -164,13 +164,13 @@ fn a_reload_during_traffic_loses_nothing_and_a_wrong_file_changes_nothing() {
     let Some(mut world) = World::new("rel") else { return };
     let policy = world.policy(
         "100Mbps",
-        // So may the engine's thread: all 2,000 packets have room.
+        // The engine's thread may wait as well: all 2,000 packets have room.
         "engine: {queues: 256, ring: 4096}\npolicy: {root: {wfq: {shop: 1, batch: 1}}}\n",
     );
     world.start(&policy);
     world.eventually("ping", || world.ping("shop", FAR));
     let count = 2_000_u32;
-    // What the engine's thread does not read for 400 ms has room as well, which no reload takes.
+    // Packets that the engine's thread does not read for 400 ms have room as well; a reload never takes that long.
     ip(&["-n", &world.netns("shop"), "link", "set", "eth0", "txqueuelen", "1000"]);
     let receiver = receive_numbers(&world, 7_001, count as usize);
     let sender = world.inside("shop", move || {
@@ -214,7 +214,7 @@ fn a_tenant_that_poses_as_the_gateway_loses_its_address_to_the_gateway() {
     };
     let event = |reason: &str| world.stats().tenants["batch"].events.contains_key(reason);
     let dropped = || world.stats().tenants["batch"].drops.get("foreign_source").copied().unwrap_or(0);
-    // Before anybody behind the uplink has used it, and heard by the daemon as its neighbour's answer shows.
+    // Before any host behind the uplink has used it; the daemon has heard it, as its neighbour's answer shows.
     takes("batch", "eth0");
     world.eventually("the poser is answered", || world.ping("batch", SHOP));
     ip(&["-n", &world.netns("shop"), "neighbour", "flush", "dev", "eth0"]);
@@ -222,7 +222,7 @@ fn a_tenant_that_poses_as_the_gateway_loses_its_address_to_the_gateway() {
     world.eventually("ping to the gateway", || world.ping("far", SHOP) && world.ping("shop", FAR));
     world.eventually("the address is taken", || event("address_taken"));
     let before = dropped();
-    assert!(!world.ping("batch", SHOP), "nobody hears the poser any more");
+    assert!(!world.ping("batch", SHOP), "no host hears the poser any more");
     assert!(dropped() > before, "{:?}", world.stats().tenants["batch"]);
     world.eventually("nor do the gateway's neighbours notice", || world.ping("shop", FAR));
 }
@@ -243,8 +243,8 @@ fn a_port_that_disappears_comes_back_and_others_go_on() {
     world.eventually("ping through the new port", || world.ping("batch", FAR));
 }
 
-/// An engine that had no core meanwhile keeps the time that it said, and says what it gave up for that: on a machine that
-/// stalls once there is another try.
+/// An engine that had no core meanwhile still ends in the announced time, and reports the packets that it gave up for that.
+/// On a machine that stalls the test tries again.
 #[test]
 fn a_stop_sends_what_waits_within_the_time_that_it_said() {
     for _ in 0..TRIES {
@@ -257,7 +257,7 @@ fn a_stop_sends_what_waits_within_the_time_that_it_said() {
     panic!("what waits is not sent at a stop");
 }
 
-/// Stops a daemon with 200 datagrams in it; how many it says it gave up. `None` without root.
+/// Stops a daemon that holds 200 datagrams; returns the number that it reports as given up. `None` without root.
 fn given_up_at_a_stop() -> Option<usize> {
     let mut world = World::new("stop")?;
     let policy = world.policy("20Mbps", "engine: {queues: 256, ring: 1024}\n");
@@ -436,7 +436,7 @@ fn a_capture_on_a_full_disk_is_said_once_and_traffic_goes_on() {
     world.eventually("traffic goes on", || world.ping("shop", FAR));
 }
 
-/// Runs a recording again; what it says on standard output, and its exit code.
+/// Replays a recording; returns its standard output and its exit code.
 fn replayed(trace: &std::path::Path) -> (serde_json::Value, Option<i32>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let done = command.args(["sim", "--json", "--replay"]).arg(trace).output().expect("started");
@@ -503,7 +503,7 @@ fn a_recording_that_the_disk_does_not_take_is_said_once_and_traffic_goes_on() {
     assert!(found["decisions"].as_u64().is_some_and(|count| count > 1_000), "{found}");
 }
 
-/// What `plimsoll slo` says of the last `seconds`, and its exit code.
+/// The output of `plimsoll slo` for the last `seconds`, and its exit code.
 fn promises(world: &World, seconds: u32) -> (SloReport, Option<i32>) {
     let asked = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
         .args(["slo", "--json", "--socket"])
@@ -515,7 +515,7 @@ fn promises(world: &World, seconds: u32) -> (SloReport, Option<i32>) {
     (report.unwrap_or_else(|error| panic!("{error}: {asked:?}")), asked.status.code())
 }
 
-/// Datagrams to the world for so long, one each `gap`.
+/// Sends datagrams to the world for `span`, one each `gap`.
 fn datagrams(
     world: &World,
     from: &str,
@@ -529,15 +529,15 @@ fn datagrams(
         let mut due = Duration::ZERO;
         while due < span {
             thread::sleep(due.saturating_sub(start.elapsed()));
-            // A queue that is full is what this is about; and the world answers that nobody listens.
+            // The queue is meant to be full; and the world answers that no socket listens.
             let _ = socket.send_to(&vec![0; size], SocketAddrV4::new(FAR, 9));
             due += gap;
         }
     })
 }
 
-/// PicNIC's promise, live: who is beyond its envelope loses its own packets and is named; its neighbour's promise holds.
-/// Then the uplink fails, and that is named.
+/// PicNIC's promise, live: a tenant beyond its envelope loses its own packets and is named as the cause, and its neighbour's
+/// promise holds. Then the uplink fails, and is named as the cause.
 #[test]
 fn who_breaks_its_envelope_is_blamed_and_its_neighbours_promise_holds() {
     let Some(mut world) = World::new("slo") else { return };

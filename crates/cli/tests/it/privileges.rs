@@ -1,4 +1,4 @@
-//! What the daemon's two processes own, and that what is lost by it is nothing: ports still come and go.
+//! The privileges of the daemon's two processes, and that ports still come and go without the others.
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 
@@ -61,7 +61,7 @@ impl World {
         self.daemon.as_ref().expect("it runs").id()
     }
 
-    /// The broker's, which is its only child.
+    /// The broker's process, which is the engine's only child.
     fn broker(&self) -> u32 {
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.engine()));
         children.expect("it runs").trim().parse().expect("one child")
@@ -72,7 +72,7 @@ impl World {
         self.stage.client().text("POST", "/v1/reload").map_err(|error| error.to_string())
     }
 
-    /// Tenant a is answered by b, which on a busy machine one ping in its second may not be.
+    /// Tenant b answers a's pings; on a busy machine one of them may take more than its second.
     fn pings(&self, what: &str) {
         self.stage.eventually(what, || self.stage.ping("a", Ipv4Addr::new(10, 7, 0, 2), 100));
     }
@@ -103,7 +103,7 @@ fn scheduling(thread: &Path) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(41 - 3)?.parse().ok()
 }
 
-/// Whether root may put threads before other processes here.
+/// Whether root may use real-time scheduling here.
 fn goes_first() -> bool {
     let [_, _, effective, ..] = sets(&status(Path::new("/proc/self")));
     effective & 1 << 23 != 0
@@ -132,7 +132,7 @@ fn the_engine_owns_nothing_and_the_broker_what_it_needs() {
     for task in tasks {
         let thread = status(&task.path());
         if thread("Name") == "engine" {
-            // SYS_NICE, or a limit that was raised: it goes before other processes all the same.
+            // SYS_NICE, or a raised limit: either way the thread has real-time priority.
             world.stage.eventually("it goes first", || scheduling(&task.path()) == Some(1) || !goes_first());
         }
         assert_eq!(sets(&thread), [0; 5], "{}", thread("Name"));
@@ -214,7 +214,7 @@ fn a_tenants_file_is_read_by_a_child_of_the_brokers() {
     reload(&world).expect("the file is root's only");
     assert!(classes(&world).contains("a/third"), "{}", classes(&world));
 
-    // More lists in each other than any file may hold; and what is wrong at a place is told with the place.
+    // Lists nested deeper than a file may have them; and a mistake is reported with its place.
     for (text, says) in [
         ("[".repeat(200_000), "a.yaml"),
         ("policy: {root: {wfq: [first]}, first: {max: 90Gbps, min: 91Gbps}}\n".to_owned(), "first"),
@@ -302,7 +302,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     world.address("b", 2);
     let broker = world.broker();
     let signal = |id: u32, signal| kill(Pid::from_raw(id.cast_signed()), signal).expect("it runs");
-    // As a service manager tells all of its processes, or a terminal.
+    // A service manager or a terminal signals all processes of a service.
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|told| signal(broker, told));
     world.reload(&["a"]).expect("it goes on");
     world.reload(&["a", "b"]).expect("it goes on");
@@ -311,7 +311,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     world.stage.eventually("its end is told", || world.health().contains("\"broker_ended\":true"));
     assert!(world.health().contains("\"degraded\""), "{}", world.health());
     world.pings("traffic goes on");
-    let refused = world.reload(&["a"]).expect_err("nobody reads the file");
+    let refused = world.reload(&["a"]).expect_err("no process reads the file");
     assert!(refused.contains("the broker") && refused.contains("restart the daemon"), "{refused}");
     assert!(world.stage.read("log").contains("the broker has ended"), "{}", world.stage.read("log"));
     let ended = world.daemon.take().expect("it runs").end(Signal::SIGTERM).expect("in time");
@@ -350,7 +350,8 @@ fn a_user_that_is_not_there_ends_the_start_with_a_way_out() {
     assert!(!world.stage.file("api.sock").exists(), "nothing is left of it");
 }
 
-/// Runs the daemon by `before`, in a folder and with a copy of the program that everybody may read; a health answer.
+/// Runs the daemon by the command `before`, in a folder and with a copy of the program that every user may read; returns a
+/// health answer.
 fn started_by(stage: &Stage, before: &[&str], port: &str) -> (Daemon, String) {
     let open = fs::Permissions::from_mode(0o777);
     fs::set_permissions(stage.file(""), open.clone()).expect("open");

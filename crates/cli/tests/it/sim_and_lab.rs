@@ -28,7 +28,7 @@ workloads:
 measure: {from: 2s}
 ";
 
-/// How far apart the two may be.
+/// The largest difference between the two.
 const APART: f64 = 0.10;
 
 /// Says why the test does nothing; where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure.

@@ -1,7 +1,7 @@
-//! Bad days on real hosts: each fault beside traffic that has nothing to do with it, which must hardly notice.
+//! Faults on real hosts: each beside traffic that has nothing to do with it and must hardly notice.
 //!
-//! Three daemons in namespaces, as in `hosts.rs`. What holds exactly is shown in virtual time (`examples/faults`); here the
-//! machine may have two cores for all of it, so that margins are wide, and each test says what it saw:
+//! Three daemons in namespaces, as in `hosts.rs`. Exact figures are tested in virtual time (`examples/faults`); here the
+//! machine may have two cores for all of it, so that margins are wide, and each test prints what it saw:
 //! `cargo test -p plimsoll-cli --test live -- faults --nocapture --test-threads 1`.
 //!
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
@@ -27,8 +27,8 @@ use nix::unistd::Pid;
 use plimsoll_daemon::{Client, Stats};
 use plimsoll_slo::{Cause, SloReport, Verdict};
 
-/// Who has nothing to do with a fault hardly notices it, in one of so many looks: a machine that stalls once may spoil one, a
-/// fault that others notice spoils all. `look` says who sees what.
+/// Asserts that tenants which have nothing to do with a fault hardly notice it, in one of several looks: a machine that
+/// stalls may spoil one look, a fault that others notice spoils all. `look` returns what each tenant sees.
 fn kept<const N: usize>(
     names: [&str; N],
     alone: [Seen; N],
@@ -44,7 +44,7 @@ fn kept<const N: usize>(
     panic!("in {TRIES} looks of {names:?}, who had {alone:?}");
 }
 
-/// Whether somebody keeps datagrams and delay, but for so much.
+/// Whether a tenant keeps its datagrams and delay, within these margins.
 fn hardly_noticed(what: &str, alone: Seen, beside: Seen, late: Duration) -> bool {
     let part = beside.arrived as f64 / alone.arrived.max(1) as f64;
     let times = beside.p99.as_secs_f64() / alone.p99.as_secs_f64().max(1e-9);
@@ -57,14 +57,14 @@ fn hardly_noticed(what: &str, alone: Seen, beside: Seen, late: Duration) -> bool
     part > 0.8 && beside.p99 < alone.p99 * 3 + late
 }
 
-/// What each of these sees in so long.
+/// The figures of each of these in `span`.
 fn watch<const N: usize>(traffics: [&Traffic; N], span: Duration) -> [Seen; N] {
     let marks = traffics.map(Traffic::mark);
     thread::sleep(span);
     core::array::from_fn(|index| traffics[index].since(marks[index]))
 }
 
-/// Ends all traffic; every datagram that did not come has a reason that somebody counted. Answers those.
+/// Ends all traffic, and asserts that each lost datagram was counted with a reason; returns those reasons.
 fn accounted(
     fleet: &Fleet,
     before: &BTreeMap<String, u64>,
@@ -73,7 +73,7 @@ fn accounted(
     accounted_with(0, fleet, before, traffics)
 }
 
-/// The same where so many more were sent, of which none may come.
+/// Like [`accounted`], where `lies` further datagrams were sent, none of which may arrive.
 fn accounted_with(
     lies: u64,
     fleet: &Fleet,
@@ -89,13 +89,13 @@ fn accounted_with(
     let grown = grown(before, fleet.losses());
     let counted: u64 = grown.values().sum();
     eprintln!("{sent} sent, {came} came, {} lost; counted {counted}: {grown:?}", sent - came);
-    // A question for an address now and then is lost with them, and nobody's datagram.
+    // A request for an address is lost with them now and then; it is no tenant's datagram.
     let odd = counted.abs_diff(sent - came);
     assert!(odd <= 5, "{sent} sent, {came} came, and counted are {counted}: {grown:?}");
     grown
 }
 
-/// By how much each count has grown; one that begins anew with its daemon has grown from nothing.
+/// The growth of each count; a count that begins anew with its daemon has grown from 0.
 fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let grown = after.into_iter().map(|(why, count)| {
         let was = before.get(&why).copied().filter(|&was| was <= count).unwrap_or(0);
@@ -106,7 +106,7 @@ fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeM
 
 const SETTLE: Duration = Duration::from_millis(700);
 const LOOK: Duration = Duration::from_secs(2);
-/// What one in a hundred may be late beyond three times what it was.
+/// The 99th percentile may grow to three times its value and this much.
 const LATE: Duration = Duration::from_millis(30);
 
 #[test]
@@ -134,7 +134,7 @@ fn a_tenant_at_a_hundred_times_its_envelope_takes_nothing_from_others() {
     accounted(&fleet, &before, &mut [&mut near, &mut far, &mut there, &mut flood]);
 }
 
-/// PN-S2: whoever makes up senders raises no count, so that no honest sender's limit falls for it.
+/// PN-S2: made-up senders raise no count, so that no honest sender's limit falls.
 #[test]
 fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
     let _alone = alone();
@@ -179,7 +179,7 @@ fn made_up_senders_are_none_and_an_honest_ones_limit_stays() {
     accounted_with(lies, &fleet, &before, &mut [&mut honest, &mut bystander]);
 }
 
-/// They lie until this goes, and so no longer than their namespaces are there, whatever happens.
+/// Senders with made-up sources, until this is dropped, which is before their namespaces are removed.
 struct Liars {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -195,8 +195,8 @@ impl Drop for Liars {
     }
 }
 
-/// Sends datagrams with made-up sources until told to stop: a tenant's to its neighbour elsewhere, or a host's packets in the
-/// overlay.
+/// Sends datagrams with made-up sources until told to stop: from a tenant to its neighbour elsewhere, or in the overlay as a
+/// host's packets.
 fn lie(kind: usize, stop: &AtomicBool, sent: &AtomicU64) {
     let raw =
         socket(AddressFamily::Inet, SockType::Raw, SockFlag::empty(), SockProtocol::Raw).expect("root may");
@@ -237,7 +237,7 @@ fn datagram(from: Ipv4Addr, to: Ipv4Addr, port: u16, payload: &[u8]) -> Vec<u8> 
     packet
 }
 
-/// A frame in Geneve for the first tenant of the third host, from an address that nobody has.
+/// A frame in Geneve for the first tenant of the third host, from an address that no host has.
 fn overlay(number: u32) -> Vec<u8> {
     let mut packet = vec![0, 0, 0x65, 0x58, 0, 0, 77, 0];
     packet.extend([2, 0, 0, 0, 2, 1, 2, 0xff]);
@@ -265,11 +265,11 @@ fn a_receiver_that_stops_reading_loses_its_own() {
     kept(["who shares its host"], alone, || watch([&bystander], LOOK));
     stuck.be_deaf(false);
     let lost = accounted(&fleet, &before, &mut [&mut bystander, &mut stuck]);
-    // Its own kernel takes what comes until its socket is full. A busy machine may lose a few elsewhere.
+    // Its own kernel takes datagrams until its socket is full. A busy machine may lose a few elsewhere.
     let own = lost.get("c1 kernel, socket").copied().unwrap_or(0);
     let others = lost.values().sum::<u64>() - own;
     assert!(own > 1_000 && others < own / 20, "{lost:?}");
-    // A TCP receiver that stops reading stops its sender, and nobody else's.
+    // A TCP receiver that stops reading stops its sender, and no other.
     let took = fleet.transfer((1, 2), (2, 2), 1_000_000);
     eprintln!("a megabyte beside it took {took:?}");
 }
@@ -279,7 +279,7 @@ const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 const GUEST_MAC: &str = "02:00:00:00:00:77";
 
-/// A virtual machine that is stopped gives no descriptors back: what comes for it is lost, counted, and laid to it.
+/// A virtual machine that is stopped returns no descriptors: packets for it are lost, counted, and attributed to it.
 #[test]
 fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
     let _alone = alone();
@@ -317,7 +317,7 @@ fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
     }
     let mut guest = Guest::start(&stage);
     eventually("the guest answers", &mut || stage.ping("far", GUEST, 56));
-    // Nobody answers questions for its address while it is stopped.
+    // Requests for its address have no answer while it is stopped.
     let netns = stage.netns("far");
     ip(&["-n", &netns, "neighbour", "replace", &GUEST.to_string(), "lladdr", GUEST_MAC, "dev", "up0"]);
     let bystander = stage.traffic(("far", FAR), ("shop", SHOP), 7_060, 500);
@@ -364,7 +364,7 @@ fn a_guest_that_stops_reading_is_named_and_its_neighbour_notices_nothing() {
     bystander.end();
 }
 
-/// DPDK's virtio-user as a virtual machine that answers pings, and takes all else.
+/// DPDK's virtio-user as a virtual machine that answers pings, and takes all other packets.
 struct Guest(Child);
 
 impl Guest {
@@ -396,7 +396,7 @@ impl Drop for Guest {
     }
 }
 
-/// Nothing that the daemon decides comes from the wall clock; and what a restart numbers from it is refused, not obeyed.
+/// No decision of the daemon depends on the wall clock, and messages that a restart numbers from a stepped clock are refused.
 #[test]
 fn steps_of_the_wall_clock_change_nothing() {
     let _alone = alone();
@@ -412,7 +412,7 @@ fn steps_of_the_wall_clock_change_nothing() {
     {
         let names = ["who is held back", "a bystander"].map(|who| format!("{what}: {who}"));
         last = kept([&names[0], &names[1]], last, || {
-            // Another look is one at another step, as far again.
+            // Another look is one after another step of the same length.
             step += seconds;
             (0..3).for_each(|host| fleet.step(host, step));
             let told = [0, 1, 2].map(|host| fleet.steps_told(host));
@@ -444,7 +444,7 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
     fleet.kill(2);
     let (killed, unsure) = (Instant::now(), asked.elapsed());
     fleet.launch(2);
-    // A TAP goes with its daemon; who gave the tenant its address gives it again.
+    // A TAP goes with its daemon; the test gives the tenant its address again.
     let netns = fleet.netns("c1");
     let address = format!("{}/24", inner(2, 1));
     fleet.eventually("the device is back", || {
@@ -482,16 +482,18 @@ fn after_a_kill_the_gap_is_measured_and_its_losses_are_bounded() {
         let (out, inward) = traffic.drain();
         (sent, came) = (sent + out, came + inward);
     }
-    // What the wire brought and the new daemon has not seen came while nobody was there.
+    // Frames that the wire brought and the new daemon has not seen came while no daemon ran.
     let uplink = fleet.stats(2).uplink;
     let seen = uplink.rx_packets + uplink.drops.get("kernel_full").copied().unwrap_or(0);
     let unread = (fleet.arrivals("c", "up0") - on_the_wire).saturating_sub(seen);
     let grown = grown(&before, fleet.losses());
     let counted = unread + grown.values().sum::<u64>();
     let lost = sent - came;
-    eprintln!("{sent} sent, {came} came, {lost} lost; {unread} frames came while nobody read, and {grown:?}");
-    // What it held when it was killed nobody counts (two frames come in a millisecond), nor what came between the look at its
-    // device and that; questions for addresses come meanwhile, too.
+    eprintln!(
+        "{sent} sent, {came} came, {lost} lost; {unread} frames came while no daemon read, and {grown:?}"
+    );
+    // No counter covers the frames that it held when it was killed (two come in a millisecond), nor those between the look at
+    // its device and the kill; requests for addresses come meanwhile, too.
     let odd = 40 + 2 * unsure.as_millis() as u64;
     assert!(lost.abs_diff(counted) <= odd, "{lost} lost, {counted} counted, {unsure:?}");
 }

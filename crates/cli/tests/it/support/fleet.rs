@@ -39,14 +39,14 @@ pub fn inner(host: usize, tenant: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 8, 0, 10 * (host as u8 + 1) + tenant)
 }
 
-/// What one test says of its fleet.
+/// The settings of one test's fleet.
 #[derive(Clone, Copy)]
 pub struct Plan {
     pub kind: &'static str,
     pub v6: bool,
     /// `max` of the first tenant at the third host.
     pub max: &'static str,
-    /// What else is said of the first tenant at the first host.
+    /// Further keys of the first tenant at the first host.
     pub sender: &'static str,
     /// Rows of `overlay`.
     pub rest: &'static str,
@@ -60,7 +60,7 @@ pub struct Plan {
 
 /// Three hosts, a bridge between them, and two tenants in each.
 pub struct Fleet {
-    /// They end before what they stand on goes.
+    /// The daemons, which end before their namespaces are removed.
     daemons: Vec<Option<Daemon>>,
     stage: Stage,
     stepped: bool,
@@ -106,8 +106,8 @@ impl Fleet {
             self.ip(&format!("-n {netns} link set up0 up"));
             for tenant in [1, 2] {
                 self.add_netns(&format!("{host}{tenant}"));
-                // What the kernel says by itself, nobody here counts.
-                // And what it drops by itself for its source, as distributions have it, neither.
+                // No counter here covers packets that the kernel sends by itself,
+                // nor those that it drops by its source filter, which distributions switch on.
                 let quiet = [
                     "-q",
                     "-w",
@@ -177,7 +177,7 @@ impl Fleet {
         self.read(&format!("{}.log", HOSTS[host]))
     }
 
-    /// Starts all daemons and gives everybody an address.
+    /// Starts all daemons and gives each tenant an address.
     pub fn start(&mut self) {
         for host in 0..3 {
             self.launch(host);
@@ -190,7 +190,7 @@ impl Fleet {
                 self.ip(&format!("-n {netns} address add {}/24 dev eth0", inner(host, tenant)));
             }
         }
-        self.eventually("everybody reaches everybody", || {
+        self.eventually("every tenant reaches every other", || {
             self.ping((0, 1), inner(2, 1), 56)
                 && self.ping((1, 1), inner(2, 2), 56)
                 && self.ping((0, 2), inner(1, 2), 56)
@@ -209,7 +209,7 @@ impl Fleet {
         self.daemons[host] = Some(daemon);
     }
 
-    /// A host's wall clock is so many seconds ahead from now on.
+    /// Sets a host's wall clock ahead by `seconds` from now on.
     pub fn step(&self, host: usize, seconds: i64) {
         if !self.file("clock.so").exists() {
             let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/clock.c");
@@ -226,13 +226,13 @@ impl Fleet {
         file.write_all(&seconds.to_ne_bytes()).expect("written");
     }
 
-    /// How often a host's daemon was told a time that had been stepped.
+    /// The number of times that a host's daemon read a stepped clock.
     pub fn steps_told(&self, host: usize) -> u64 {
         let bytes = fs::read(self.file(&format!("{}.clock", HOSTS[host]))).expect("there");
         u64::from_ne_bytes(bytes[8..16].try_into().expect("eight bytes"))
     }
 
-    /// As a crash would: no goodbye.
+    /// Kills a daemon, as a crash would.
     pub fn kill(&mut self, host: usize) {
         let mut daemon = self.daemons[host].take().expect("running");
         daemon.end(Signal::SIGKILL).expect("gone");
@@ -250,13 +250,13 @@ impl Fleet {
         self.stats(host).fleet.expect("a fleet")
     }
 
-    /// What a host's tenants send to one elsewhere, as that host has it.
+    /// The limits of a host's tenants towards a tenant elsewhere, as that host knows them.
     pub fn pair(&self, from: usize, (host, tenant): (usize, u8)) -> Option<PairStats> {
         let (host, peer) = (HOSTS[host], format!("t{tenant}"));
         self.fleet(from).pairs.into_iter().find(|pair| pair.host == host && pair.peer == peer)
     }
 
-    /// Whether they are told what they may send.
+    /// Whether the senders have limits.
     pub fn limited(&self, from: usize, to: (usize, u8)) -> bool {
         self.pair(from, to).is_some_and(|pair| pair.state == "limited")
     }
@@ -279,7 +279,7 @@ impl Fleet {
         self.stage.transfer(&name(from), &name(to), inner(to.0, to.1), bytes)
     }
 
-    /// A tenant sends datagrams of 1,000 bytes at so many a second, until stopped.
+    /// A tenant sends datagrams of 1,000 bytes at `rate` a second, until stopped.
     pub fn flood(&self, from: (usize, u8), to: (usize, u8), port: u16, rate: u32) -> Traffic {
         let name = |(host, tenant): (usize, u8)| format!("{}{tenant}", HOSTS[host]);
         let (sender, receiver) = (name(from), name(to));
@@ -294,11 +294,11 @@ impl Fleet {
             .all(|port| (port.held, port.buffers, port.ingress.waiting) == (0, 0, 0))
     }
 
-    /// Frames that everybody here knows to have lost since the start, by who knows and why.
+    /// Lost frames since the start that any daemon, device or kernel counted, by the one that counted and the reason.
     pub fn losses(&self) -> BTreeMap<String, u64> {
         let mut losses = BTreeMap::new();
         for (host, name) in HOSTS.iter().enumerate() {
-            // A daemon that is gone knows nothing any more.
+            // A daemon that is gone has no counters.
             let Ok(stats) = self.client(host).get::<Stats>("/v1/stats") else { continue };
             for (reason, count) in &stats.uplink.drops {
                 losses.insert(format!("{name} uplink {reason}"), *count);
@@ -307,7 +307,7 @@ impl Fleet {
                 for (reason, count) in port.drops.iter().chain(&port.undelivered) {
                     losses.insert(format!("{name} {tenant} {reason}"), *count);
                 }
-                // What a TAP has dropped its daemon counts as its own.
+                // The daemon counts the drops of its TAP as its own.
                 let place = format!("{name}{}", &tenant[1..]);
                 let by_daemon = port.port.as_ref().is_none_or(|port| port.starts_with("tap "));
                 let dropped =
@@ -324,13 +324,13 @@ impl Fleet {
         losses
     }
 
-    /// What a tenant's kernel dropped in the queues before its device.
+    /// Frames that a tenant's kernel dropped in the queues before its device.
     fn queue_drops(&self, place: &str) -> u64 {
         let queues = self.counters(place, "tc", &["qdisc", "show", "dev", "eth0"]);
         queues.as_array().into_iter().flatten().filter_map(|queue| queue["drops"].as_u64()).sum()
     }
 
-    /// What its device dropped of what was to be sent.
+    /// Frames to be sent that its device dropped.
     fn device_drops(&self, place: &str) -> u64 {
         let link = self.counters(place, "ip", &["link", "show", "dev", "eth0"]);
         link[0]["stats64"]["tx"]["dropped"].as_u64().unwrap_or(0)
@@ -351,7 +351,7 @@ impl Fleet {
         packets.expect("the device is there")
     }
 
-    /// What a namespace's kernel has counted of a protocol: what found no room in a socket, no socket, or no address.
+    /// A namespace's counts for a protocol: packets for which there was no room in a socket, no socket, or no address.
     pub fn snmp(&self, place: &str, protocol: &str, counter: &str) -> u64 {
         let read = self.inside(place, || fs::read_to_string("/proc/thread-self/net/snmp").expect("counters"));
         let text = read.join().expect("read");

@@ -14,12 +14,12 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 use super::{Daemon, Stage};
 
-/// It hears what the daemon says whenever it is asked something.
+/// It reads the daemon's messages whenever one of its methods is called.
 pub struct Manager {
     socket: UnixDatagram,
     path: PathBuf,
     store: Vec<Kept>,
-    /// As systemd looks for what has hung up: with an `epoll` that wants to know nothing else.
+    /// Finds files that have hung up as systemd does: with an `epoll` for this event alone.
     watch: Epoll,
     added: u64,
 }
@@ -39,11 +39,11 @@ impl Manager {
         Self { socket, path, store: Vec::new(), watch, added: 0 }
     }
 
-    /// Starts the daemon in the namespace `place`, with all that is kept.
+    /// Starts the daemon in the namespace `place`, with all kept files.
     pub fn start(&mut self, stage: &Stage, place: &str, policy: &str, log: &str) -> Daemon {
         let names = self.kept().join(":");
         let mut command = Command::new("ip");
-        // LISTEN_PID is the daemon's own, which only its process can say.
+        // LISTEN_PID is the daemon's own process id, which only its process knows.
         let own = "LISTEN_PID=$$ exec \"$0\" run \"$1\"";
         let program = env!("CARGO_BIN_EXE_plimsoll");
         command
@@ -57,7 +57,7 @@ impl Manager {
         Daemon::spawn(command, &stage.file(log))
     }
 
-    /// Keeps one more thing, under a name.
+    /// Keeps one more file, under a name.
     pub fn add(&mut self, name: &str, file: impl Into<OwnedFd>) {
         let kept = Kept { name: name.to_owned(), file: file.into(), number: self.added };
         self.added += 1;
@@ -66,12 +66,12 @@ impl Manager {
         self.store.push(kept);
     }
 
-    /// Lets something go.
+    /// Lets a file go.
     pub fn remove(&mut self, name: &str) {
         self.store.retain(|kept| kept.name != name);
     }
 
-    /// The names of what is kept.
+    /// The names of the kept files.
     pub fn kept(&mut self) -> Vec<String> {
         while self.hear() {}
         let mut hung_up = [EpollEvent::empty(); 8];
@@ -104,7 +104,7 @@ impl Manager {
     fn obey(&mut self, text: &str, files: Vec<OwnedFd>) {
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key));
         let name = value("FDNAME=").unwrap_or("stored");
-        // As systemd wants them, and so short that many fit into the environment.
+        // Names that systemd accepts, short enough that many fit into the environment.
         assert!(
             name.len() < 16 && name.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':'),
             "{name}"

@@ -1,4 +1,4 @@
-//! What the live tests share: namespaces and a folder of a test's own, daemons in them, and TCP between them.
+//! Shared by the live tests: namespaces and a folder of a test's own, daemons in them, and TCP between them.
 //!
 //! Needs root (network namespaces). Everything made here is removed, whatever happens.
 #![allow(dead_code, reason = "each test file uses its part")]
@@ -21,14 +21,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use plimsoll_daemon::Client;
 
-/// How long anything may take that is waited for.
+/// The longest time that a test waits for anything.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A machine that stalls once must not fail a test; what fails each time must.
+/// Attempts of a measurement: a machine that stalls once must not fail a test, but a failure each time must.
 pub const TRIES: u32 = 3;
 
-/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
-/// passing test says is shown to nobody.
+/// Says why a test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: the
+/// output of a passing test is not shown.
 pub fn skip(why: &str) {
     assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "skipped: {why}");
     eprintln!("skipped: {why}");
@@ -36,7 +36,7 @@ pub fn skip(why: &str) {
 
 /// A test's own names, folder and namespaces.
 pub struct Stage {
-    /// Before the name of whatever is made.
+    /// The prefix of every name.
     pub tag: String,
     folder: PathBuf,
     namespaces: Mutex<Vec<String>>,
@@ -77,12 +77,12 @@ impl Stage {
         self.eventually("the daemon answers", || self.client().text("GET", "/v1/health").is_ok());
     }
 
-    /// What a namespace is called outside of the test; without a name, the test's only one.
+    /// The name of a namespace outside of the test; for an empty name, the test's only one.
     pub fn netns(&self, name: &str) -> String {
         if name.is_empty() { self.tag.clone() } else { format!("{}-{name}", self.tag) }
     }
 
-    /// Makes one.
+    /// Makes a namespace.
     pub fn add_netns(&self, name: &str) {
         let netns = self.netns(name);
         ip(&["netns", "add", &netns]);
@@ -95,7 +95,7 @@ impl Stage {
         self.folder.join(name)
     }
 
-    /// What it holds; nothing where there is none.
+    /// The file's text; empty where there is no file.
     pub fn read(&self, name: &str) -> String {
         String::from_utf8_lossy(&fs::read(self.file(name)).unwrap_or_default()).into_owned()
     }
@@ -121,7 +121,7 @@ impl Stage {
         command
     }
 
-    /// One ping of so many bytes, not to be fragmented; whether it was answered.
+    /// Sends one ping of `bytes` bytes that must not be fragmented; returns whether it was answered.
     pub fn ping(&self, from: &str, to: Ipv4Addr, bytes: u32) -> bool {
         let (to, bytes) = (to.to_string(), bytes.to_string());
         let mut command = self.command(from, "ping");
@@ -129,7 +129,7 @@ impl Stage {
         command.output().is_ok_and(|done| done.status.success())
     }
 
-    /// Sends `bytes` over TCP from a namespace to `at` in another, and checks what arrives. Answers how long it took.
+    /// Sends `bytes` over TCP from a namespace to `at` in another, and checks what arrives. Returns the time that it took.
     pub fn transfer(&self, from: &str, to: &str, at: Ipv4Addr, bytes: usize) -> Duration {
         let at = SocketAddrV4::new(at, 7_000);
         let listener = self.inside(to, move || TcpListener::bind(at).expect("bound"));
@@ -167,16 +167,16 @@ impl Drop for Stage {
     }
 }
 
-/// A `plimsoll run`; it ends with this.
+/// A `plimsoll run`, which ends when this is dropped.
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts it, in a namespace if one is named, with what it says going into a file.
+    /// Starts it, in a namespace if one is named, with its output going into a file.
     pub fn start(netns: Option<&str>, policy: &Path, options: &[String], log: &Path) -> Self {
         Self::start_with(netns, policy, options, log, &[])
     }
 
-    /// And with these in its environment.
+    /// Starts it with these variables in its environment.
     pub fn start_with(
         netns: Option<&str>,
         policy: &Path,
@@ -197,19 +197,20 @@ impl Daemon {
         Self::spawn(command, log)
     }
 
-    /// Or as this says, with what it says going into a file as well.
+    /// Starts it by this command, with its output going into a file as well.
     pub fn spawn(mut command: Command, log: &Path) -> Self {
         let log = fs::File::create(log).expect("a log");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         Self(command.spawn().expect("started"))
     }
 
-    /// Its process.
+    /// The id of its process.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// Tells it something, and waits until it has ended; its exit code and how long that took. `None` where it did not.
+    /// Sends it a signal, and waits until it has ended; returns its exit code and the time that it took. `None` if it did not
+    /// end.
     pub fn end(&mut self, signal: Signal) -> Option<(Option<i32>, Duration)> {
         let started = Instant::now();
         let id = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
@@ -237,7 +238,7 @@ pub fn ip(args: &[&str]) {
     assert!(done.status.success(), "ip {args:?}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Waits until something holds; where it does not in time, says what `said` says.
+/// Waits until a condition holds; fails with the text of `said` if it does not in time.
 pub fn eventually(
     what: &str,
     patience: Duration,

@@ -12,12 +12,12 @@ use nix::time::{ClockId, clock_gettime};
 use super::Stage;
 
 impl Stage {
-    /// Sends datagrams of 1,000 bytes from a namespace to another at so many a second, until stopped.
+    /// Sends datagrams of 1,000 bytes from a namespace to another at `rate` a second, until stopped.
     pub fn traffic(&self, from: (&str, Ipv4Addr), to: (&str, Ipv4Addr), port: u16, rate: u32) -> Traffic {
         let at = SocketAddrV4::new(to.1, port);
         let socket = self.inside(to.0, move || UdpSocket::bind(at).expect("bound"));
         let socket = socket.join().expect("bound");
-        // On a busy machine the receiver may wait long for a core; nothing shall be lost for that.
+        // On a busy machine the receiver may wait long for a core; no datagram may be lost for that.
         setsockopt(&socket, sockopt::RcvBufForce, &(8 << 20)).expect("root may");
         socket.set_read_timeout(Some(Duration::from_millis(50))).expect("set");
         let counts = Arc::new(Counts::default());
@@ -41,7 +41,7 @@ pub struct Traffic {
     receiving: Option<JoinHandle<()>>,
 }
 
-/// What both ends know.
+/// State that both ends share.
 #[derive(Default)]
 struct Counts {
     stop: AtomicBool,
@@ -52,12 +52,12 @@ struct Counts {
     came: Mutex<Vec<(u64, u64)>>,
 }
 
-/// What a stretch of traffic was like.
+/// The figures of a stretch of traffic.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// Datagrams that came.
     pub arrived: u64,
-    /// One in a hundred took longer.
+    /// The 99th percentile of the delay.
     pub p99: Duration,
     /// The longest time without any.
     pub gap: Duration,
@@ -94,26 +94,26 @@ impl Counts {
 }
 
 impl Traffic {
-    /// How many arrive in so long.
+    /// The number of datagrams that arrive in `span`.
     pub fn arrive(&self, span: Duration) -> u64 {
         let mark = self.mark();
         thread::sleep(span);
         self.since(mark).arrived
     }
 
-    /// How many arrive a second, over so long: on a busy machine it may be longer.
+    /// The number of datagrams that arrive a second, over `span` or, on a busy machine, longer.
     pub fn rate(&self, span: Duration) -> f64 {
         let (mark, begun) = (self.mark(), Instant::now());
         thread::sleep(span);
         self.since(mark).arrived as f64 / begun.elapsed().as_secs_f64()
     }
 
-    /// From here on counts what is asked for with this.
+    /// Marks this moment for [`Traffic::since`].
     pub fn mark(&self) -> (usize, u64) {
         (self.counts.came.lock().expect("no panic beside").len(), monotonic())
     }
 
-    /// What came since then.
+    /// The figures of the traffic since then.
     pub fn since(&self, (first, begun): (usize, u64)) -> Seen {
         let came = self.counts.came.lock().expect("no panic beside");
         let fresh = &came[first..];
@@ -127,12 +127,12 @@ impl Traffic {
         Seen { arrived, p99: Duration::from_nanos(p99), gap: Duration::from_nanos(gap) }
     }
 
-    /// The receiver reads no more, or again.
+    /// Makes the receiver stop reading, or read again.
     pub fn be_deaf(&self, deaf: bool) {
         self.counts.deaf.store(deaf, Ordering::Relaxed);
     }
 
-    /// Sends no more, and waits until nothing comes any more: how many were sent, and how many came.
+    /// Stops sending, and waits until nothing arrives any more; returns the numbers of datagrams sent and received.
     pub fn drain(&mut self) -> (u64, u64) {
         self.counts.stop.store(true, Ordering::Relaxed);
         self.sending.take().into_iter().for_each(|thread| thread.join().expect("no panic"));
@@ -156,7 +156,7 @@ impl Drop for Traffic {
     }
 }
 
-/// Nanoseconds of the clock that all namespaces of a machine share, and nobody steps.
+/// Nanoseconds of the clock that all namespaces of a machine share, and that is never stepped.
 fn monotonic() -> u64 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every kernel has it");
     Duration::from(now).as_nanos() as u64

@@ -40,7 +40,7 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux_with_two_pairs_
         for direction in [&[][..], &["-R"], &["-P", "8"]] {
             let mut moves = vec!["-c", "10.9.0.1", "-p", port, "-n", "20M"];
             moves.extend(direction);
-            // A server of iperf3 turns clients away while it is at the one before.
+            // A server of iperf3 refuses clients while it serves another.
             world.eventually("twenty megabytes", || world.outside("iperf3", &moves).status.success());
         }
     }
@@ -100,7 +100,7 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux_with_two_pairs_
     assert!(carried(0) && carried(1), "{after:?}");
 }
 
-/// Both pairs of rings have carried so many frames; in which direction is the guest's choice, by its flows' hashes.
+/// Asserts that both pairs of rings have carried `least` frames at least; the guest chooses the direction by its flows' hashes.
 fn both_carry(world: &World, least: u64) {
     let rings = world.stats().tenants["vm"].rings.clone();
     let carried = rings.iter().filter(|pair| pair.rx_packets + pair.tx_packets >= least);

@@ -1,7 +1,7 @@
 //! PicNIC's experiments at the sender, in a Linux guest with real virtio-net, NAPI and TCP small queues: PN-E1 (Figure 2) and
 //! PN-E9 (Table 4).
 //!
-//! What runs with the other tests is one short pair of each, with wide margins: the guest's processor is emulated, and other
+//! With the other tests runs one short pair of each, with wide margins: the guest's processor is emulated, and other
 //! tests run beside it. The long forms hold the papers' criteria against medians, and print the rows of `docs/fidelity.md`:
 //! `cargo test -p plimsoll-cli --test live -- vhost_user --ignored --nocapture --test-threads 1`.
 
@@ -11,7 +11,7 @@ use std::fs;
 use super::world::{Machine, World};
 use crate::support::TRIES;
 
-/// What TCP and pings of the guest's to 10.9.0.9 came to.
+/// The results of the guest's TCP and pings to 10.9.0.9.
 #[derive(Clone, Copy, Debug)]
 struct Got {
     /// Bits a second.
@@ -20,7 +20,7 @@ struct Got {
     ping: f64,
 }
 
-/// One way of giving descriptors back, without and with datagrams to 10.9.0.8, which a limit holds to a two-hundredth of the line.
+/// One way of completing descriptors, without and with datagrams to 10.9.0.8, which a limit holds to a two-hundredth of the line.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     alone: Got,
@@ -49,7 +49,7 @@ fn tcp_and_pings(world: &mut World, seconds: u32) -> Got {
     Got { tcp, ping: times[times.len() * 99 / 100] }
 }
 
-/// PN-E1 on a line of so many Mbit/s, `pairs` times for each way, taking turns: with completions in any order, and in order.
+/// PN-E1 on a line of `line` Mbit/s, `pairs` times for each way, taking turns: with completions in any order, and in order.
 /// The slow flow has a two-hundredth of the line.
 fn slow_flow_beside_tcp(tag: &str, line: u32, pairs: u32, seconds: u32) -> Option<[Vec<Pair>; 2]> {
     let mut world = World::new(tag)?;
@@ -89,8 +89,8 @@ fn slow_flow_beside_tcp(tag: &str, line: u32, pairs: u32, seconds: u32) -> Optio
 
 #[test]
 fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_with_completions_in_order_it_holds_up_all() {
-    // A quarter of the paper's rates: what the guest sends also while other tests have its cores.
-    // One pair says little on a machine that stalls meanwhile.
+    // A quarter of the paper's rates: the guest can send as much also while other tests use its cores.
+    // One pair shows little on a machine that stalls meanwhile.
     for _ in 0..TRIES {
         let Some([any, order]) = slow_flow_beside_tcp("vh1", 50, 1, 4) else { return };
         let (any, order) = (any[0], order[0]);
@@ -98,10 +98,12 @@ fn in_a_linux_guest_a_slow_flow_holds_up_no_other_and_with_completions_in_order_
             return;
         }
     }
-    panic!("in any order nobody is held up, and in order everybody: in none of three pairs");
+    panic!(
+        "completions in any order hold no flow up, and those in order hold all up: in none of three pairs"
+    );
 }
 
-/// What the throttled and the unthrottled flow of PN-E9 came to.
+/// The results of the throttled and the unthrottled flow of PN-E9.
 #[derive(Clone, Copy, Debug)]
 struct Flows {
     /// Bits a second of TCP.
@@ -150,7 +152,7 @@ fn throttled_and_not(tag: &str, completions: &'static str, napi: bool, seconds: 
     Some(found)
 }
 
-/// Whether what PN-E9 claims of packets that wait and packets that are lost holds.
+/// Whether PN-E9's claims about packets that wait and packets that are lost hold.
 fn waits_where_it_belongs(ours: Flows, early: Flows) -> bool {
     let part = |flows: Flows| f64::from(flows.held) / f64::from(WHEEL);
     let below = |flows: Flows| flows.slow <= 1.1 * 10e6;
@@ -162,7 +164,7 @@ fn waits_where_it_belongs(ours: Flows, early: Flows) -> bool {
         && below(early)
 }
 
-/// Whether all of it does.
+/// Whether all claims of PN-E9 hold.
 fn table_4(ours: Flows, early: Flows) -> bool {
     let within = |flows: Flows| flows.slow >= 0.9 * 10e6;
     waits_where_it_belongs(ours, early) && ours.fast >= 1.05 * early.fast && within(ours) && within(early)
@@ -172,7 +174,7 @@ fn table_4(ours: Flows, early: Flows) -> bool {
 fn in_a_linux_guest_a_throttled_socket_waits_and_completed_early_it_fills_the_engine() {
     let Some(ours) = throttled_and_not("vh9", "ooo", true, 4) else { return };
     let Some(early) = throttled_and_not("vh9e", "early", false, 4) else { return };
-    // What a guest sends says nothing while it shares its cores with other tests.
+    // A guest's rate shows nothing while it shares its cores with other tests.
     assert!(waits_where_it_belongs(ours, early), "{ours:?} {early:?}");
 }
 

@@ -1,6 +1,6 @@
 //! A namespace behind the uplink, a daemon, and a guest.
 //!
-//! A shell runs on the guest's first serial port: what it is told is typed in, and what it says is in a file.
+//! A shell runs on the guest's first serial port: commands are typed in, and its output is in a file.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,25 +19,25 @@ use crate::support::{self, Daemon, Stage, ip, skip};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 const MAC: &str = "02:00:00:00:00:77";
-/// What the guest's first process says.
+/// The message of the guest's first process.
 const UP: &str = "guest is up";
-/// What a guest takes to boot with KVM at most; a tenth of it is usual.
+/// The longest time that a guest takes to boot with KVM; a tenth of it is usual.
 const BOOT: Duration = Duration::from_secs(10);
 
 /// A namespace behind the uplink, a daemon, and guests.
 pub struct World {
-    /// When the guest gets its descriptors back.
+    /// When the guest's descriptors complete.
     pub completions: &'static str,
     daemon: Option<Daemon>,
     guest: Option<Child>,
     /// Lines that the guest's shell was told to answer.
     told: usize,
-    /// What they stand on goes last.
+    /// The namespaces, which are removed last.
     stage: Stage,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What is booted.
+/// The guest to boot.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// Processors, and pairs of rings.
@@ -53,7 +53,7 @@ impl Default for Machine {
 }
 
 impl World {
-    /// `None` without what it takes. `tag` keeps tests apart that run at once: at most four letters.
+    /// `None` without root or the programs that it needs. `tag` keeps tests apart that run at once: at most four letters.
     pub fn new(tag: &str) -> Option<Self> {
         let alone = crate::alone();
         let stage = Stage::new(tag)?;
@@ -159,7 +159,7 @@ impl World {
         true
     }
 
-    /// Waits until the guest has come up so many times, and gives it an address.
+    /// Waits until the guest has come up `times` times, and gives it an address.
     pub fn configure(&mut self, times: usize) {
         self.eventually("the guest boots", || self.read("guest").matches(UP).count() >= times);
         self.type_in("ip address add 10.9.0.1/24 dev eth0; ip link set eth0 up");
@@ -171,7 +171,7 @@ impl World {
         writeln!(stdin, "{line}").expect("it reads");
     }
 
-    /// What the guest's shell says to a line, when it is through with it.
+    /// The output of the guest's shell for a line, once it has run.
     pub fn ask(&mut self, line: &str) -> String {
         self.told += 1;
         let (begin, end) = (format!("begin-{}.", self.told), format!("end-{}.", self.told));
@@ -226,7 +226,7 @@ impl World {
         thread::spawn(move || command.output().expect("ip is installed"))
     }
 
-    /// A server behind the uplink for one client; it ends with it, with what is answered, or after a while.
+    /// A server behind the uplink for one client; it ends with its client, when the answer is dropped, or after a while.
     pub fn serve(&self, address: &str, port: &str) -> Bounded {
         let mut command = self.stage.command("", "timeout");
         command.args(["90", "iperf3", "-s", "-1", "-J", "-B", address, "-p", port]).stdout(Stdio::piped());
@@ -238,7 +238,7 @@ impl World {
         server
     }
 
-    /// Bits a second of a TCP connection of the guest's, as who receives it counts them.
+    /// Bits a second of a TCP connection of the guest's, as the receiver counts them.
     pub fn tcp_from_guest(&mut self, seconds: u32) -> f64 {
         let server = self.serve("10.9.0.9", "5201");
         self.type_in(&format!("timeout {} iperf3 -c 10.9.0.9 -t {seconds} >/dev/null", seconds + 25));
@@ -298,7 +298,7 @@ fn gap_at(said: &str, moment: f64) -> Option<Duration> {
 pub struct Bounded(Child);
 
 impl Bounded {
-    /// What it says until it ends.
+    /// Its output until it ends.
     fn said(mut self) -> String {
         let mut said = String::new();
         self.0.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
@@ -317,7 +317,7 @@ impl Drop for Bounded {
     }
 }
 
-/// A machine without devices, and with a kernel that is told one thing more.
+/// A machine without devices, with one more argument for its kernel.
 fn qemu(images: &Path, accelerator: &str, append: &str) -> Command {
     let mut command = Command::new("qemu-system-x86_64");
     command
@@ -332,7 +332,7 @@ fn qemu(images: &Path, accelerator: &str, append: &str) -> Command {
 }
 
 /// KVM where a guest boots with it, which is not everywhere that there is a `/dev/kvm`; else QEMU's emulation.
-/// `PLIMSOLL_GUEST_ACCEL` says which without a try.
+/// `PLIMSOLL_GUEST_ACCEL` chooses one without a try.
 fn accelerator(images: &Path) -> &'static str {
     static FOUND: OnceLock<String> = OnceLock::new();
     FOUND.get_or_init(|| {
@@ -355,7 +355,7 @@ fn boots_with_kvm(images: &Path) -> bool {
     let reading = thread::spawn(move || {
         let mut lines = said.split(b'\n').map_while(Result::ok);
         let up = lines.any(|line| String::from_utf8_lossy(&line).contains(UP));
-        let _ = tell.send(up); // nobody listens after the time is up
+        let _ = tell.send(up); // the receiver is gone after the time is up
     });
     let boots = told.recv_timeout(BOOT).unwrap_or(false);
     guest.kill().expect("it is ours");
