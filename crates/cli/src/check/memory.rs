@@ -63,12 +63,17 @@ struct Control {
 impl Control {
     fn of(checked: &Checked) -> Self {
         let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
-        let parts = if steered { plimsoll_control::state::of_vm().to_vec() } else { Vec::new() };
+        let parts: Vec<Part> = if steered { plimsoll_control::state::of_vm().map(row).to_vec() } else { Vec::new() };
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let total_bytes = checked.program.tenants.len() as u64 * bytes;
         let limit_bytes = if steered { plimsoll_control::state::of_limit() } else { 0 };
         Self { parts, bytes, total_bytes, limit_bytes }
     }
+}
+
+/// A row of control as a row of the engine.
+fn row(part: plimsoll_control::state::Part) -> Part {
+    Part { what: part.what, bytes: part.bytes }
 }
 
 /// Shows the engine's memory for the policy, with one flow queue for each class.
