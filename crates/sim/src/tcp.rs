@@ -5,13 +5,13 @@
 //! (RACK and tail loss probes), 6937 (proportional rate reduction), 3522 (Eifel), 6298 (timeouts), 3168 (ECN), 7661's
 //! rule that an unused window does not grow; where these leave a choice, Linux's.
 //! Not here: clocks, queues and links; headers (sequence numbers are 64-bit offsets and never wrap, the receive window
-//! needs no scaling); closing a connection, which costs no time that anyone measures; Nagle's algorithm (what is
-//! written leaves, as with `TCP_NODELAY`).
+//! needs no scaling); closing a connection, which takes no measured time; Nagle's algorithm (written bytes leave at
+//! once, as with `TCP_NODELAY`).
 //! Invariant: whatever the network does, each byte is delivered once and in order; the same inputs give the same
 //! outputs on any machine, for decisions are taken in integers.
 //!
-//! The handshake is played, not assumed: a SYN, which is sent again when lost, and a SYN-ACK, which agree on ECN; the
-//! third acknowledgement rides on the first data. [`Config::handshake`] turns it off.
+//! The handshake is simulated: a SYN, which is sent again when lost, and a SYN-ACK agree on ECN; the third
+//! acknowledgement travels with the first data. [`Config::handshake`] turns it off.
 //!
 //! Nothing here waits or sends. After each call that changes an end point its driver asks it for segments until there
 //! are none ([`Sender::poll_transmit`]), for acknowledgements likewise ([`Receiver::poll_ack`]), and when to come

@@ -1,4 +1,4 @@
-//! What an end point is set to: Linux's defaults.
+//! The settings of an end point, with Linux's defaults.
 
 use plimsoll_units::{Bytes, Span};
 
@@ -14,15 +14,15 @@ pub enum Congestion {
     Dctcp,
 }
 
-/// How much of a socket's data may wait in its host's own transmit path (Linux's TCP small queues).
+/// The bytes of a socket that may wait in its host's own transmit path (Linux's TCP small queues).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LocalQueue {
-    /// Nothing holds the sender back but its window; `handle_sent` need not be called.
+    /// No bound but the sender's window; `handle_sent` need not be called.
     Unlimited,
-    /// Two segments or what the connection's rate makes in about a millisecond, whichever is more, but no more than
-    /// this: Linux with its `tcp_limit_output_bytes`.
+    /// Two segments or about a millisecond's bytes at the connection's rate, whichever is more, but no more than this:
+    /// Linux with its `tcp_limit_output_bytes`.
     Small(Bytes),
-    /// This much, whatever the rate.
+    /// This number of bytes, at any rate.
     Fixed(Bytes),
 }
 
@@ -31,7 +31,7 @@ pub enum LocalQueue {
 pub struct Config {
     /// Payload bytes of a full packet; at least 1.
     pub mss: u16,
-    /// What governs the congestion window.
+    /// The algorithm that governs the congestion window.
     pub congestion: Congestion,
     /// Ask for ECN when connecting, accept it when asked. Only if both ends do is data ECN-capable.
     pub ecn: bool,
@@ -43,7 +43,7 @@ pub struct Config {
     pub handshake: bool,
     /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window: u32,
-    /// Bytes that the receiver can hold: at most 1 GiB. Linux grows its window as needed; so take what the path needs.
+    /// Bytes that the receiver can hold: at most 1 GiB. Linux grows its window as needed, so choose the size that the path needs.
     pub receive_buffer: Bytes,
     /// The largest descriptor for segmentation offload; one `mss` or less turns offload off.
     pub offload: Bytes,
@@ -63,7 +63,7 @@ pub struct Config {
     pub initial_rto: Span,
     /// As in Linux a floor of the timeout's margin over the smoothed round trip, not of the whole.
     pub min_rto: Span,
-    /// Where backing off ends.
+    /// The longest timeout after backing off.
     pub max_rto: Span,
     /// How long an acknowledgement may be delayed; zero acknowledges each segment.
     pub delayed_ack: Span,

@@ -18,12 +18,12 @@ use super::config::{Config, Congestion};
 
 /// Window, threshold and the algorithm that moves them. All sizes are bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Control {
+pub(super) struct CongestionControl {
     pub(super) cwnd: u64,
     pub(super) ssthresh: u64,
     mss: u64,
     initial: u64,
-    /// What has been delivered towards the next segment of growth, in the algorithm's measure.
+    /// Progress towards the next segment of growth, in the algorithm's measure.
     credit: u64,
     algorithm: Algorithm,
     hystart: Option<HyStart>,
@@ -36,7 +36,7 @@ enum Algorithm {
     Dctcp(Dctcp),
 }
 
-/// What one acknowledgement tells.
+/// The news in one acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// Bytes that are now known to have arrived.
@@ -52,7 +52,7 @@ pub(super) struct Progress {
     pub(super) now: Nanos,
 }
 
-impl Control {
+impl CongestionControl {
     pub(super) fn new(config: &Config) -> Self {
         let mss = u64::from(config.segment_size());
         let initial = mss * u64::from(config.initial_window.max(1));
@@ -89,7 +89,7 @@ impl Control {
         matches!(self.algorithm, Algorithm::Dctcp(_))
     }
 
-    /// The window was in use and `progress` has been made: grow.
+    /// Grows the window after `progress`, if the window was in use.
     pub(super) fn grow(&mut self, progress: &Progress) {
         let mut delivered = progress.delivered;
         if self.in_slow_start() {
@@ -119,7 +119,7 @@ impl Control {
         }
     }
 
-    /// A loss was found: lowers the threshold. The window follows as the sender sees fit.
+    /// Handles a loss: lowers the threshold. The sender lets the window follow.
     pub(super) fn note_loss(&mut self) {
         self.reduce(|cwnd, algorithm| match algorithm {
             Algorithm::NewReno | Algorithm::Dctcp(_) => cwnd / 2,
@@ -127,7 +127,7 @@ impl Control {
         });
     }
 
-    /// A mark was echoed: lowers the threshold.
+    /// Handles an echoed mark: lowers the threshold.
     pub(super) fn note_mark(&mut self) {
         self.reduce(|cwnd, algorithm| match algorithm {
             Algorithm::NewReno => cwnd / 2,
@@ -136,8 +136,8 @@ impl Control {
         });
     }
 
-    /// Nothing came back in time: back to one segment. `first` is false when the retransmission timed out too, which
-    /// is no further sign of congestion (RFC 5681 §3.1).
+    /// Handles a timeout: back to one segment. `first` is false when the retransmission timed out too, which is no further
+    /// sign of congestion (RFC 5681 §3.1).
     pub(super) fn note_timeout(&mut self, first: bool) {
         if first {
             self.note_loss();

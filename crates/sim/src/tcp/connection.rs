@@ -7,17 +7,17 @@ use super::receiver::Receiver;
 use super::segment::{Ack, Flags, Segment};
 use super::sender::Sender;
 
-/// What one end of a connection puts on the wire: a segment, an acknowledgement, or both in one.
+/// A packet from one end of a connection: a segment, an acknowledgement, or both in one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Packet {
     /// Data, a SYN or a window probe.
     pub segment: Option<Segment>,
-    /// What the end says about the other direction. Alone it is a pure acknowledgement; on a SYN, the window.
+    /// The acknowledgement of the other direction. Without a segment it is a pure acknowledgement; on a SYN, the window.
     pub ack: Option<Ack>,
 }
 
 impl Packet {
-    /// How many packets it is on the wire. An acknowledgement that rides on a descriptor rides on each of its packets.
+    /// The number of packets on the wire. An acknowledgement with a descriptor of several packets is in each of them.
     #[must_use]
     pub fn packet_count(&self) -> u32 {
         self.segment.map_or(1, |segment| segment.packet_count())
@@ -38,8 +38,7 @@ impl Packet {
 
 /// One end of a connection in which both ends may send: request and response.
 ///
-/// Acknowledgements ride on data where data leaves soon enough, and are delayed for it once the connection turns out
-/// to be a conversation, as in Linux.
+/// Acknowledgements travel with data where data leaves soon enough, and are delayed for it once both ends send, as in Linux.
 ///
 /// ```
 /// use plimsoll_sim::tcp::{Config, Connection};
@@ -86,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// The end that is connected to.
+    /// The end that waits for a connection.
     #[must_use]
     pub fn server(config: &Config) -> Self {
         let mut server = Self::client(config);
@@ -159,13 +158,13 @@ impl Connection {
         self.receiver.delivered()
     }
 
-    /// The sending half, to look at.
+    /// The sending half, to read its state.
     #[must_use]
     pub fn sender(&self) -> &Sender {
         &self.sender
     }
 
-    /// The receiving half, to look at.
+    /// The receiving half, to read its state.
     #[must_use]
     pub fn receiver(&self) -> &Receiver {
         &self.receiver

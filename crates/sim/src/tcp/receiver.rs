@@ -6,7 +6,7 @@ use super::config::{Config, Congestion};
 use super::reassembly::Reassembly;
 use super::segment::{Ack, Ecn, Flags, SackBlock, Segment};
 
-/// What a receiver has seen.
+/// Counters of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverStats {
     /// Segments with payload, as handed over: a descriptor counts once.
@@ -15,7 +15,7 @@ pub struct ReceiverStats {
     pub out_of_order: u64,
     /// Segments that had arrived before.
     pub duplicates: u64,
-    /// Segments that reach beyond the window; what does is not kept.
+    /// Segments that reach beyond the window; the bytes beyond it are not kept.
     pub refused: u64,
     /// Segments with a congestion mark.
     pub marked: u64,
@@ -33,7 +33,7 @@ pub struct Receiver {
     acked: u64,
     /// The end of the window as last stated; never moves back.
     edge: u64,
-    /// What the application has taken.
+    /// Bytes that the application has taken.
     taken: u64,
     /// Timestamp to echo (RFC 7323 §4.3).
     echo: Nanos,
@@ -187,7 +187,7 @@ impl Receiver {
         Bytes::new(self.next - self.taken)
     }
 
-    /// What this end has seen.
+    /// The counters of this end.
     #[must_use]
     pub fn stats(&self) -> ReceiverStats {
         self.stats
@@ -199,23 +199,23 @@ impl Receiver {
         self.echoing != Echo::No
     }
 
-    /// An acknowledgement to ride on data that leaves anyway, when there is something to say or `owed`.
+    /// An acknowledgement to go with data that leaves anyway, if one is due or `owed`.
     pub(super) fn piggyback(&mut self, owed: bool) -> Option<Ack> {
         let due = owed || self.ack_now || self.syn_pending || self.delayed_until.is_some();
         (due && self.early.is_none()).then(|| self.state())
     }
 
-    /// What a SYN says about the other direction: how much there is room for.
+    /// The acknowledgement on a SYN: it states the receive window.
     pub(super) fn window_statement(&self) -> Ack {
         Ack::new(self.next, self.stated_window(self.next), self.echo)
     }
 
-    /// Data was sent in reply: acknowledgements now wait for a ride (Linux's ping-pong mode).
+    /// Notes that data was sent in reply: acknowledgements now wait for data to go with (Linux's ping-pong mode).
     pub(super) fn set_interactive(&mut self) {
         self.interactive = true;
     }
 
-    /// The other end has answered: the connection is there.
+    /// Notes that the other end has answered: the connection is established.
     pub(super) fn open(&mut self, ecn: bool) {
         self.agree_on_ecn(ecn);
     }
@@ -297,7 +297,7 @@ impl Receiver {
         self.interactive = false;
     }
 
-    /// What there is to say now; nothing is owed afterwards.
+    /// The acknowledgement of all that has arrived; none is owed afterwards.
     fn state(&mut self) -> Ack {
         if self.offered_edge() - self.edge >= self.worthwhile_step() {
             self.edge = self.offered_edge();

@@ -13,7 +13,7 @@ pub(super) struct Rtt {
     rttvar4: u64,
     /// The least round trip of the connection; `u64::MAX` before the first sample.
     min: u64,
-    /// What follows from the above, without backing off.
+    /// The timeout from these values, without backing off.
     rto: u64,
     /// `rto`, backed off: asked for far more often than it changes.
     timeout: u64,
@@ -72,7 +72,7 @@ impl Rtt {
 
     /// Doubles the timeout (RFC 6298 §5.5).
     pub(super) fn back_off(&mut self) {
-        // 2^17 times the least timeout that anyone sets is past any ceiling.
+        // 2^17 times the least timeout that can be set is longer than any ceiling.
         self.backoff = (self.backoff + 1).min(17);
         self.update_timeout();
     }

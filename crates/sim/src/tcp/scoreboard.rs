@@ -1,10 +1,10 @@
-//! What is in flight, packet by packet, and which of it is lost.
+//! The packets in flight, and which of them are lost.
 //!
 //! Why: an acknowledgement must cost the same with ten packets in flight as with ten thousand.
 //! From: RACK (RFC 8985) for losses; RFC 6675's words (pipe, scoreboard). RACK wants packets in the order in which they
 //! were last sent; here that order is the window itself for first transmissions, with a cursor, and one queue for
 //! retransmissions, so that each transmission is judged once and no list is kept sorted.
-//! Not here: what follows from a loss (`sender`).
+//! Not here: recovery from a loss (`sender`).
 //! Invariant: `sacked`, `lost` and `resent` are the sums over the packets that say so; `pipe` is what is in flight.
 
 use core::slice::from_ref;
@@ -28,13 +28,13 @@ struct Packet {
     state: u8,
 }
 
-/// The receiver has it beyond a gap.
+/// Flag of a packet that the receiver has beyond a gap.
 const SACKED: u8 = 1;
-/// Its last-but-one transmission, or the last one, is lost.
+/// Flag of a packet whose last transmission, or the one before, is lost.
 const LOST: u8 = 2;
-/// A retransmission is in flight.
+/// Flag of a packet of which a retransmission is in flight.
 const RESENT: u8 = 4;
-/// It has been sent more than once: its round trip is ambiguous.
+/// Flag of a packet that was sent more than once: its round trip is ambiguous.
 const AMBIGUOUS: u8 = 8;
 
 impl Packet {
@@ -54,12 +54,12 @@ struct Resent {
     sent: Nanos,
 }
 
-/// What one acknowledgement has told.
+/// The news in one acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivery {
     /// Bytes that are newly known to have arrived.
     pub(super) bytes: u64,
-    /// Of those, by SACK.
+    /// Bytes of these that SACK reported.
     pub(super) sacked: u64,
     /// When the first and the last of them that were sent once left.
     pub(super) first_sent: Option<Nanos>,
@@ -126,7 +126,7 @@ impl Scoreboard {
         (outstanding + self.resent).saturating_sub(self.sacked + self.lost + self.anonymous)
     }
 
-    /// Nothing is missing as far as anyone knows.
+    /// Whether no packet is known to be missing.
     pub(super) fn is_clean(&self) -> bool {
         self.sacked + self.lost + self.resent + self.anonymous == 0
     }
@@ -283,7 +283,7 @@ impl Scoreboard {
         self.anonymous = 0;
     }
 
-    /// The losses were none: nothing is to be sent again.
+    /// Takes all losses back: no packet is to be sent again.
     pub(super) fn undo_losses(&mut self) {
         for packet in &mut self.packets {
             packet.state &= !(LOST | RESENT);

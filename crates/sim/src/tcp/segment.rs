@@ -1,4 +1,4 @@
-//! What crosses the network: segments one way, acknowledgements the other.
+//! Segments, and the acknowledgements that come back.
 
 use core::ops::{BitOr, BitOrAssign};
 
@@ -19,7 +19,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// What a queue that wants to mark makes of this codepoint; `None` means that it has to drop.
+    /// The codepoint after a mark by a queue; `None` if the queue has to drop the packet instead.
     #[must_use]
     pub const fn marked(self) -> Option<Self> {
         match self {
@@ -29,7 +29,7 @@ impl Ecn {
     }
 }
 
-/// What a segment says beside its bytes.
+/// The flags of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
@@ -84,7 +84,7 @@ pub struct Segment {
     pub len: u32,
     /// Payload bytes of each packet but the last, when the segment is cut; at least 1.
     pub mss: u16,
-    /// What it says beside its bytes.
+    /// Its flags.
     pub flags: Flags,
     /// The IP header's ECN field; a queue on the way may change it.
     pub ecn: Ecn,
@@ -154,7 +154,7 @@ pub struct SackBlock {
     pub end: u64,
 }
 
-/// What a receiver says back.
+/// An acknowledgement from a receiver.
 ///
 /// Blocks are kept as signed distances from `ack`, which a receive window of at most 1 GiB lets fit 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

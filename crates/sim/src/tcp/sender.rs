@@ -1,4 +1,4 @@
-//! The sending end: what may leave, what must leave again, and when to give up waiting.
+//! The sending end: new segments, retransmissions and timeouts.
 
 mod recovery;
 mod transmit;
@@ -6,13 +6,13 @@ mod transmit;
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use super::config::{Config, LocalQueue};
-use super::congestion::{Control, Progress};
+use super::congestion::{CongestionControl, Progress};
 use super::rtt::Rtt;
 use super::scoreboard::{Delivery, Scoreboard};
 use super::segment::{Ack, SackBlock};
 use recovery::{Phase, Recovery};
 
-/// What a sender has done.
+/// Counters of a sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SenderStats {
     /// Segments given out with payload, as handed over: a descriptor counts once.
@@ -35,8 +35,8 @@ pub struct SenderStats {
 
 /// The sending end of a stream.
 ///
-/// What it holds grows with the packets in flight and is reused; nothing is allocated per packet once the window has
-/// been as large as it gets.
+/// Its memory grows with the packets in flight and is reused; no packet allocates once the window has reached its largest
+/// size.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Sender {
@@ -74,7 +74,7 @@ pub struct Sender {
     offload: u64,
 
     rtt: Rtt,
-    control: Control,
+    control: CongestionControl,
     board: Scoreboard,
     tail_probe: Option<TailProbe>,
     next_send: Nanos,
@@ -82,7 +82,7 @@ pub struct Sender {
     recovery: Recovery,
 }
 
-/// What of the configuration is still asked for later.
+/// The settings that are still used after the start.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     sack: bool,
@@ -91,10 +91,10 @@ struct Settings {
     restart_after_idle: bool,
 }
 
-/// Where the handshake stands.
+/// The state of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
-    /// Nobody has spoken. `passive`: the other end has to begin.
+    /// No packet has been sent. `passive`: the other end has to begin.
     Closed { passive: bool },
     /// A SYN has left `sent` times; or has to, when `due`.
     Asked { sent: u32, due: bool },
@@ -122,7 +122,7 @@ impl Sender {
             mss: u64::from(config.segment_size()),
             open,
             board: Scoreboard::new(),
-            control: Control::new(config),
+            control: CongestionControl::new(config),
             recovery: Recovery::new(),
             rtt: Rtt::new(config),
             ecn: config.ecn && !config.handshake,
@@ -169,8 +169,8 @@ impl Sender {
 
     /// Takes what the receiver says. Ask [`Self::poll_transmit`] afterwards.
     ///
-    /// Whatever it holds, no acknowledgement can do harm: those of bytes never sent and stale ones are counted and
-    /// ignored, as are blocks that no receiver would send.
+    /// No acknowledgement can do harm: those of bytes never sent and stale ones are counted and ignored, as are blocks that
+    /// no receiver would send.
     pub fn handle_ack(&mut self, ack: &Ack, now: Nanos) {
         if self.open != Open::Yes || ack.syn() {
             self.handle_handshake(ack, now);
@@ -301,7 +301,7 @@ impl Sender {
         self.ecn
     }
 
-    /// What this end has done.
+    /// The counters of this end.
     #[must_use]
     pub fn stats(&self) -> SenderStats {
         self.stats
@@ -312,7 +312,7 @@ impl Sender {
         self.paced.then_some(self.next_send)
     }
 
-    /// The other end has connected to this one.
+    /// Notes that the other end has connected to this one.
     pub(super) fn open_passively(&mut self, ecn: bool) {
         if (self.open == Open::Closed { passive: true }) {
             self.open = Open::Yes;
@@ -428,13 +428,13 @@ impl Sender {
         Some(due.min(self.waiting_since + self.rtt.timeout()))
     }
 
-    /// Data waits, nothing is out that could bring a wider window.
+    /// Whether data waits for a wider window, and no packet is in flight whose acknowledgement could bring one.
     fn is_window_closed(&self) -> bool {
         self.outstanding() == 0 && self.written > self.nxt && self.edge <= self.nxt && !self.probe_now
     }
 }
 
-/// What an acknowledgement found.
+/// The effect of an acknowledgement.
 struct Before {
     una: u64,
     edge: u64,

@@ -1,42 +1,41 @@
-//! What an acknowledgement that is not plain progress means, and what a timeout does.
+//! Recovery: duplicate and partial acknowledgements, echoed marks and timeouts.
 //!
-//! From: RFC 5681 and 6582 without SACK, RFC 8985 with it; RFC 6937 lets the window down while acknowledgements come
-//! in; RFC 3522 takes a reduction back when its retransmission turns out to have been needless; RFC 3168 and 8257 for
-//! echoed marks.
+//! From: RFC 5681 and 6582 without SACK, RFC 8985 with it; RFC 6937 for lowering the window while acknowledgements come
+//! in; RFC 3522 for taking a reduction back when its retransmission was needless; RFC 3168 and 8257 for echoed marks.
 
 use plimsoll_units::{Nanos, Span};
 
 use super::{Before, Open, Sender};
-use crate::tcp::congestion::Control;
+use crate::tcp::congestion::CongestionControl;
 use crate::tcp::scoreboard::Delivery;
 use crate::tcp::segment::Ack;
 
-/// Linux's congestion states. Disorder is `Open` with something on the board.
+/// Linux's congestion states. Disorder is `Open` with packets in doubt on the scoreboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// The window grows.
     Open,
-    /// A mark was echoed: the window is let down to the threshold until `high` is acknowledged.
+    /// A mark was echoed: the window falls to the threshold until `high` is acknowledged.
     Reduced,
-    /// Packets were lost: likewise, and they are sent again.
+    /// Packets were lost: the window falls to the threshold until `high` is acknowledged, and they are sent again.
     Recovery,
-    /// Nothing came back in time: slow start from one segment, until `high` is acknowledged.
+    /// The timeout has passed: slow start from one segment, until `high` is acknowledged.
     Loss,
 }
 
-/// The account of one reduction.
+/// The state of recovery.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
     pub(super) phase: Phase,
-    /// What had been sent when the phase began; its acknowledgement ends the phase.
+    /// The bytes that had been sent when the phase began; their acknowledgement ends the phase.
     high: u64,
-    /// Proportional rate reduction: the window at the start, and what has arrived and left since.
+    /// Proportional rate reduction: the window at the start, and the bytes that have arrived and left since.
     window: u64,
     delivered: u64,
     sent: u64,
-    /// When the phase's first retransmission left, and what to go back to if it was needless.
+    /// When the phase's first retransmission left, and the state to go back to if it was needless.
     first_resend: Option<Nanos>,
-    undo: Option<Box<Control>>,
+    undo: Option<Box<CongestionControl>>,
     /// The network reorders: RACK's window, in quarters of the least round trip, and how long it stays wide.
     reordering_seen: bool,
     quarters: u64,
@@ -99,7 +98,7 @@ impl Recovery {
 }
 
 impl Sender {
-    /// Anything but plain progress in an open window.
+    /// Handles an acknowledgement that is not plain progress in an open window.
     pub(super) fn react(
         &mut self,
         ack: &Ack,
@@ -135,7 +134,7 @@ impl Sender {
         }
     }
 
-    /// RACK's timer: packets that were in doubt may be lost now.
+    /// Handles RACK's timer: packets that were in doubt may be lost now.
     pub(super) fn look_for_losses(&mut self, now: Nanos) {
         let lost = self.board.lost();
         self.look_for_losses_after(true, now);
@@ -144,7 +143,7 @@ impl Sender {
         }
     }
 
-    /// The timeout has run out: of the SYN, of a closed window, of data.
+    /// Handles a timeout: of the SYN, of a closed window, or of data.
     pub(super) fn time_out(&mut self, now: Nanos) {
         let backed_off = self.rtt.is_backed_off();
         self.waiting_since = now;
@@ -205,7 +204,7 @@ impl Sender {
     }
 
     fn begin_recovery(&mut self) {
-        // A reduction for a mark of the same window is reduction enough.
+        // A reduction for a mark in this window is enough.
         if self.recovery.phase == Phase::Open {
             self.recovery.undo = Some(Box::new(self.control.clone()));
             self.recovery.start_account(self.control.cwnd);
@@ -219,7 +218,7 @@ impl Sender {
         self.stats.recoveries += 1;
     }
 
-    /// A mark was echoed: one reduction per window (RFC 3168 §6.1.2, RFC 8257 §3.3).
+    /// Handles an echoed mark: one reduction per window (RFC 3168 §6.1.2, RFC 8257 §3.3).
     fn take_mark(&mut self) {
         self.recovery.undo = None;
         if !self.ecn || self.recovery.phase != Phase::Open {
@@ -267,7 +266,7 @@ impl Sender {
         self.stats.undone += 1;
     }
 
-    /// Proportional rate reduction (RFC 6937): what may leave for what has arrived.
+    /// Proportional rate reduction (RFC 6937): the bytes that may leave for those that have arrived.
     fn let_down(&mut self, delivered: u64, safe: bool) {
         if delivered == 0 {
             return;
@@ -283,7 +282,7 @@ impl Sender {
             let owed = account.delivered.saturating_sub(account.sent).max(delivered);
             (owed + if safe { self.mss } else { 0 }).min(ssthresh - pipe)
         };
-        // The first lost packet leaves whatever the arithmetic says.
+        // The first lost packet leaves in any case.
         let share = if account.sent == 0 { share.max(self.mss) } else { share };
         self.control.set_cwnd(pipe + share);
     }

@@ -1,4 +1,4 @@
-//! What may leave now.
+//! Transmission: the segments that may leave now, and pacing.
 
 use plimsoll_units::{Nanos, Span};
 
@@ -149,7 +149,7 @@ impl Sender {
         Segment { seq, sent: now, len, mss: self.mss as u16, flags, ecn }
     }
 
-    /// Books what leaves: recovery's, the host's and pacing's accounts.
+    /// Counts a segment that leaves, for recovery, the host's transmit path and pacing.
     fn book(&mut self, len: u64, now: Nanos) {
         self.stats.segments += 1;
         self.recovery.note_sent(len);
@@ -170,7 +170,7 @@ impl Sender {
         if cwnd < self.control.ssthresh / 2 { (2 * cwnd, srtt) } else { (cwnd + cwnd / 5, srtt) }
     }
 
-    /// How much one descriptor may hold: Linux's `tcp_tso_autosize`, about a millisecond at the current rate, more on
+    /// The bytes that one descriptor may hold: Linux's `tcp_tso_autosize`, about a millisecond at the current rate, more on
     /// a short path; at least two segments.
     fn burst(&self) -> u64 {
         if self.offload <= self.mss {
@@ -215,7 +215,7 @@ impl Sender {
         }
     }
 
-    /// Remembers for a window whether the window was what held us back (Linux's `tcp_cwnd_validate`).
+    /// Notes for a window whether the window limited the sender (Linux's `tcp_cwnd_validate`).
     fn note_usage(&mut self, limited: bool) {
         let outstanding = self.outstanding();
         if self.una >= self.usage_until
