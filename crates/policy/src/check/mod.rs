@@ -160,6 +160,8 @@ pub fn load_sub_policy_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Che
 /// Judges the tree of a tenant's file alone.
 fn sub_policy(path: &str, mut sources: Sources, tree: Tree, rest: &mut dyn Files) -> Result<Checked, Errors> {
     let (file, problems) = read::read_all(|reader| read::policy_file(reader, &tree));
+    // It may take a hundred megabytes, and the rest works on what was read.
+    drop(tree);
     let host = read::any_host(&file, path, sources.add("the file that names this one", String::new()));
     let mut composer = Composer::new(&mut sources, rest);
     composer.is_read(path, file, problems);

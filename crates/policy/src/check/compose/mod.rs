@@ -243,6 +243,8 @@ impl<'a> Composer<'a> {
         if let Some(classes) = &mut file.classes
             && classes.iter().all(|class| class.name.value != "root")
         {
+            // One more, not twice as many: a file may have hundreds of thousands of classes.
+            classes.reserve_exact(1);
             classes.push(self.missing_root(file.at));
             file.rootless = true;
         }
