@@ -38,13 +38,13 @@ build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build
 	$(CARGO) build --release --locked -p plimsoll-cli
 
-# The live tests wait for most of their time. All other checks run beside them, at a lower priority, in the time that
-# the live tests leave.
+# The live tests wait for most of their time. They are built first; all else is built and checked beside them, at a lower
+# priority, in the time that they leave.
 test: ## run all checks: format, lints, unit, property, scenario and live tests, docs and their examples, licences
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory fmt
 	@scripts/guest.sh target/guest || echo 'make: no guest to boot: tests with a Linux guest will be skipped' >&2
-	$(CARGO) test --locked --workspace --no-run
+	$(CARGO) test --locked --workspace --test live --no-run
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target live beside
 	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
 
