@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use plimsoll_policy::Prefix;
+use plimsoll_units::Bytes;
 
 /// Predictable virtual NICs for the tenants of a shared host
 #[derive(Debug, Parser)]
@@ -66,7 +67,7 @@ pub(crate) enum Command {
     Sim(Sim),
     /// Repeat the experiments of the Loom, SENIC and PicNIC papers in virtual time, and print their figures beside ours
     Papers(Papers),
-    /// Measure the cost of a mechanism
+    /// Measure or calculate the cost of a mechanism
     #[command(subcommand)]
     Bench(Bench),
     /// Print a completion script for a shell
@@ -343,6 +344,8 @@ pub(crate) struct Papers {
 pub(crate) enum Bench {
     /// Count the writes over PCIe for doorbells (notes of new packets): one per queue, SENIC's, and Loom's batches
     Doorbells(Doorbells),
+    /// Calculate the rate of packets that a PCIe bus carries between memory and a NIC
+    Pcie(Pcie),
 }
 
 /// `plimsoll bench doorbells`.
@@ -352,6 +355,39 @@ pub(crate) struct Doorbells {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `plimsoll bench pcie`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = PCIE_EXAMPLES)]
+pub(crate) struct Pcie {
+    /// Generation of PCIe
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub(crate) generation: u8,
+    /// Number of lanes; DMI 3.0, between a chipset and its CPU, is 4 lanes of generation 3
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) lanes: u16,
+    /// Most payload of one packet on the bus (TLP)
+    #[arg(long, default_value = "64B", value_parser = some_bytes)]
+    pub(crate) tlp: Bytes,
+    /// Bytes of each TLP beyond its payload: framing, headers and checksum
+    #[arg(long, default_value = "26B")]
+    pub(crate) overhead: Bytes,
+    /// Bytes that the NIC moves for each packet beside the packet, such as its descriptor, in TLPs of their own
+    #[arg(long, default_value = "0B")]
+    pub(crate) descriptor: Bytes,
+    /// Lengths of packets, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "64B,256B,1500B", value_parser = some_bytes)]
+    pub(crate) frame: Vec<Bytes>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A size above zero.
+fn some_bytes(text: &str) -> Result<Bytes, String> {
+    let bytes: Bytes = text.parse().map_err(|error: plimsoll_units::UnitError| error.to_string())?;
+    if bytes == Bytes::ZERO { Err("write a size above zero, such as `64B`".to_owned()) } else { Ok(bytes) }
 }
 
 fn owner(text: &str) -> Result<(String, Prefix), String> {
@@ -478,6 +514,12 @@ in all. Exit status 1 says that an experiment failed; standard error then has th
 const DOORBELLS_EXAMPLES: &str = "Examples:
   plimsoll bench doorbells
   plimsoll bench doorbells --json";
+
+const PCIE_EXAMPLES: &str = "Examples:
+  plimsoll bench pcie
+  plimsoll bench pcie --descriptor 16B
+  plimsoll bench pcie --generation 4 --lanes 16 --tlp 256B --frame 1500B
+  plimsoll bench pcie --lanes 4 --json";
 
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   plimsoll completions bash > /etc/bash_completion.d/plimsoll

@@ -6,6 +6,8 @@
 //! Not here: the doorbell queue (`nic`), which counts; this only drives it with the papers' traffic.
 //! Invariant: measured figures are the counters of the engine's own queue; computed figures come from the formula.
 
+mod pcie;
+
 use comfy_table::CellAlignment::{Left, Right};
 use plimsoll_nic::{DoorbellQueue, PcieWrites, QueueId};
 use plimsoll_units::{BitRate, Bytes};
@@ -14,6 +16,7 @@ use serde::Serialize;
 use crate::args::Doorbells;
 use crate::failure::{Failure, print, print_json};
 use crate::show::table;
+pub(crate) use pcie::pcie;
 
 /// Bytes of each packet in Table 2.
 const PACKET: u64 = 1_500;

@@ -55,6 +55,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Sim(sim) => sim::sim(sim),
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
+        Command::Bench(Bench::Pcie(pcie)) => bench::pcie(pcie),
         Command::ReadFile(args) => reader::read(args),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),

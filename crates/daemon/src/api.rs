@@ -199,6 +199,7 @@ impl Api {
     /// All counters by name: the engine's, and what the kernel dropped before it.
     async fn stats(&self) -> Result<Stats, Stopped> {
         let mut stats = Stats::from(&*self.snapshot().await?);
+        stats.nic_drop_seconds = self.ledger.lock().await.nic_drop_seconds();
         let checked = self.control.checked().await;
         // Entering a namespace takes a thread of its own.
         let broker = self.control.broker().clone();

@@ -19,6 +19,13 @@ pub fn page(stats: &Stats) -> String {
     page.line("plimsoll_uptime_seconds", &[], stats.uptime);
     page.head("plimsoll_reloads_total", "counter", "Policies put in force since the start.");
     page.line("plimsoll_reloads_total", &[], f64::from(stats.generation));
+    let name = "plimsoll_nic_drop_seconds_total";
+    page.head(
+        name,
+        "counter",
+        "Seconds in which the uplink dropped more than 10,000 packets before the engine read them.",
+    );
+    page.line(name, &[], stats.nic_drop_seconds as f64);
     classes(&mut page, stats);
     limits(&mut page, stats);
     ports(&mut page, stats);

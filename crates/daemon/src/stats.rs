@@ -35,6 +35,9 @@ pub struct Stats {
     pub tenants: BTreeMap<String, PortStats>,
     /// The uplink's port.
     pub uplink: PortStats,
+    /// Seconds in which the uplink dropped more than 10,000 packets before the engine read them.
+    #[serde(default)]
+    pub nic_drop_seconds: u64,
     /// The engine's own numbers.
     pub engine: EngineNumbers,
     /// Other hosts, where there is an overlay.
@@ -352,6 +355,7 @@ impl From<&Snapshot> for Stats {
             limits: limits.collect(),
             tenants: snapshot.lanes.iter().map(|lane| (lane.name.clone(), port(lane))).collect(),
             uplink: port(&snapshot.uplink),
+            nic_drop_seconds: 0, // counted by the ledger, not by the engine
             engine: EngineNumbers {
                 pulls: engine.pulls,
                 pairs: engine.pairs,

@@ -8,7 +8,7 @@
 mod workload;
 
 use plimsoll_document::{Shape, mapping};
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, WORKLOAD};
@@ -27,6 +27,7 @@ pub fn schema() -> serde_json::Value {
 pub(crate) const MOST_PAIRS: u32 = 1_000;
 
 const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
+const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
@@ -127,6 +128,8 @@ mapping! {
         transmit: Map(&TRANSMIT),
         /// Its PCIe bus.
         pcie: Map(&PCIE),
+        /// Most packets a second that its NIC sends, and that it receives.
+        packet_rate: PACKET_RATE,
     }
 
     pub(crate) static RECEIVE = "Receive" {
@@ -176,6 +179,8 @@ mapping! {
         tlp: SIZE,
         /// Bytes that each packet on the bus costs beyond its payload.
         overhead: SIZE,
+        /// Bytes that the NIC reads for each packet beside the packet itself.
+        descriptor: SIZE,
         /// Read requests outstanding at a time.
         outstanding: Whole(1, 1 << 16),
     }
@@ -214,6 +219,8 @@ mapping! {
         gain: Part,
         /// Part of an error that is corrected in an epoch, downward.
         cut: Part,
+        /// Epochs that a further cut waits while the queue becomes shorter by itself.
+        patience: Whole(0, 1_000),
         /// Whether ECN marks of the fabric slow senders down.
         ecn: Flag,
         /// Tenants that are load balancers, each with its weight.
@@ -285,6 +292,8 @@ mapping! {
         cost: TIME,
         /// Limiters of `hwrl`.
         limiters: Whole(1, 4_096),
+        /// How often `hwrl` gives the busiest tenants a limiter each.
+        reassign: TIME,
         /// Timing of `class_fetch`.
         fetch: Map(&FETCH),
     }
@@ -397,8 +406,8 @@ mapping! {
     }
 
     pub(crate) static PAPER = "Paper" {
-        /// The experiment's id.
-        id = "LO-E4": Shape::Pattern("^[A-Z]+-E[0-9]+$"),
+        /// The id of the experiment (E), mechanism (M), claim of a cost or limit (C) or of security (S).
+        id = "LO-E4": Shape::Pattern("^[A-Z]+-[EMCS][0-9]+$"),
         /// Where the paper shows it.
         figure = "Figure 9": Text,
         /// The result that it shows, in one line.

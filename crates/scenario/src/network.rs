@@ -7,7 +7,7 @@
 
 use plimsoll_control::Idle;
 use plimsoll_policy::Mark;
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::sections::PolicySections;
 
@@ -30,6 +30,8 @@ pub struct Host {
     pub transmit: TransmitRing,
     /// How its NIC reads packets; at no cost without one.
     pub pcie: Option<Pcie>,
+    /// Most packets a second that its NIC sends, and that it receives.
+    pub packet_rate: Option<PacketRate>,
     /// Sections that replace the scenario's own policy here.
     pub(crate) policy: Option<PolicySections>,
 }
@@ -46,6 +48,7 @@ impl Host {
             cores: None,
             transmit: TransmitRing::default(),
             pcie: None,
+            packet_rate: None,
             policy: None,
         }
     }
@@ -109,6 +112,8 @@ pub struct Control {
     pub gain: u32,
     /// Part of an excess in delay, in thousandths, that is cut from a packet rate in an epoch.
     pub cut: u32,
+    /// Epochs that a further cut waits while the queue becomes shorter by itself; 0: none.
+    pub patience: u32,
     /// Use of an idle tenant's minimum.
     pub idle: Idle,
     /// Whether the fabric's ECN marks slow senders down.
@@ -192,8 +197,35 @@ pub struct Pcie {
     pub tlp: Bytes,
     /// Bytes that each packet on the bus costs beyond its payload.
     pub overhead: Bytes,
+    /// Bytes that the NIC reads for each packet beside the packet itself (its descriptor), in TLPs of their own.
+    pub descriptor: Bytes,
     /// Read requests, of a TLP each, that may be outstanding at once.
     pub outstanding: u32,
+}
+
+impl Pcie {
+    /// Bytes that a packet of `len` takes on the bus.
+    #[must_use]
+    pub fn charge(&self, len: Bytes) -> Bytes {
+        let parts = |bytes: Bytes| bytes.as_u64().div_ceil(self.tlp.as_u64().max(1));
+        let tlps = parts(len) + parts(self.descriptor);
+        len + self.descriptor + self.overhead.times(tlps)
+    }
+
+    /// Bits a second of packets of `len` that the bus carries, without what it carries beside them. Rounded down.
+    #[must_use]
+    pub fn carries(&self, len: Bytes) -> u64 {
+        let part = u128::from(self.most().get()) * u128::from(len.as_u64());
+        u64::try_from(part / u128::from(self.charge(len).as_u64().max(1))).unwrap_or(u64::MAX)
+    }
+
+    /// The most that the bus moves, overhead included: its rate, or one TLP in each `latency` for each outstanding read.
+    #[must_use]
+    pub fn most(&self) -> BitRate {
+        let tlps = u64::from(self.outstanding) * 1_000_000_000 / self.latency.as_u64().max(1);
+        let bits = (self.tlp + self.overhead).as_u64() * 8;
+        BitRate::new(tlps.saturating_mul(bits)).map_or(self.rate, |most| self.rate.min(most))
+    }
 }
 
 /// A link between two of the hosts, switches and destinations.

@@ -16,7 +16,7 @@ use crate::{Results, Scenario, Unit};
 /// An experiment of a paper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Paper {
-    /// The paper's letters and the experiment's number: `LO-E4`.
+    /// The paper's letters, the kind (E, M, C or S) and the number: `LO-E4`, `PN-C4`.
     pub id: String,
     /// Where the paper shows it: `Figure 9`, `Table 2`, `section 7.3`.
     pub figure: String,

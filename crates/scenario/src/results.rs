@@ -22,8 +22,9 @@ pub struct Results {
 
 /// Further counts of a system: writes of doorbells over PCIe as Loom counts them (one for a batch), by the cache line, and
 /// with a register for each queue; changes of flow queue from one packet of a batch to the next; reads of packets over PCIe;
-/// scheduling decisions, and pairs of enqueue and dequeue on the tree.
-pub const COUNTERS: [&str; 10] = [
+/// scheduling decisions, and pairs of enqueue and dequeue on the tree; seconds in which a NIC's receive ring dropped more
+/// than 10,000 packets.
+pub const COUNTERS: [&str; 11] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
@@ -34,6 +35,7 @@ pub const COUNTERS: [&str; 10] = [
     "decisions",
     "dma_reads",
     "cycles",
+    "nic_drop_seconds",
 ];
 
 /// One run of one system.

@@ -73,13 +73,22 @@ pub struct Model {
     pub cost: Span,
     /// Limiters of [`SystemKind::Hwrl`].
     pub limiters: u32,
+    /// How often the busiest tenants get a limiter each; `None`: tenants are assigned to limiters round robin, for good.
+    pub reassign: Option<Span>,
     /// Timing of [`SystemKind::ClassFetch`].
     pub fetch: Fetch,
 }
 
 impl Default for Model {
     fn default() -> Self {
-        Self { lock: Span::ZERO, wake: Span::ZERO, cost: Span::ZERO, limiters: 16, fetch: Fetch::default() }
+        Self {
+            lock: Span::ZERO,
+            wake: Span::ZERO,
+            cost: Span::ZERO,
+            limiters: 16,
+            reassign: None,
+            fetch: Fetch::default(),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_policy::Slo;
 use plimsoll_scenario::{Host, Problem, Scenario, System, SystemKind, Tenant};
+use plimsoll_slo::DropSeconds;
 use plimsoll_units::Nanos;
 
 use crate::agenda::{Agenda, SourceId};
@@ -91,6 +92,7 @@ impl<'a> Builder<'a> {
             receive: None,
             down: false,
             watch: None,
+            drop_seconds: DropSeconds::default(),
         };
         let world = World {
             now: Nanos::ZERO,

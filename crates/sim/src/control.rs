@@ -96,7 +96,8 @@ impl Agents {
 
     fn settings(&self, level: ControlLevel) -> Settings {
         let spec = &self.spec;
-        let packets = PacketRateLaw { cut: spec.cut, ..PacketRateLaw::new(spec.threshold) };
+        let packets =
+            PacketRateLaw { cut: spec.cut, patience: spec.patience, ..PacketRateLaw::new(spec.threshold) };
         let laws = Laws {
             bandwidth: BandwidthLaw { gain: spec.gain, ..BandwidthLaw::default() },
             packets: (level == ControlLevel::Full).then_some(packets),

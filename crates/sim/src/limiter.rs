@@ -42,7 +42,13 @@ impl Limiter {
         let model = system.model;
         match system.kind {
             SystemKind::Ptb => Self::Buckets(Buckets::for_each(&rates)),
-            SystemKind::Hwrl => Self::Buckets(Buckets::shared(&rates, model.limiters as usize)),
+            SystemKind::Hwrl => {
+                let count = model.limiters as usize;
+                Self::Buckets(match model.reassign {
+                    Some(every) => Buckets::for_the_busiest(&rates, count, every),
+                    None => Buckets::shared(&rates, count),
+                })
+            }
             SystemKind::ClassFetch => {
                 Self::Fetch(Box::new(ClassFetch::new(model.fetch, &rates, mtu, chance)))
             }

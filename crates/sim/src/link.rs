@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use plimsoll_queues::Pace;
-use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_units::{BitRate, Bytes, Nanos, PacketRate, Span};
 
 use crate::chance::Chance;
 use crate::packet::Packet;
@@ -32,6 +32,8 @@ pub(crate) struct LinkSpec {
     pub(crate) ecn: Option<u64>,
     /// The part of the packets that is lost on the way.
     pub(crate) loss: f64,
+    /// Most packets a second of the NIC at its end.
+    pub(crate) packet_rate: Option<PacketRate>,
 }
 
 /// Bytes that a frame takes on the wire in addition to its own.
@@ -45,6 +47,8 @@ pub(crate) enum Overhead {
         size: u32,
         /// Additional bytes of a part.
         bytes: u32,
+        /// Bytes for each packet, however many parts it has.
+        each: u32,
     },
 }
 
@@ -53,7 +57,7 @@ impl Overhead {
     fn of(self, packet: &Packet) -> u32 {
         match self {
             Self::Frame(bytes) => bytes,
-            Self::Part { size, bytes } => parts(packet, size) * bytes,
+            Self::Part { size, bytes, each } => parts(packet, size) * bytes + each,
         }
     }
 
@@ -64,6 +68,11 @@ impl Overhead {
             Self::Part { size, .. } => parts(packet, size).into(),
         }
     }
+}
+
+/// A packet rate as the rate of as many bytes.
+fn bytes_a_second(packets: PacketRate) -> BitRate {
+    BitRate::new(packets.get().saturating_mul(8)).expect("a packet rate is above zero")
 }
 
 /// The number of parts of a packet; a header that is read separately from the payload has parts of its own.
@@ -83,6 +92,8 @@ pub(crate) struct Link {
     /// Bytes of those still in the queue.
     backlog: u64,
     pace: Option<Pace>,
+    /// The pace of packets, each charged as one byte, where a NIC bounds their number.
+    packet_pace: Option<Box<Pace>>,
     spec: LinkSpec,
     /// Parts of all packets so far, on a link that carries packets in parts.
     parts: u64,
@@ -108,6 +119,7 @@ impl Link {
     pub(crate) fn new(spec: LinkSpec, chance: Chance) -> Self {
         Self {
             pace: spec.rate.map(Pace::new),
+            packet_pace: spec.packet_rate.map(|most| Box::new(Pace::new(bytes_a_second(most)))),
             chance: Box::new(chance),
             under_way: VecDeque::new(),
             left: 0,
@@ -129,11 +141,16 @@ impl Link {
         packet.marked |= packet.carried && congested;
         self.parts += self.spec.overhead.parts(&packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
-        let departure = self.pace.as_mut().map_or(now, |pace| {
+        let mut departure = self.pace.as_mut().map_or(now, |pace| {
             pace.catch_up(now);
             pace.charge(Bytes::new((packet.len + self.spec.overhead.of(&packet)).into()));
             pace.earned()
         });
+        if let Some(pace) = &mut self.packet_pace {
+            pace.catch_up(now);
+            pace.charge(Bytes::new(packet.frames().into()));
+            departure = departure.max(pace.earned());
+        }
         if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
             return Offered::Lost; // its time on the wire is used all the same
         }
@@ -217,6 +234,7 @@ mod tests {
             packets: u32::MAX,
             ecn,
             loss: 0.0,
+            packet_rate: None,
         };
         Link::new(spec, Chance::of(1, "link"))
     }
@@ -237,6 +255,25 @@ mod tests {
         }
         assert_eq!(arrivals, [6_000, 7_000, 8_000, 9_000]);
         assert_eq!(link.backlog, 0);
+    }
+
+    /// An XL710's 37 million packets a second, at 40 Gb/s (PicNIC §4).
+    #[test]
+    fn a_nics_packet_rate_holds_small_packets_back_and_large_ones_not() {
+        let millisecond = |len: u32| {
+            let mut link = link(u64::MAX, None);
+            link.pace = Some(Pace::new(BitRate::gbps(40)));
+            let most = PacketRate::new(37_000_000).expect("above zero");
+            link.packet_pace = Some(Box::new(Pace::new(bytes_a_second(most))));
+            let mut sent = 0;
+            while link.last_departure() < Nanos::new(1_000_000) {
+                link.offer(packet(len), Nanos::ZERO);
+                sent += 1;
+            }
+            sent
+        };
+        assert_eq!(millisecond(64), 37_000, "78,125 of them fit the line");
+        assert_eq!(millisecond(160), 31_250, "all that fit the line");
     }
 
     #[test]

@@ -321,7 +321,10 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let buses = world.links.iter().filter(|end| end.kind == Way::Bus);
     let buses = buses.map(|end| ("bus_reads", end.link.parts()));
     let limited = limiters(world).flat_map(Limiter::counters);
-    for (name, count) in host_nics(world).flat_map(|(_, nic)| nic.counters()).chain(buses).chain(limited) {
+    let receiving = world.nodes.iter().filter(|node| node.receive.is_some());
+    let lossy = receiving.map(|node| ("nic_drop_seconds", node.drop_seconds.count()));
+    let nics = host_nics(world).flat_map(|(_, nic)| nic.counters());
+    for (name, count) in nics.chain(buses).chain(limited).chain(lossy) {
         *counters.entry(name).or_default() += count;
     }
     counters

@@ -14,6 +14,7 @@ use std::net::Ipv4Addr;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Metadata};
 use plimsoll_scenario::Change;
+use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
@@ -143,6 +144,8 @@ pub(crate) struct Node {
     pub(crate) down: bool,
     /// The counters by which promises are judged, where a tenant here has a promise.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Seconds in which its NIC dropped many packets.
+    pub(crate) drop_seconds: DropSeconds,
 }
 
 /// The component between a node's own packets and its link.

@@ -9,6 +9,7 @@
 //! uptime; [`Looks`] keeps at most 4,096 windows of a run, however long the run is.
 #![forbid(unsafe_code)]
 
+mod drop_seconds;
 mod judge;
 mod look;
 mod parts;
@@ -21,6 +22,7 @@ use plimsoll_policy::{Envelope, Slo};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
+pub use drop_seconds::DropSeconds;
 use judge::judge;
 pub use judge::{Breach, Cause, Judged, Verdict, causes};
 pub use look::{InwardWatched, LaneWatched, Pulse, UplinkWatched, Watched};
@@ -98,6 +100,7 @@ pub struct Ledger {
     open: Option<(Window, usize)>,
     promises: BTreeMap<String, Promise>,
     link: u64,
+    drop_seconds: DropSeconds,
 }
 
 /// The windows of one part of a run that ends, such as a simulated one.
@@ -188,8 +191,15 @@ impl Ledger {
         if window.host.length == 0.0 {
             return;
         }
+        self.drop_seconds.read(window.host.kernel_drops, window.host.length);
         self.add_to_minute(&window);
         keep(&mut self.seconds, window, SECONDS);
+    }
+
+    /// Seconds since the daemon's start in which the uplink dropped more than 10,000 packets before the engine read them.
+    #[must_use]
+    pub fn nic_drop_seconds(&self) -> u64 {
+        self.drop_seconds.count()
     }
 
     fn add_to_minute(&mut self, window: &Window) {

@@ -3,7 +3,7 @@
 //! Why: an installed binary contains all experiments; a folder is for experiments that a user changes.
 //! From: `build.rs`, which collects `examples/papers/`.
 //! Not here: running them.
-//! Invariant: experiments are sorted by paper, then by number, then by file.
+//! Invariant: experiments are sorted by paper, then by kind and number, then by file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -102,12 +102,15 @@ fn unknown(word: &str, all: &[Experiment]) -> Failure {
     Failure::Wrong(format!("there is no experiment `{word}`; {near}there are `{ids}`"))
 }
 
-/// The sort key of an experiment in the table.
-pub(super) fn place(id: &str, file: &str) -> (usize, String, u32, String) {
-    let series = id.split('-').next().unwrap_or_default();
+/// The sort key of an experiment in the table: the paper, then experiments, mechanisms, costs and security, then the
+/// number.
+pub(super) fn place(id: &str, file: &str) -> (usize, String, usize, u32, String) {
+    let (series, rest) = id.split_once('-').unwrap_or((id, ""));
     let paper = SERIES.iter().position(|(letters, _)| *letters == series).unwrap_or(SERIES.len());
-    let number = id.rsplit('E').next().and_then(|number| number.parse().ok()).unwrap_or(0);
-    (paper, series.to_owned(), number, file.trim_end_matches(".yaml").to_owned())
+    let number = rest.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let kind = ["E", "M", "C", "S"].iter().position(|kind| rest.starts_with(kind)).unwrap_or(4);
+    let file = file.trim_end_matches(".yaml").to_owned();
+    (paper, series.to_owned(), kind, number.parse().unwrap_or(0), file)
 }
 
 /// Writes the files in the binary into a folder.

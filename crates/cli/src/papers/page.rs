@@ -106,7 +106,7 @@ fn page(findings: &[Finding], seeds: u32) -> String {
         }
         if !lines.is_empty() {
             let _ =
-                write!(page, "\n## {title}: what is otherwise, and what could not be repeated\n\n{lines}");
+                write!(page, "\n## {title}: differences, and what could not be repeated\n\n{lines}");
         }
     }
     let broken: Vec<&String> = findings.iter().flat_map(|finding| &finding.failures).collect();
@@ -136,11 +136,12 @@ const HEAD: &str = "\
 <!-- Written by `plimsoll papers --write docs/fidelity.md`. Change the files in examples/papers/, not this page. -->
 # Fidelity: the papers' results, and ours
 
-Each row is an experiment of one of the papers that Plimsoll brings together, repeated in virtual time at the paper's
-rates by a scenario file in [`examples/papers/`](../examples/papers/). *Ours* is the median over {seeds} seeds, with the
-range where they differ. An experiment passes when every expectation of its file, and every delay bound of
-`plimsoll check`, holds with every seed. `plimsoll papers` runs them all again, `plimsoll papers --only LO-E4` one of
-them; one seed gives one result, bit for bit, on any machine.
+Each row is an experiment (E), a mechanism (M) or a claim (C of a cost or limit, S of security) of one of the papers that
+Plimsoll brings together, repeated in virtual time at the paper's rates by a scenario file in
+[`examples/papers/`](../examples/papers/). *Ours* is the median over {seeds} seeds, with the range where they differ. A
+row passes when every expectation of its file, and every delay bound of `plimsoll check`, holds with every seed.
+`plimsoll papers` runs all of them again, `plimsoll papers --only LO-E4` one of them; one seed gives one result, bit for
+bit, on any machine.
 
 ";
 
@@ -150,10 +151,10 @@ const LIVE_TITLE: &str = "\n## Live\n";
 const GUESTS_TITLE: &str = "\n## In real guests\n";
 
 const LIVE_HEAD: &str = "
-What one machine can carry runs live as well, at its rates, on network namespaces, TAPs and Linux TCP, beside what the
-kernel offers: the same files, without what they say of virtual time. `plimsoll papers --live --only SE-E1 --write
-docs/fidelity.md` runs one and writes its rows; the command in the row runs it with a report. Live figures are of the
-machine, and of what else ran on it.
+Experiments that one machine can carry also run live, at its rates, on network namespaces, TAPs and Linux TCP, beside
+the kernel's own queues: the same files, without their `virtual:` part. `plimsoll papers --live --only SE-E1 --write
+docs/fidelity.md` runs one and writes its rows; the command in the row runs it with a report. Live figures depend on
+the machine, and on what else runs on it.
 
 ";
 

@@ -140,6 +140,23 @@ fn doorbells_show_both_counts() {
 }
 
 #[test]
+fn a_pcie_bus_carries_what_its_lanes_and_tlps_leave() {
+    let text = out(&plimsoll(&["bench", "pcie"]));
+    assert!(text.contains("PCIe 3.0 x8: 64Gbps raw") && text.contains("44.8"), "{text}");
+    let rate = |args: &[&str]| {
+        let done = out(&plimsoll(&[&["bench", "pcie", "--frame", "64B", "--json"], args].concat()));
+        let json: serde_json::Value = serde_json::from_str(&done).expect("JSON");
+        json["rows"][0]["rate"].as_u64().expect("a rate")
+    };
+    let (x8, x4) = (rate(&[]), rate(&["--lanes", "4"]));
+    assert!(x8.abs_diff(2 * x4) <= 2, "{x8} {x4}");
+    assert!(rate(&["--descriptor", "16B"]) < 40_000_000_000);
+    for wrong in [["--tlp", "0B"], ["--frame", "0B"], ["--generation", "6"], ["--lanes", "0"]] {
+        assert_eq!(plimsoll(&[&["bench", "pcie"], &wrong[..]].concat()).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn completions_and_man_pages_come_from_the_definition() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(out(&plimsoll(&["completions", shell])).contains("doorbells"), "{shell}");
@@ -389,6 +406,7 @@ fn the_papers_short_forms_all_pass_and_each_experiment_is_there() {
     for id in [("LO", 14), ("SE", 9), ("PN", 15)]
         .into_iter()
         .flat_map(|(paper, last)| (1..=last).map(move |n| format!("{paper}-E{n}")))
+        .chain(["LO-M14", "SE-S5", "PN-M13", "PN-M14", "PN-C4", "PN-C5", "PN-C6"].map(str::to_owned))
     {
         assert!(all.iter().any(|one| one["id"] == id.as_str()), "{id} is missing");
     }

@@ -18,11 +18,12 @@ const TIME: &str = "a time such as `50ns`";
 const LONGEST: Span = Span::millis(10);
 
 /// Keys that belong to some kinds of systems alone.
-const KEYS: [(&str, &[SystemKind]); 5] = [
+const KEYS: [(&str, &[SystemKind]); 6] = [
     ("lock", &[SystemKind::Htb, SystemKind::Sq]),
     ("wake", &[SystemKind::Htb, SystemKind::Sq]),
     ("cost", &[SystemKind::Ptb]),
     ("limiters", &[SystemKind::Hwrl]),
+    ("reassign", &[SystemKind::Hwrl]),
     ("fetch", &[SystemKind::ClassFetch]),
 ];
 
@@ -47,6 +48,7 @@ impl Reader {
             wake: self.short(fields, "wake", usual.wake),
             cost: self.short(fields, "cost", usual.cost),
             limiters: self.count(fields, "limiters", usual.limiters, 4_096),
+            reassign: self.optional::<Span>(fields, "reassign", TIME).map(|span| span.max(Span::micros(1))),
             fetch: fields.get("fetch").map_or(usual.fetch, |tree| self.fetch(tree)),
         }
     }

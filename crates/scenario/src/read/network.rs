@@ -71,6 +71,7 @@ impl Reader {
             cores: fields.get("cores").map(|tree| self.cores(tree)),
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
+            packet_rate: self.optional(&fields, "packet_rate", "a packet rate such as `37Mpps`"),
             policy: own.then(|| self.sections(&fields, None, folder)),
             ..Host::plain(&key.value, key.at)
         }
@@ -113,10 +114,22 @@ impl Reader {
             threshold: self.value(&fields, "threshold", TIME, Span::micros(10)),
             gain: self.thousandths(&fields, "gain", 500),
             cut: self.thousandths(&fields, "cut", 200),
+            patience: self.patience(&fields),
             ecn: self.flag(&fields, "ecn", false),
             balancers: self.balancers(&fields),
             idle: fields.get("idle").and_then(|tree| self.choice(tree, "way", &idle)).unwrap_or_default(),
         }
+    }
+
+    /// Epochs from 0 to 1,000.
+    fn patience(&mut self, fields: &Fields<'_>) -> u32 {
+        let want = "a number of epochs from 0 to 1000";
+        let patience = self.value(fields, "patience", want, 32);
+        if let Some(tree) = fields.get("patience").filter(|_| patience > 1_000) {
+            let problem = Problem::new(tree.at, format!("`patience` is {patience}")).label("out of range");
+            self.problem(problem.help(format!("write {want}")));
+        }
+        patience
     }
 
     fn thousandths(&mut self, fields: &Fields<'_>, key: &str, default: u32) -> u32 {
@@ -162,6 +175,7 @@ impl Reader {
             latency: self.value(&fields, "latency", TIME, Span::ns(900)),
             tlp: self.value(&fields, "tlp", SIZE, Bytes::new(256)),
             overhead: self.value(&fields, "overhead", SIZE, Bytes::new(26)),
+            descriptor: self.value(&fields, "descriptor", SIZE, Bytes::ZERO),
             outstanding: self.count(&fields, "outstanding", 64, 1 << 16),
         }
     }

@@ -3,7 +3,7 @@
 //! Why: the table of all experiments is made from the files, so that a file without a place in it is a mistake.
 //! From: `docs/scenarios.md`, "Experiments of papers".
 //! Not here: figures (`crate::paper`).
-//! Invariant: an id is letters, `-E` and a number; each figure of ours can be worked out once the runs are over.
+//! Invariant: an id is a paper's letters, a kind (E, M, C or S) and a number; each figure of ours can be worked out once the runs are over.
 
 use plimsoll_document::Tree;
 
@@ -21,7 +21,9 @@ impl Reader {
         let id = self.line(&fields, "id");
         if let Some(tree) = fields.get("id").filter(|_| !is_id(&id)) {
             let problem = Problem::new(tree.at, format!("`{id}` is no experiment's id")).label("not an id");
-            self.problem(problem.help("write the paper's letters, `-E` and a number, as in `LO-E4`"));
+            self.problem(
+                problem.help("write the paper's letters, a kind (E, M, C or S) and a number, as in `LO-E4`"),
+            );
         }
         let names = Names::of(scenario);
         let numbers = fields.get("numbers").map_or(&[][..], |tree| self.list(tree, "`numbers`"));
@@ -75,8 +77,13 @@ impl Reader {
 }
 
 fn is_id(text: &str) -> bool {
-    let number = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
-    text.split_once("-E").is_some_and(|(paper, count)| {
-        !paper.is_empty() && paper.chars().all(|c| c.is_ascii_uppercase()) && number(count)
-    })
+    let Some((paper, rest)) = text.split_once('-') else { return false };
+    let number = rest.strip_prefix(KINDS).unwrap_or_default();
+    !paper.is_empty()
+        && paper.chars().all(|c| c.is_ascii_uppercase())
+        && !number.is_empty()
+        && number.chars().all(|c| c.is_ascii_digit())
 }
+
+/// Experiments, mechanisms, claims of a cost or limit, claims of security.
+const KINDS: [char; 4] = ['E', 'M', 'C', 'S'];

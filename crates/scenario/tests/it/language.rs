@@ -426,6 +426,7 @@ fn a_system_has_control_of_its_own_and_faults_name_what_exists() {
         ("faults: {stalled: [{tenant: c, from: 1s}]}\n", "there is no tenant `c`"),
         ("faults: {restart: [{host: host, at: 3s}]}\n", "the run ends at 2s"),
         ("control: {balancers: {c: 1}}\n", "there is no tenant `c`"),
+        ("control: {patience: 1001}\n", "`patience` is 1001"),
     ] {
         let shown = parse(&format!("systems: [plimsoll]\n{rest}")).expect_err("wrong");
         assert!(shown.contains(said), "{shown}");

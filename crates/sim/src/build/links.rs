@@ -6,7 +6,7 @@
 //! Invariant: each host has its links in the order of the file, and its bus after them.
 
 use plimsoll_scenario::{Scenario, System, SystemKind};
-use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
+use plimsoll_units::{Bytes, Span};
 
 use crate::link::{LinkSpec, Overhead};
 use crate::topology::{Edge, Topology};
@@ -30,6 +30,7 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
         for (host, name) in (0..).zip(scenario.hosts.iter().map(|host| &host.name)) {
             implied(&mut topology, host, name, scenario, system);
         }
+        packet_rates(&mut topology, scenario);
         buses(&mut topology, scenario);
         return topology;
     }
@@ -45,13 +46,23 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
             packets: u32::MAX,
             ecn: link.ecn.map(Bytes::as_u64),
             loss: link.loss,
+            packet_rate: None,
         };
         let back = Edge { name: format!("{} back", link.name), from: to, to: from, spec: spec.clone() };
         topology.links.push(Edge { name: link.name.clone(), from, to, spec });
         topology.links.extend(link.both.then_some(back));
     }
+    packet_rates(&mut topology, scenario);
     buses(&mut topology, scenario);
     topology
+}
+
+/// Bounds the packets on hosts' links in both directions, where the file bounds those of their NICs.
+fn packet_rates(topology: &mut Topology, scenario: &Scenario) {
+    let most = |node: u32| scenario.hosts.get(node as usize).and_then(|host| host.packet_rate);
+    for link in &mut topology.links {
+        link.spec.packet_rate = [most(link.from), most(link.to)].into_iter().flatten().min();
+    }
 }
 
 /// Adds the bus from each host's memory to its NIC, where the file states one.
@@ -61,17 +72,16 @@ fn buses(topology: &mut Topology, scenario: &Scenario) {
         .filter_map(|(n, (name, bus))| Some((n, (name, bus?))))
     {
         let (size, bytes) = (small(bus.tlp).max(1), small(bus.overhead));
-        // Each read request brings one part, and waits its latency for it.
-        let parts = u64::from(bus.outstanding) * NS_PER_SEC / bus.latency.as_u64().max(1);
-        let most = BitRate::new(parts.saturating_mul(u64::from(size + bytes) * 8)).unwrap_or(bus.rate);
+        let each = small(bus.charge(Bytes::ZERO));
         let spec = LinkSpec {
-            rate: Some(bus.rate.min(most)),
+            rate: Some(bus.most()),
             delay: bus.latency,
-            overhead: Overhead::Part { size, bytes },
+            overhead: Overhead::Part { size, bytes, each },
             queue: u64::MAX,
             packets: u32::MAX,
             ecn: None,
             loss: 0.0,
+            packet_rate: None,
         };
         topology.links.push(Edge { name: format!("{name} pcie"), from: host, to: host, spec });
     }
@@ -93,6 +103,7 @@ fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, 
         packets: u32::MAX,
         ecn: None,
         loss: 0.0,
+        packet_rate: None,
     };
     let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
     let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };

@@ -243,6 +243,7 @@ impl World {
             if let Some(watch) = self.watch(node) {
                 watch.nic_full(to.tenant);
             }
+            self.nodes[node as usize].drop_seconds.dropped(1, self.now);
             self.lose(&packet, "rx_ring_full");
         }
     }

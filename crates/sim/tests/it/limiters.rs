@@ -83,6 +83,31 @@ expect:
     );
 }
 
+/// SENIC §8: with fewer limiters than tenants, the busiest have one each, and the others share.
+#[test]
+fn the_busiest_tenants_get_a_limiter_each_also_when_others_become_busy() {
+    holds(
+        "
+name: busiest
+rate: 1Gbps
+duration: 1s
+repeat: {c: 16}
+systems: [{round_robin: {kind: hwrl, limiters: 4}}, {busiest: {kind: hwrl, limiters: 4, reassign: 10ms}}]
+tenants: {a: {max: 50Mbps}, b: {max: 50Mbps}, c<c>: {max: 20Mbps}}
+workloads:
+  ua: {tenant: a, kind: udp, rate: 150Mbps, stop: 500ms}
+  ub: {tenant: b, kind: udp, rate: 150Mbps, start: 500ms}
+  u<c>: {tenant: c<c>, kind: udp, rate: 2Mbps}
+measure: {from: 100ms}
+expect:
+  - {that: 'busiest.a.throughput[100ms..500ms] ~ 50Mbps +- 2%', because: a limiter of its own}
+  - {that: 'busiest.b.throughput[600ms..1s] ~ 50Mbps +- 2%', because: it became the busiest}
+  - {that: 'round_robin.a.throughput[100ms..500ms] >= 100Mbps', because: it takes what the others of its limiter leave}
+  - {that: 'min(each(busiest.c.throughput)) ~ 2Mbps +- 5%'}
+",
+    );
+}
+
 #[test]
 fn one_lock_carries_one_packet_in_two_operations() {
     holds(
