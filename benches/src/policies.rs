@@ -39,6 +39,7 @@ impl Builder {
             descriptors: None,
             children: Vec::new(),
             tenant: None,
+            sender: None,
         };
         Self(Program {
             link: LINK,
@@ -69,6 +70,7 @@ impl Builder {
             descriptors: None,
             children: Vec::new(),
             tenant,
+            sender: None,
         });
         id
     }

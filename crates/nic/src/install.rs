@@ -435,7 +435,8 @@ fn accounts_of(program: &Program, descriptors: u32) -> Accounts {
 }
 
 fn tenant_of(program: &Program, class: NodeId) -> TenantId {
-    program.path(class).find_map(|id| program.node(id).tenant).unwrap_or(NO_TENANT)
+    let of_subtree = program.path(class).find_map(|id| program.node(id).tenant);
+    of_subtree.or(program.node(class).sender).unwrap_or(NO_TENANT)
 }
 
 /// The purpose of the main tree.

@@ -79,6 +79,7 @@ fn node(parent: Option<NodeId>, kind: NodeKind, weight: u32) -> Node {
         descriptors: None,
         children: vec![],
         tenant: None,
+        sender: None,
     }
 }
 

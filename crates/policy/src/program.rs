@@ -67,6 +67,8 @@ pub struct Node {
     pub children: Vec<NodeId>,
     /// The tenant whose subtree this is, if a tenant's.
     pub tenant: Option<TenantId>,
+    /// Of a class outside tenants' subtrees: the tenant that sends all of its packets, if its matches name one.
+    pub sender: Option<TenantId>,
 }
 
 /// How a node orders what lies below it.

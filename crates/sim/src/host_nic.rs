@@ -149,7 +149,8 @@ impl HostNic {
     pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, peers: u32, host: &Host) -> Self {
         let program = &mut checked.program.clone();
         let peers = program.add_peers(peers, Bytes::ZERO);
-        let never_stalls = host.cpu == EngineCost::default() && host.pcie.is_none();
+        let never_stalls =
+            host.cpu == EngineCost::default() && host.pcie.is_none() && host.packet_rate.is_none();
         let stated = &checked.config.engine;
         // One shared queue for each class, in case there are more flows than queues.
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);

@@ -105,8 +105,7 @@ fn page(findings: &[Finding], seeds: u32) -> String {
             lines += &wrapped(&format!("- **{id}** ({figure}): {differs}"));
         }
         if !lines.is_empty() {
-            let _ =
-                write!(page, "\n## {title}: differences, and what could not be repeated\n\n{lines}");
+            let _ = write!(page, "\n## {title}: differences, and what could not be repeated\n\n{lines}");
         }
     }
     let broken: Vec<&String> = findings.iter().flat_map(|finding| &finding.failures).collect();

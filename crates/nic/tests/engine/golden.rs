@@ -407,6 +407,29 @@ fn a_class_at_its_cap_is_refused_and_its_tenants_other_class_goes_on() {
     assert_eq!(post(&mut world, 0, 3), [Ok(()), Ok(()), Err(Refusal::ClassFull)]);
 }
 
+/// A class beside the tenants' subtrees, with a match that names a tenant.
+#[test]
+fn a_tenant_is_charged_for_what_its_packets_hold_in_a_class_elsewhere() {
+    use plimsoll_nic::Refusal;
+    let mut plan = Plan::new(LINK, NodeKind::Wfq);
+    let (own, elsewhere) = (plan.class(ROOT, 1), plan.class(ROOT, 1));
+    let tenant = plan.tenant(own, 3);
+    plan.program.nodes[elsewhere.0 as usize].sender = Some(tenant);
+    let config = Config { queues: 8, ring: 4, descriptors: 12, ..Config::default() };
+    let mut world = World::new(&plan.program, &config);
+    let (inside, outside) = (world.open(own, &[]), world.open(elsewhere, &[]));
+    let frame = plimsoll_nic::Descriptor { len: 100, ..Default::default() };
+    world.post(outside, frame).expect("room for three");
+    world.post(inside, frame).expect("room for two more");
+    assert_eq!(world.nic.tenant_room(tenant), 1);
+    world.post(outside, frame).expect("room for one more");
+    assert_eq!(world.post(outside, frame), Err(Refusal::TenantFull));
+    assert_eq!(world.nic.tenant_counters(tenant).refused[Refusal::TenantFull as usize], 1);
+    world.bell(outside);
+    world.drain();
+    assert_eq!((world.nic.tenant_room(tenant), world.nic.stats().held), (2, 1));
+}
+
 #[test]
 fn only_the_one_at_its_cap_is_refused_and_the_reason_is_counted() {
     use plimsoll_nic::Refusal;

@@ -120,6 +120,7 @@ fn node(name: String, parent: Option<NodeId>, kind: NodeKind, weight: u32) -> No
         descriptors: None,
         children: vec![],
         tenant: None,
+        sender: None,
     }
 }
 

@@ -5,6 +5,8 @@
 //! Not here: any judgement; whatever gets here is legal.
 //! Invariant: a `max` becomes the limit of its subtree; the policy's own limits follow in the order of the files.
 
+use std::collections::BTreeMap;
+
 use plimsoll_units::BitRate;
 
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, tenant_id};
@@ -12,7 +14,7 @@ use super::link::Link;
 use super::rules::Rules;
 use super::{limits, rates};
 use crate::program::{
-    Counts, FlowOrder, Limit, LimitId, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant,
+    Counts, FlowOrder, Limit, LimitId, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant, TenantId,
 };
 use crate::read::syntax::{Flows, OrderKind};
 use crate::slo::{self, Slo};
@@ -53,8 +55,10 @@ pub(crate) fn compile(
             descriptors: draft.descriptors,
             children: draft.children.iter().map(|&child| node_id(child)).collect(),
             tenant: draft.tenant.map(tenant_id),
+            sender: None,
         });
     }
+    state_senders(&mut nodes, &rules);
     limits.extend(graph.limits.iter().filter_map(|draft| stated_limit(graph, draft, link)));
     Program {
         link: link.rate,
@@ -69,6 +73,18 @@ pub(crate) fn compile(
             .map(|rule| Rule { matches: rule.matches, class: node_id(rule.class) })
             .collect(),
         default_class: node_id(rules.default),
+    }
+}
+
+/// Gives each class the tenant that all rules to it name.
+fn state_senders(nodes: &mut [Node], rules: &Rules) {
+    let mut senders: BTreeMap<usize, Option<TenantId>> = BTreeMap::from([(rules.default, None)]);
+    for rule in &rules.rules {
+        let sender = senders.entry(rule.class).or_insert(rule.matches.tenant);
+        *sender = sender.filter(|&sender| rule.matches.tenant == Some(sender));
+    }
+    for (class, sender) in senders {
+        nodes[class].sender = sender;
     }
 }
 

@@ -63,6 +63,26 @@ fn the_contract_example_compiles_to_the_tree_it_draws() {
     assert_eq!(tenants, ["shop", "batch", "host"]);
 }
 
+/// Whose descriptors the packets of an operator's class hold.
+#[test]
+fn a_class_has_the_sender_that_all_its_matches_name() {
+    let text = "
+uplink: {port: memory, rate: 10Gbps}
+tenants: {a: {port: memory}, b: {port: memory}}
+policy:
+  root: {wfq: {a: 1, b: 1, one: 1, any: 1, both: 1}}
+  one:  {match: {tenant: a, dst_port: 80}}
+  both: {match: [{tenant: a, dst_port: 81}, {tenant: b, dst_port: 81}]}
+  any:  {match: {dst_port: 82}}
+";
+    let program = check(&[("p.yaml", text)]).program;
+    let sender = |name: &str| {
+        let node = program.nodes.iter().find(|node| node.name == name).expect("a class");
+        node.sender.map(|tenant| program.tenants[tenant.0 as usize].name.as_str())
+    };
+    assert_eq!(["one", "both", "any"].map(sender), [Some("a"), None, None]);
+}
+
 #[test]
 fn limits_come_in_the_order_in_which_a_packet_passes_them() {
     let program = example().program;
