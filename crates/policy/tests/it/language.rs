@@ -72,7 +72,7 @@ tenants: {a: {port: memory}, b: {port: memory}}
 policy:
   root: {wfq: {a: 1, b: 1, one: 1, any: 1, both: 1}}
   one:  {match: {tenant: a, dst_port: 80}}
-  both: {match: [{tenant: a, dst_port: 81}, {tenant: b, dst_port: 81}]}
+  both: {match: {tenant: [a, b], dst_port: 81}}
   any:  {match: {dst_port: 82}}
 ";
     let program = check(&[("p.yaml", text)]).program;
