@@ -63,7 +63,8 @@ struct Control {
 impl Control {
     fn of(checked: &Checked) -> Self {
         let steered = checked.config.overlay.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
-        let parts: Vec<Part> = if steered { plimsoll_control::state::of_vm().map(row).to_vec() } else { Vec::new() };
+        let parts: Vec<Part> =
+            if steered { plimsoll_control::state::of_vm().map(row).to_vec() } else { Vec::new() };
         let bytes = parts.iter().map(|part| part.bytes).sum();
         let total_bytes = checked.program.tenants.len() as u64 * bytes;
         let limit_bytes = if steered { plimsoll_control::state::of_limit() } else { 0 };
