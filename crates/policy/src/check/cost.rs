@@ -2,7 +2,7 @@
 //!
 //! Why: a policy that the engine cannot run at line rate would break every promise in it.
 //! From: Loom §3, "Policy Limitations" (the NIC refuses what is too large or too slow) and §4.2.3 (depth).
-//! The constants follow what `make bench` measures, part `costs`; tests/cost.rs holds them within a factor of 1.5 of it.
+//! The constants follow what `make bench` measures, part `costs`; tests/it/cost.rs holds them within a factor of 1.5 of it.
 //! Not here: measuring the engine (`docs/performance.md`, "What `check` expects a packet to cost").
 //! Invariant: the estimate never decreases when a node or a limit is added on a class's path.
 

@@ -5,11 +5,14 @@
 //! Not here: evaluating rules (`program`, `classifier`).
 //! Invariant: rules are in this order: a file's matches as written, then its tenants, then its default class.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::graph::{Draft, Graph, NodeIx, RuleDraft, ScopeIx, scoped, tenant_id};
 use super::metadata::{self, Unfilled};
 use super::shadow::{self, Claim};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
+use crate::read::syntax::MatchEntry;
 use plimsoll_document::Mark;
 
 /// All rules, the first that matches deciding.
@@ -69,10 +72,12 @@ pub(crate) fn rules(graph: &Graph, problems: &mut Problems) -> Rules {
     let seen = vec![false; graph.scopes.len()];
     let (rules, claims, left) = (Vec::new(), Vec::new(), MOST_VALUES);
     let own = vec![OWN_VALUES / (graph.tenants.len() as u64).max(1); graph.tenants.len()];
-    let mut writer = Writer { graph, problems, rules, claims, floor: 0, seen, own, left };
+    let reach = Reach::default();
+    let mut writer = Writer { graph, problems, rules, claims, floor: 0, seen, own, left, reach };
     writer.scope(0, &Match::default());
     let in_place = writer.rules.len();
     writer.scopes_aside();
+    writer.report_unmet();
     let (mut rules, claims) = (writer.rules, writer.claims);
     shadow::judge(graph, &rules, &claims, problems);
     rules.truncate(in_place);
@@ -100,6 +105,19 @@ struct Writer<'a> {
     own: Vec<u64>,
     /// Further values, for any tenant; 0 once their end was reported.
     left: u64,
+    reach: Reach,
+}
+
+/// Whether packets can match each leaf, over all places that its file is read at: a file that several tenants reach may
+/// have a class for one of them.
+#[derive(Default)]
+struct Reach {
+    /// Leaves and the tenants that their matches name, with a rule at one place at least.
+    met: BTreeSet<(NodeIx, Option<TenantId>)>,
+    /// Those whose match excludes all packets of some place.
+    excluded: BTreeSet<(NodeIx, Option<TenantId>)>,
+    /// Leaves whose match is on a field that no port fills at some place.
+    unfilled: BTreeMap<NodeIx, Unfilled>,
 }
 
 /// Values of matches that are compared or written for one policy: a match with a thousand addresses for a thousand
@@ -131,37 +149,9 @@ impl Writer<'_> {
             if !entry.whole || entry.conditions.impossible().is_some() {
                 continue; // told already
             }
-            let claim = self.claim(leaf, entry.at);
-            let mut unfilled = None;
-            for tenant in self.tenants(scope, leaf) {
-                if !self.affords(&entry.conditions, context, tenant, entry.at) {
-                    return;
-                }
-                let own = Match { tenant, ..entry.conditions.clone() };
-                let Some(both) = context.and(&own) else {
-                    let name = &graph.nodes[leaf].name;
-                    let message = format!("no packet that reaches this file matches class `{name}`");
-                    self.never(entry.at, message, "widen the match, or remove the class".to_owned());
-                    continue;
-                };
-                match metadata::settle(graph, both) {
-                    Ok(settled) => {
-                        for (number, one) in settled.into_iter().enumerate() {
-                            if number > 0 && !self.affords(&one, context, one.tenant, entry.at) {
-                                return;
-                            }
-                            self.deliver(scope, leaf, one, Some(claim));
-                        }
-                    }
-                    Err(why) => unfilled = Some(why),
-                }
+            if !self.leaf(scope, leaf, entry, context) {
+                return;
             }
-            let nothing = self.claims[claim].wanted.is_empty();
-            if let Some(Unfilled { why, help }) = unfilled.filter(|_| nothing) {
-                let message = format!("no packet matches class `{}`: {why}", graph.nodes[leaf].name);
-                self.never(entry.at, message, help);
-            }
-            self.claims[claim].end = self.claims.len();
         }
         if scope == 0 {
             for (index, tenant) in graph.tenants.iter().enumerate() {
@@ -181,6 +171,60 @@ impl Writer<'_> {
             self.deliver(scope, default, context.clone(), claim);
             claim.into_iter().for_each(|claim| self.claims[claim].end = self.claims.len());
         }
+    }
+
+    /// The rules of a leaf with a match, for the packets that its file's place gets; false when no more rules are afforded.
+    fn leaf(&mut self, scope: ScopeIx, leaf: NodeIx, entry: &MatchEntry, context: &Match) -> bool {
+        let graph = self.graph;
+        let claim = self.claim(leaf, entry.at);
+        for tenant in self.tenants(scope, leaf) {
+            if !self.affords(&entry.conditions, context, tenant, entry.at) {
+                return false;
+            }
+            let own = Match { tenant, ..entry.conditions.clone() };
+            let Some(both) = context.and(&own) else {
+                self.reach.excluded.insert((leaf, tenant));
+                continue;
+            };
+            match metadata::settle(graph, both) {
+                Ok(settled) => {
+                    self.reach.met.insert((leaf, tenant));
+                    for (number, one) in settled.into_iter().enumerate() {
+                        if number > 0 && !self.affords(&one, context, one.tenant, entry.at) {
+                            return false;
+                        }
+                        self.deliver(scope, leaf, one, Some(claim));
+                    }
+                }
+                Err(why) => drop(self.reach.unfilled.insert(leaf, why)),
+            }
+        }
+        self.claims[claim].end = self.claims.len();
+        true
+    }
+
+    /// Reports the matches that hold at no place.
+    fn report_unmet(&mut self) {
+        if self.left == 0 {
+            return; // not all places were looked at, and that was reported
+        }
+        let Reach { met, excluded, unfilled } = std::mem::take(&mut self.reach);
+        for &(leaf, _) in excluded.difference(&met) {
+            let name = &self.graph.nodes[leaf].name;
+            let message = format!("no packet that reaches this file matches class `{name}`");
+            self.never(leaf, message, "widen the match, or remove the class".to_owned());
+        }
+        let met: BTreeSet<NodeIx> = met.into_iter().map(|(leaf, _)| leaf).collect();
+        for (leaf, Unfilled { why, help }) in unfilled.into_iter().filter(|(leaf, _)| !met.contains(leaf)) {
+            let message = format!("no packet matches class `{}`: {why}", self.graph.nodes[leaf].name);
+            self.never(leaf, message, help);
+        }
+    }
+
+    fn never(&mut self, leaf: NodeIx, message: String, help: String) {
+        let at = self.graph.nodes[leaf].matches.as_ref().map_or(self.graph.nodes[leaf].at, |entry| entry.at);
+        let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
+        self.problems.push(problem.help(help));
     }
 
     /// Whether the policy may have this rule too, of this tenant if it names one; reports the first that it may not have.
@@ -236,10 +280,5 @@ impl Writer<'_> {
             .filter(|&tenant| own.is_none_or(|own| own == tenant))
             .map(|tenant| Some(tenant_id(tenant)))
             .collect()
-    }
-
-    fn never(&mut self, at: Mark, message: String, help: String) {
-        let problem = Problem::error(Law::NeverMatches, at, message).label("never holds");
-        self.problems.push(problem.help(help));
     }
 }

@@ -6,7 +6,7 @@
 //! Not here: matches that no packet at all could meet (`rules`).
 //! Invariant: what is refused never fires; a match that fires is never refused; where the comparisons do not suffice, a warning says so.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -38,7 +38,7 @@ const MOST_THINNED: usize = 32;
 /// Earlier matches that a message names.
 const MOST_NAMED: usize = 6;
 
-/// Reports every claim that nothing is left for.
+/// Reports every class that nothing is left for.
 pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], problems: &mut Problems) {
     let mut judge = Judge {
         graph,
@@ -48,27 +48,57 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], claims: &[Claim], proble
         glances: MOST_GLANCES,
         closer: MOST_IN_ALL,
     };
+    let mut taken: BTreeMap<NodeIx, Taken> = BTreeMap::new();
     let mut next = 0;
     while let Some(claim) = claims.get(next) {
         if judge.is_spent() {
             problems.push(judge.unknown(claim));
-            return;
+            // Classes whose later claims were not judged may still get packets.
+            claims[next..].iter().for_each(|claim| taken.entry(claim.class).or_default().not_all = true);
+            break;
+        }
+        let found = if claim.wanted.is_empty() { Takers::NoClaim } else { judge.takers(claim) };
+        if matches!(found, Takers::Unknown) {
+            if judge.is_spent() {
+                continue;
+            }
+            problems.push(judge.unknown(claim));
         }
         next += 1;
-        match judge.takers(claim) {
-            Takers::NotAll => {}
+        let class = taken.entry(claim.class).or_default();
+        match found {
+            Takers::NoClaim => {}
+            Takers::NotAll | Takers::Unknown => class.not_all = true,
             Takers::All(takers) => {
-                problems.push(judge.never(claim, &takers));
-                next = claim.end;
+                class.first.get_or_insert(next - 1);
+                class.takers.extend(takers);
+                next = next.max(claim.end);
             }
-            Takers::Unknown if judge.is_spent() => next -= 1,
-            Takers::Unknown => problems.push(judge.unknown(claim)),
+        }
+    }
+    for Taken { first, takers, .. } in taken.into_values().filter(|class| !class.not_all) {
+        if let Some(first) = first {
+            problems.push(judge.never(&claims[first], &takers.into_iter().collect::<Vec<_>>()));
         }
     }
 }
 
+/// The claims of one class, which has one for each place that its file is read at: a class is without packets when all of
+/// its claims are.
+#[derive(Default)]
+struct Taken {
+    /// The first claim that nothing is left for.
+    first: Option<usize>,
+    /// The rules that take what such claims ask for.
+    takers: BTreeSet<usize>,
+    /// Whether a claim may get packets.
+    not_all: bool,
+}
+
 /// The rules that take all packets of a claim.
 enum Takers {
+    /// It asks for nothing.
+    NoClaim,
     NotAll,
     /// Rules, by number.
     All(Vec<usize>),
