@@ -95,14 +95,14 @@ fn experiment(
 
 fn unknown(word: &str, all: &[Experiment]) -> Failure {
     let mut ids: Vec<&str> = all.iter().flat_map(|one| [one.paper.series(), one.paper.id.as_str()]).collect();
-    ids.sort_by_key(|id| (id.len(), *id));
+    ids.sort_by_cached_key(|id| place(id, ""));
     ids.dedup();
     let near = nearest(word, ids.iter().copied()).map(|near| format!("did you mean `{near}`? "));
     let (near, ids) = (near.unwrap_or_default(), ids.join("`, `"));
     Failure::Wrong(format!("there is no experiment `{word}`; {near}there are `{ids}`"))
 }
 
-/// The sort key of an experiment in the table: the paper, then experiments, mechanisms, costs and security, then the
+/// The sort key of an experiment in the table, and of its id in a message: the paper, then experiments, mechanisms, costs and security, then the
 /// number.
 pub(super) fn place(id: &str, file: &str) -> (usize, String, usize, u32, String) {
     let (series, rest) = id.split_once('-').unwrap_or((id, ""));
