@@ -5,6 +5,8 @@
 //! Not here: reading values (`read`), and what they mean (`policy` and `scenario`).
 //! Invariant: the schema has exactly the keys that [`Reader::fields`](crate::Reader::fields) takes.
 
+use std::ptr;
+
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
@@ -39,10 +41,12 @@ pub struct Key {
 pub enum Shape {
     /// Any value; its own reader says what is wrong with it.
     Any,
-    /// A mapping that another reader reads.
-    Elsewhere,
-    /// A scalar.
+    /// Such a value, which another reader reads.
+    Elsewhere(&'static Shape),
+    /// A text.
     Text,
+    /// A text, or a number that is read as a text.
+    Scalar,
     /// A text that matches a regular expression.
     Pattern(&'static str),
     /// A type of `units`.
@@ -67,13 +71,14 @@ pub enum Shape {
     OneOf(&'static Mapping),
     /// A mapping from names to values of this shape.
     Named(&'static Shape),
-    /// A mapping, of one key at least, from keys that match a regular expression to values of this shape.
-    Keyed(&'static str, &'static Shape),
+    /// A mapping, of one key at least, from keys that match a regular expression to values of this shape; with an example of
+    /// such a key.
+    Keyed(&'static str, &'static str, &'static Shape),
     /// A mapping from one name to a value of this shape.
     NamedOnce(&'static Shape),
     /// A list of values of this shape, with the least and the greatest number of them.
     List(&'static Shape, usize, usize),
-    /// A value of this shape, or a list of them.
+    /// A value of this shape, or a list of them, one at least.
     OneOrMore(&'static Shape),
     /// A value of one of these shapes.
     Either(&'static [Shape]),
@@ -136,15 +141,15 @@ impl Mapping {
     /// The JSON Schema of files that are such a mapping.
     #[must_use]
     pub fn schema(&'static self, title: &str) -> Value {
-        let mut definitions = Map::new();
+        let mut definitions = Definitions::default();
         let mut schema = self.define(&mut definitions, false);
         schema["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
         schema["title"] = title.into();
-        schema["$defs"] = definitions.into();
+        schema["$defs"] = definitions.schemas.into();
         schema
     }
 
-    fn define(&'static self, definitions: &mut Map<String, Value>, one_of: bool) -> Value {
+    fn define(&'static self, definitions: &mut Definitions, one_of: bool) -> Value {
         let mut properties = Map::new();
         for key in self.keys() {
             let property = described(key.shape.schema(definitions), key.about);
@@ -164,6 +169,37 @@ impl Mapping {
     }
 }
 
+/// The named parts of a schema.
+#[derive(Default)]
+struct Definitions {
+    schemas: Map<String, Value>,
+    /// The tables that are defined, or being defined: a mapping may hold itself.
+    tables: Vec<&'static Mapping>,
+}
+
+impl Definitions {
+    /// Whether a table is not defined yet. Two tables of one name are a mistake of ours.
+    fn is_new(&mut self, table: &'static Mapping) -> bool {
+        let known = self.tables.iter().find(|known| known.name == table.name);
+        let unique = known.map_or(!self.schemas.contains_key(table.name), |known| ptr::eq(*known, table));
+        assert!(unique, "`{}` names two tables", table.name);
+        let new = known.is_none();
+        if new {
+            self.tables.push(table);
+        }
+        new
+    }
+
+    fn unit(&mut self, name: String, schema: Value) {
+        let unique = self.schemas.get(&name).is_none_or(|known| *known == schema);
+        assert!(
+            unique && !self.tables.iter().any(|table| table.name == name),
+            "`{name}` names a unit and a table"
+        );
+        self.schemas.insert(name, schema);
+    }
+}
+
 impl Shape {
     /// A type that has a schema, such as a unit.
     pub fn unit<T: JsonSchema>() -> (String, Value) {
@@ -173,22 +209,22 @@ impl Shape {
     }
 
     /// The schema of a value of this shape; a schema with a name is defined once.
-    fn schema(self, definitions: &mut Map<String, Value>) -> Value {
+    fn schema(self, definitions: &mut Definitions) -> Value {
         match self {
             Self::Any => json!({}),
-            Self::Elsewhere => json!({"type": "object"}),
+            Self::Elsewhere(shape) => shape.schema(definitions),
             Self::Text => json!({"type": "string"}),
             Self::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
             Self::Unit(unit) => {
                 let (name, schema) = unit();
                 let reference = format!("#/$defs/{name}");
-                definitions.insert(name, schema);
+                definitions.unit(name, schema);
                 json!({"$ref": reference})
             }
             Self::Flag => json!({"type": "boolean"}),
             Self::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
             Self::Number(least, most) => json!({"type": "number", "minimum": least, "maximum": most}),
-            Self::Part => json!({"type": ["string", "number"]}),
+            Self::Part | Self::Scalar => json!({"type": ["string", "number"]}),
             Self::Words(words) if words.iter().all(|(_, about)| about.is_empty()) => {
                 json!({"type": "string", "enum": words.iter().map(|(word, _)| word).collect::<Vec<_>>()})
             }
@@ -199,17 +235,16 @@ impl Shape {
             Self::Listed(words) => json!({"type": "string", "enum": words()}),
             Self::Optional(shape) => json!({"anyOf": [shape.schema(definitions), {"type": "null"}]}),
             Self::Map(mapping) | Self::OneOf(mapping) => {
-                if !definitions.contains_key(mapping.name) {
-                    definitions.insert(mapping.name.to_owned(), Value::Null); // it may hold itself
+                if definitions.is_new(mapping) {
                     let schema = mapping.define(definitions, matches!(self, Self::OneOf(_)));
-                    definitions.insert(mapping.name.to_owned(), schema);
+                    definitions.schemas.insert(mapping.name.to_owned(), schema);
                 }
                 json!({"$ref": format!("#/$defs/{}", mapping.name)})
             }
             Self::Named(shape) => {
                 json!({"type": ["object", "null"], "additionalProperties": shape.schema(definitions)})
             }
-            Self::Keyed(pattern, shape) => json!({
+            Self::Keyed(pattern, _, shape) => json!({
                 "type": "object",
                 "minProperties": 1,
                 "patternProperties": {pattern: shape.schema(definitions)},
@@ -233,7 +268,7 @@ impl Shape {
             }
             Self::OneOrMore(shape) => {
                 let one = shape.schema(definitions);
-                json!({"anyOf": [one, {"type": "array", "items": one}]})
+                json!({"anyOf": [one, {"type": "array", "items": one, "minItems": 1}]})
             }
             Self::Either(shapes) => {
                 let each = shapes.iter().map(|shape| shape.schema(definitions));

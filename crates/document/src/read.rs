@@ -118,6 +118,9 @@ impl<R: Rule> Reader<R> {
         table: &'static Mapping,
     ) -> Fields<'t> {
         let fields = self.some_fields(tree, at, what, table);
+        if matches!(tree.value, Value::Text(_) | Value::List(_)) {
+            return fields; // no map: that was told
+        }
         for key in table.keys().filter(|key| !fields.entries.iter().any(|entry| entry.key == key.name)) {
             if let Some(example) = key.needed {
                 self.missing(&fields, key.name, example);

@@ -3,11 +3,12 @@
 //! Why: all errors must come in one go, each with its place; deserialising into typed structures stops at the first.
 //! From: YAML 1.2, through `serde-saphyr`.
 //! Not here: what the keys mean.
-//! Invariant: depth and size are bounded by [`budget`]; a repeated key is kept, so that `read` can point at both.
+//! Invariant: depth and size are bounded by [`budget`]; every entry of a mapping is kept as it is written, so that `read`
+//! can point at both places of a repeated key. Merge keys (`<<`) are refused: a merge drops entries by rules of its own.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
-use serde_saphyr::options::DuplicateKeyPolicy;
+use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 
 use super::source::{FileId, Located, Mark, Name, Sources};
 
@@ -56,7 +57,8 @@ pub struct SyntaxError {
 pub fn parse(sources: &Sources, file: FileId) -> Result<Tree, SyntaxError> {
     let text = &sources.file(file).text;
     let options = serde_saphyr::options! {
-        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        merge_keys: MergeKeyPolicy::Error,
         with_snippet: false,
         strict_booleans: true,
         budget: budget(),
@@ -109,6 +111,9 @@ fn in_our_words(message: &str) -> String {
         "a second document begins here; a file holds one".to_owned()
     } else if says("alias replay limit") || says("budget breached") {
         "more values than a file may have, those repeated by aliases counted".to_owned()
+    } else if says("merge key") {
+        "`<<` merges one map into another, which is not read here: write the keys out, or repeat a whole value with an alias"
+            .to_owned()
     } else {
         message.to_owned()
     }

@@ -48,28 +48,33 @@ impl Mapping {
         if !seen.insert(self.name) {
             return;
         }
-        let [before, after] = around;
-        let others = |key: &str| -> String {
-            let needed = self.keys().filter(|other| other.name != key && !alone);
-            needed.filter_map(|key| Some(format!("{}: {}, ", key.name, key.needed?))).collect()
-        };
+        self.try_own_keys(alone, around, trials);
         for key in self.keys() {
-            let before = format!("{before}{{{}{}: ", others(key.name), key.name);
-            let after = format!("}}{after}");
-            if !matches!(key.shape, Shape::Any | Shape::Elsewhere) {
-                let place = before.len()..before.len() + NOWHERE.len();
-                let text = format!("{before}{NOWHERE}{after}\n");
-                trials.push(Trial { key: (self.name, key.name), text, place });
-            }
+            let [before, after] = self.around(key.name, alone, around);
             key.shape.try_keys(&[&before, &after], seen, trials);
         }
-        let before = format!("{before}{{{}", others(NO_KEY));
-        let place = before.len()..before.len() + NO_KEY.len();
-        trials.push(Trial {
-            key: (self.name, NO_KEY),
-            text: format!("{before}{NO_KEY}: 1}}{after}\n"),
-            place,
-        });
+    }
+
+    /// Trials of this mapping's keys, without those of the mappings below it.
+    fn try_own_keys(&'static self, alone: bool, around: &[&str; 2], trials: &mut Vec<Trial>) {
+        for key in self.keys().filter(|key| !matches!(key.shape, Shape::Any | Shape::Elsewhere(_))) {
+            let [before, after] = self.around(key.name, alone, around);
+            let place = before.len()..before.len() + NOWHERE.len();
+            let text = format!("{before}{NOWHERE}{after}\n");
+            trials.push(Trial { key: (self.name, key.name), text, place });
+        }
+        let [before, after] = self.around(NO_KEY, alone, around);
+        let end = before.len() - ": ".len();
+        let place = end - NO_KEY.len()..end;
+        trials.push(Trial { key: (self.name, NO_KEY), text: format!("{before}1{after}\n"), place });
+    }
+
+    /// The text before and after a key's value, with the other keys that the mapping needs.
+    fn around(&'static self, key: &str, alone: bool, [before, after]: &[&str; 2]) -> [String; 2] {
+        let needed = self.keys().filter(|other| other.name != key && !alone);
+        let others: String =
+            needed.filter_map(|other| Some(format!("{}: {}, ", other.name, other.needed?))).collect();
+        [format!("{before}{{{others}{key}: "), format!("}}{after}")]
     }
 }
 
@@ -88,6 +93,13 @@ impl Shape {
                 let [before, after] = within("{a: ", "}");
                 shape.try_keys(&[&before, &after], seen, trials);
             }
+            Self::Keyed(_, example, shape) => {
+                let [before, after] = within(&format!("{{{example}: "), "}");
+                shape.try_keys(&[&before, &after], seen, trials);
+            }
+            Self::Optional(shape) | Self::OneOrMore(shape) => {
+                shape.try_keys(&[before, after], seen, trials);
+            }
             Self::List(shape, ..) => {
                 let [before, after] = within("[", "]");
                 shape.try_keys(&[&before, &after], seen, trials);
@@ -95,7 +107,21 @@ impl Shape {
             Self::Either(shapes) => {
                 shapes.iter().for_each(|shape| shape.try_keys(&[before, after], seen, trials));
             }
-            _ => {}
+            // The values are tried where the mapping itself stands.
+            Self::KeysOf(mapping) => mapping.try_own_keys(false, &[before, after], trials),
+            // Scalars hold no keys, and other readers' trials try what they read.
+            Self::Any
+            | Self::Elsewhere(_)
+            | Self::Text
+            | Self::Scalar
+            | Self::Pattern(_)
+            | Self::Unit(_)
+            | Self::Flag
+            | Self::Whole(..)
+            | Self::Number(..)
+            | Self::Part
+            | Self::Words(_)
+            | Self::Listed(_) => {}
         }
     }
 }
@@ -114,6 +140,27 @@ mod tests {
             /// Below it, `deep` is needed.
             inner: Shape::Named(&Shape::Map(&INNER)),
         }
+        static SHAPES = "Shapes" {
+            /// A mapping, or nothing.
+            optional: Shape::Optional(&Shape::Map(&OPTIONAL)),
+            /// A mapping, or a list of them.
+            several: Shape::OneOrMore(&Shape::Map(&SEVERAL)),
+            /// A mapping behind keys of a form.
+            keyed: Shape::Keyed("^p[0-9]$", "p5", &Shape::Map(&KEYED)),
+            /// Any keys of a mapping.
+            of: Shape::KeysOf(&OF),
+            /// A mapping of another reader.
+            elsewhere: Shape::Elsewhere(&Shape::Map(&INNER)),
+        }
+        static OPTIONAL = "Optional" { a: Shape::Flag }
+        static SEVERAL = "Several" { a: Shape::Flag }
+        static KEYED = "KeyedMap" { a: Shape::Flag }
+        static OF = "Of" { a: Shape::Map(&INNER) }
+        static TWO_OF_ONE_NAME = "Twice" {
+            one: Shape::Map(&INNER),
+            two: Shape::Map(&OTHER_INNER),
+        }
+        static OTHER_INNER = "Inner" {}
         static INNER = "Inner" {
             /// A key that must be there.
             deep = "true": Shape::Flag,
@@ -153,6 +200,28 @@ mod tests {
             reader.map(&[tree], "it", "keys");
         };
         assert!(passed(any_key).contains(&("Outer", NO_KEY)));
+    }
+
+    #[test]
+    fn a_mapping_is_tried_behind_every_shape() {
+        let trials = SHAPES.trials();
+        let text = |key| {
+            let found = trials.iter().find(|trial| trial.key == key).unwrap_or_else(|| panic!("{key:?}"));
+            assert!([NOWHERE, NO_KEY].contains(&&found.text[found.place.clone()]));
+            found.text.trim().replace(NOWHERE, "X")
+        };
+        assert_eq!(text(("Optional", "a")), "{optional: {a: X}}");
+        assert_eq!(text(("Several", "a")), "{several: {a: X}}");
+        assert_eq!(text(("KeyedMap", "a")), "{keyed: {p5: {a: X}}}");
+        assert_eq!(text(("Of", "a")), "{of: {a: X}}");
+        assert_eq!(text(("Of", NO_KEY)), format!("{{of: {{{NO_KEY}: 1}}}}"));
+        assert!(!trials.iter().any(|trial| trial.key.0 == "Inner" || trial.key.1 == "elsewhere"));
+    }
+
+    #[test]
+    #[should_panic(expected = "`Inner` names two tables")]
+    fn two_tables_of_one_name_show() {
+        let _ = TWO_OF_ONE_NAME.schema("T");
     }
 
     #[test]

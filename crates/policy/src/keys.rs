@@ -3,7 +3,7 @@
 //! Why: one table says which keys the reader takes, and what an operator's editor offers and checks.
 //! From: `docs/policy.md`.
 //! Not here: reading the values (`read`), and the shape of the tables (the crate `document`).
-//! Invariant: a key is read if and only if it stands here; `tests/documents.rs` tries each.
+//! Invariant: a key is read if and only if it stands here; `tests/it/documents.rs` tries each.
 
 use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, Span};
@@ -41,8 +41,12 @@ const NUMBER: Shape = Whole(0, u32::MAX as u64);
 const NUMBERS: Shape = OneOrMore(&NUMBER);
 /// Children with weights, or a list of children.
 const CHILDREN: Shape = Either(&[Named(&Optional(&Whole(1, MAX_WEIGHT as u64))), NAMES]);
-const CLASSES: Shape = Named(&Map(&CLASS));
-const LIMITS: Shape = Named(&Map(&LIMIT));
+/// The value of `policy`.
+pub const CLASSES: Shape = Named(&Map(&CLASS));
+/// The value of `limits`.
+pub const LIMITS: Shape = Named(&Map(&LIMIT));
+/// The value of `engine`.
+pub const ENGINE_KEYS: Shape = Map(&ENGINE);
 const QUEUES: Shape = Named(&Map(&QUEUE));
 const PORT: Shape = Either(&[Words(&[("memory", "Frames in memory.")]), Shape::OneOf(&PORTS)]);
 const FLOWS: Shape = Words(&[("fifo", ""), ("drr", ""), ("lstf", ""), ("edf", "")]);
@@ -84,7 +88,7 @@ mapping! {
         /// Where packets leave, and how fast.
         uplink = "{port: {af_xdp: eth0}, rate: 10Gbps}": Map(&UPLINK),
         /// Resources of the engine.
-        engine: Map(&ENGINE),
+        engine: ENGINE_KEYS,
         /// Where the daemon answers.
         api: Map(&API),
         /// The tenants, each with a port of its own.
@@ -208,7 +212,7 @@ mapping! {
         /// Its envelope for receiving, where it differs from that for sending.
         ingress: Map(&INGRESS),
         /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
-        delay: Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", &TIME),
+        delay: Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &TIME),
         /// Its share where the policy states none, and its part of the receiving core; in proportion to `max` where no tenant states a weight.
         weight: Whole(1, MAX_WEIGHT as u64),
         /// Descriptors that it may have in the engine.

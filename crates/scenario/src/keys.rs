@@ -3,7 +3,7 @@
 //! Why: one table says which keys the reader takes, and what an author's editor offers and checks.
 //! From: `docs/scenarios.md`.
 //! Not here: reading the values (`read`), the policy's sections (`plimsoll-policy`), the shape of the tables (`document`).
-//! Invariant: a key is read if and only if it stands here; `tests/language.rs` tries each.
+//! Invariant: a key is read if and only if it stands here; `tests/it/language.rs` tries each.
 
 mod workload;
 
@@ -12,7 +12,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, WORKLOAD};
-use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Text, Whole, Words};
+use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Scalar, Whole, Words};
 
 use crate::network::Completions;
 use crate::system::SystemKind;
@@ -31,8 +31,8 @@ const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
-const NAMES: Shape = Shape::List(&Text, 0, usize::MAX);
-const EXPECTATIONS: Shape = Shape::List(&Either(&[Text, Map(&EXPECTATION)]), 0, usize::MAX);
+const NAMES: Shape = Shape::List(&Scalar, 0, usize::MAX);
+const EXPECTATIONS: Shape = Shape::List(&Either(&[Scalar, Map(&EXPECTATION)]), 0, usize::MAX);
 const COMPLETIONS: Shape = Shape::Listed(|| Completions::NAMES.map(|(name, _)| name).to_vec());
 const KINDS_OF_SYSTEMS: Shape = Shape::Listed(|| SystemKind::ALL.map(SystemKind::name).to_vec());
 
@@ -48,7 +48,7 @@ mapping! {
         /// Its name in tables and reports.
         name = "noisy-neighbour": Shape::Pattern("^[A-Za-z0-9_-]+$"),
         /// A description for its readers.
-        about: Text,
+        about: Scalar,
         /// Rate of the uplink.
         rate = "100Mbps": RATE,
         /// Largest IP packet.
@@ -74,7 +74,7 @@ mapping! {
         /// The tenants.
         tenants = "{shop: {min: 20Mbps}, batch: {}}": Named(&Map(&TENANT)),
         /// Places beyond the uplink, as a list of names or a map to addresses.
-        destinations: Either(&[NAMES, Named(&Optional(&Text))]),
+        destinations: Either(&[NAMES, Named(&Optional(&Scalar))]),
         /// The systems to compare.
         systems = "[fifo, htb, plimsoll]":
             Shape::List(&Either(&[KINDS_OF_SYSTEMS, Shape::NamedOnce(&Map(&SYSTEM))]), 1, usize::MAX),
@@ -106,13 +106,13 @@ mapping! {
     /// The policy of a scenario, or of one of its hosts or systems.
     pub(crate) static POLICY = "PolicySections" {
         /// Classes, as in a policy file.
-        policy: Elsewhere,
+        policy: Elsewhere(&plimsoll_policy::CLASSES),
         /// Limits, as in a policy file.
-        limits: Elsewhere,
+        limits: Elsewhere(&plimsoll_policy::LIMITS),
         /// The engine, as in a policy file.
-        engine: Elsewhere,
+        engine: Elsewhere(&plimsoll_policy::ENGINE_KEYS),
         /// A policy file to take these sections from.
-        policy_file: Text,
+        policy_file: Scalar,
     }
 
     pub(crate) static HOST = "Host" + POLICY {
@@ -187,11 +187,11 @@ mapping! {
 
     pub(crate) static LINK = "Link" {
         /// Both ends, for a link in both directions.
-        between: Shape::List(&Text, 2, 2),
+        between: Shape::List(&Scalar, 2, 2),
         /// The host, switch or destination at which a link in one direction begins.
-        from: Text,
+        from: Scalar,
         /// The host, switch or destination at which it ends.
-        to: Text,
+        to: Scalar,
         /// Rate of the link.
         rate = "10Gbps": RATE,
         /// Time from the last bit sent to the last bit received.
@@ -236,9 +236,9 @@ mapping! {
 
     pub(crate) static TENANT = "Tenant" {
         /// One of `hosts`, or a list of them.
-        host: Shape::OneOrMore(&Text),
+        host: Shape::OneOrMore(&Scalar),
         /// The core that it runs on, in virtual time.
-        core: Text,
+        core: Scalar,
         /// Guaranteed rate.
         min: RATE,
         /// Rate that it never exceeds.
@@ -283,7 +283,7 @@ mapping! {
         /// Rate to which each queue of `mq` is held.
         queue_rate: RATE,
         /// Its tenants, as in a policy file.
-        tenants: Elsewhere,
+        tenants: Elsewhere(&Named(&Any)),
         /// Time that an operation under HTB's lock takes, in virtual time.
         lock: TIME,
         /// How late HTB's timer is, in virtual time.
@@ -350,7 +350,7 @@ mapping! {
 
     pub(crate) static RESTART = "Restart" {
         /// The host.
-        host = "host": Text,
+        host = "host": Scalar,
         /// Time from the start of the run.
         at = "50ms": TIME,
         /// How long the host has no engine.
@@ -359,7 +359,7 @@ mapping! {
 
     pub(crate) static CLOCK = "Clock" {
         /// The host.
-        host = "host": Text,
+        host = "host": Scalar,
         /// Time from the start of the run.
         at = "50ms": TIME,
         /// Time by which the clock is set ahead.
@@ -370,7 +370,7 @@ mapping! {
 
     pub(crate) static STALL = "Stall" {
         /// The tenant.
-        tenant = "shop": Text,
+        tenant = "shop": Scalar,
         /// Time from the start of the run.
         from = "50ms": TIME,
         /// Time from the start of the run.
@@ -398,9 +398,9 @@ mapping! {
 
     pub(crate) static EXPECTATION = "Expectation" {
         /// The expectation, such as `plimsoll.shop.p99 <= 1.5 * fifo.shop.p99`.
-        that = "plimsoll.shop.p99 <= 5ms": Text,
+        that = "plimsoll.shop.p99 <= 5ms": Scalar,
         /// The reason for it.
-        because: Text,
+        because: Scalar,
         /// Points of the sweep at which it must hold.
         at: Named(&Any),
     }
@@ -409,22 +409,22 @@ mapping! {
         /// The id of the experiment (E), mechanism (M), claim of a cost or limit (C) or of security (S).
         id = "LO-E4": Shape::Pattern("^[A-Z]+-[EMCS][0-9]+$"),
         /// Where the paper shows it.
-        figure = "Figure 9": Text,
+        figure = "Figure 9": Scalar,
         /// The result that it shows, in one line.
-        shows = "equal shares, whatever the numbers of flows": Text,
+        shows = "equal shares, whatever the numbers of flows": Scalar,
         /// The paper's numbers, and ours.
         numbers = "[{paper: 2.5 Gb/s each, ours: plimsoll.shop.throughput}]": Shape::List(&Map(&PAPER_NUMBER), 1, usize::MAX),
         /// Differences from the paper, and why.
-        differs: Text,
+        differs: Scalar,
     }
 
     pub(crate) static PAPER_NUMBER = "Number" {
         /// The quantity that is counted.
-        of: Text,
+        of: Scalar,
         /// The paper's number.
-        paper = "2.5 Gb/s each": Text,
+        paper = "2.5 Gb/s each": Scalar,
         /// One side of an expectation, such as `plimsoll.t1.throughput`.
-        ours = "plimsoll.shop.throughput": Text,
+        ours = "plimsoll.shop.throughput": Scalar,
         /// Points of the sweep that ours is taken from.
         at: Named(&Any),
     }

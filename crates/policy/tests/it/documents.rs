@@ -129,6 +129,48 @@ fn what_the_operator_states_of_a_tenant_decides_its_matches() {
     assert_eq!(own, ["tenant=a app=3"]);
 }
 
+/// A policy whose class `g` is reached by tenants `a` and `b`, and has the queues `q` and `r`.
+fn queues_of_two(a: &str, b: &str, g: &str, q: &str) -> Result<Vec<String>, String> {
+    let text = format!(
+        "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{{a}}}, b: {{{b}}}}}, policy: {{root: {{wfq: [g, a, \
+         b]}}, g: {{match: {g}, queues: {{q: {{match: {{{q}}}}}, r: {{}}}}}}}}}}"
+    );
+    match check_str("p.yaml", &text) {
+        Ok(checked) => Ok((checked.program.rules.iter())
+            .filter(|rule| checked.program.node(rule.class).name == "g/q")
+            .map(|rule| describe_match(&checked.program, &rule.matches))
+            .collect()),
+        Err(errors) => {
+            Err(errors.problems().iter().map(|problem| format!("{}\n", problem.message)).collect())
+        }
+    }
+}
+
+#[test]
+fn a_match_below_a_class_of_several_tenants_may_be_for_one_of_them() {
+    let (vnic, memory) = ("port: {vnic: /run/a.sock}", "port: memory");
+    let both = "{tenant: [a, b], dst_port: 80}";
+    assert_eq!(queues_of_two(vnic, memory, both, "app: 1").expect("a says it").len(), 1);
+    assert_eq!(
+        queues_of_two(memory, memory, both, "app: 1").unwrap_err(),
+        "no packet matches class `g/q`: the port of tenant `b` fills no `app`\n"
+    );
+    // All packets of `a` are of user 1, and none of `b`'s.
+    let [first, second] = ["port: memory, user: 1", "port: memory, user: 2"];
+    assert_eq!(queues_of_two(first, second, both, "user: 1").expect("those of a").len(), 1);
+    let third = queues_of_two(first, second, both, "user: 3").unwrap_err();
+    assert_eq!(third, "no packet matches class `g/q`: the `user` of tenant `b` is 2\n");
+    // The match of the queue names one of the tenants.
+    assert_eq!(queues_of_two(memory, memory, both, "tenant: b").expect("those of b").len(), 1);
+    assert_eq!(
+        queues_of_two(memory, memory, both, "dst_port: 22").unwrap_err(),
+        "no packet that reaches this file matches class `g/q`\n"
+    );
+    // All of both tenants' packets are in `q`, so `r` gets none.
+    let none_left = queues_of_two(first, "port: memory, user: 1", both, "user: 1").unwrap_err();
+    assert!(none_left.contains("`g/r`"), "{none_left}");
+}
+
 #[test]
 fn envelopes_are_guaranteed_what_the_reference_says() {
     let checked = load(&root().join("examples/envelopes.yaml").to_string_lossy()).expect("legal");
@@ -236,6 +278,11 @@ fn a_key_is_read_if_and_only_if_it_is_in_the_schema() {
             assert!(refused, "`{key}` of {mapping} is passed over:\n{text}{}", errors.render(false));
             tried.entry(mapping).or_default().insert(key);
         }
+        let objects = schema["$defs"].as_object().expect("definitions").iter();
+        let objects = objects.filter(|(_, schema)| schema.get("properties").is_some());
+        let untried: Vec<_> =
+            objects.map(|(name, _)| name).filter(|name| !tried.contains_key(name.as_str())).collect();
+        assert!(untried.is_empty(), "{untried:?}");
         for (mapping, keys) in tried {
             let known = properties(&schema, mapping, table.name);
             assert!(
@@ -281,6 +328,10 @@ fn satisfies(schema: &Value, value: &Value, whole: &Value) -> bool {
         && schema.get("const").is_none_or(|wanted| wanted == value)
         && value.as_array().is_none_or(|items| {
             schema.get("items").is_none_or(|each| items.iter().all(|item| satisfies(each, item, whole)))
+                && schema
+                    .get("minItems")
+                    .and_then(Value::as_u64)
+                    .is_none_or(|least| items.len() as u64 >= least)
         })
         && value.as_object().is_none_or(|object| fits_object(schema, object, whole))
 }
@@ -328,4 +379,7 @@ fn the_schema_accepts_the_examples_and_refuses_what_is_misspelt() {
     let mut wrong = read("plimsoll.yaml");
     wrong["policy"]["mgmt"]["match"]["dst_prot"] = 80.into();
     assert!(!satisfies(&host, &wrong, &host), "an unknown condition");
+    let mut wrong = read("plimsoll.yaml");
+    wrong["policy"]["mgmt"]["match"]["dst_port"] = serde_json::json!([]);
+    assert!(!satisfies(&host, &wrong, &host), "an empty list");
 }

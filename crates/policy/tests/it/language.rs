@@ -491,11 +491,45 @@ fn a_key_that_is_repeated_is_refused_wherever_it_stands() {
         ("engine: {experiment: {slots: 1, slots: 1}}\n", "`slots` is there twice in `experiment`"),
         ("limits: {l: {rate: 1Mbps}, l: {rate: 1Mbps}}\n", "`l` is there twice in `limits`"),
         ("policy: {root: {wfq: {c: 1, c: 1}}, c: {}}\n", "`c` is there twice in `wfq` of class `root`"),
+        // Keys that are numbers stand beside it, and are none themselves.
+        (
+            "limits: {7: {rate: 1Mbps}, l: {rate: 1Mbps}, l: {rate: 1Mbps}}\n",
+            "`l` is there twice in `limits`",
+        ),
+        ("limits: {1: {rate: 1Mbps}, 1: {rate: 1Mbps}}\n", "`1` is there twice in `limits`"),
     ] {
         let text =
             format!("uplink: {{port: memory, rate: 1Gbps}}\ntenants: {{a: {{port: memory}}}}\n{again}");
         let errors = check_str("p.yaml", &text).expect_err(again);
         let found = errors.problems().iter().find(|problem| problem.rule == Law::DuplicateKey).expect(again);
         assert!(found.message == what && found.also.len() == 1, "{found:?}");
+    }
+}
+
+#[test]
+fn two_spellings_of_a_number_are_two_keys() {
+    let text = "uplink: {port: memory, rate: 1Gbps}\ntenants: {1: {port: memory}, 0x1: {port: memory}}\n";
+    let shown = check_str("p.yaml", text).expect_err("no names").render(false);
+    assert!(shown.contains("`1` is no name") && shown.contains("`0x1` is no name"), "{shown}");
+}
+
+#[test]
+fn a_merge_is_refused() {
+    let text = "uplink: {<<: {rate: 1Gbps, rate: 2Gbps}, port: memory}\n";
+    let shown = check_str("p.yaml", text).expect_err("a merge").render(false);
+    assert!(shown.contains("`<<` merges one map into another, which is not read here"), "{shown}");
+    assert!(shown.contains("p.yaml:1:10"), "{shown}");
+}
+
+#[test]
+fn a_file_that_is_no_map_has_one_error() {
+    for (text, what) in [
+        ("hello\n", "the policy file is a single value, not a map"),
+        ("[hello]\n", "the policy file is a list, not a map"),
+        ("", "the policy file has no `uplink`"),
+    ] {
+        let errors = check_str("p.yaml", text).expect_err("no policy");
+        let messages: Vec<&str> = errors.problems().iter().map(|problem| problem.message.as_str()).collect();
+        assert_eq!(messages, [what]);
     }
 }

@@ -5,7 +5,7 @@ use plimsoll_document::{Mapping, Shape, mapping};
 use super::{RATE, SIZE, TIME};
 use crate::network::Congestion;
 
-use Shape::{Either, Map, Text, Whole, Words};
+use Shape::{Either, Map, Scalar, Whole, Words};
 
 const FLOWS: Shape = Whole(1, 4_096);
 const CLIENT_OR_SERVER: Shape = Words(&[("client", ""), ("server", "")]);
@@ -44,9 +44,9 @@ mapping! {
 
     pub(crate) static COMMON = "CommonOfWorkloads" {
         /// The tenant whose traffic it is.
-        tenant = "shop": Text,
+        tenant = "shop": Scalar,
         /// One of `destinations`, or another tenant.
-        to: Text,
+        to: Scalar,
         /// Time from the start of the run.
         start: TIME,
         /// Time from the start of the run.
@@ -83,7 +83,7 @@ mapping! {
         /// Payload of a datagram.
         size: SIZE,
         /// `line`, `flood`, `5Mbps` of whole frames or `2kpps`.
-        rate = "5Mbps": Text,
+        rate = "5Mbps": Scalar,
         /// Bytes that are sent at a time.
         burst: SIZE,
         /// Number of flows.

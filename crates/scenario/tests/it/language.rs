@@ -441,11 +441,28 @@ fn a_key_is_read_if_and_only_if_it_is_in_the_schema() {
         let errors = read.expect_err("a value that can stand nowhere");
         let refused = errors.problems().iter().any(|problem| place.contains(&(problem.at.offset as usize)));
         assert!(refused, "`{key}` of {mapping} is passed over:\n{text}{}", errors.render(false));
-        let object = if *mapping == SCENARIO.name { &schema } else { &schema["$defs"][mapping] };
-        let known = object["properties"].as_object().expect("a mapping of the schema");
+        let known: Vec<&str> = match *mapping {
+            // The keys of another mapping, each of which may be there or not.
+            "Virtual" => {
+                let names = schema["properties"]["virtual"]["propertyNames"]["enum"].as_array();
+                names.expect("names").iter().filter_map(|name| name.as_str()).collect()
+            }
+            name => {
+                let object = if name == SCENARIO.name { &schema } else { &schema["$defs"][name] };
+                let properties = object["properties"].as_object().expect("a mapping of the schema");
+                properties.keys().map(String::as_str).collect()
+            }
+        };
         let tried = trials.iter().filter(|trial| trial.key.0 == *mapping);
-        assert_eq!(tried.filter(|trial| !known.contains_key(trial.key.1)).count(), 1, "{mapping}");
+        assert_eq!(tried.filter(|trial| !known.contains(&trial.key.1)).count(), 1, "{mapping}");
     }
+    // Each mapping is tried, here or, if it is a policy's, with the policy's schema.
+    let policy = plimsoll_policy::schema();
+    for (name, object) in schema["$defs"].as_object().expect("definitions") {
+        let tried = trials.iter().any(|trial| trial.key.0 == name);
+        assert!(tried || object.get("properties").is_none() || policy["$defs"][name] == *object, "{name}");
+    }
+    assert_eq!(schema["$defs"]["Engine"], policy["$defs"]["Engine"], "an editor knows its keys here too");
 }
 
 #[test]
@@ -456,6 +473,7 @@ fn a_key_that_is_repeated_is_refused_wherever_it_stands() {
         ("virtual: {mtu: 1500, mtu: 1500}\n", "`mtu` is there twice in `virtual`"),
         ("virtual: {measure: {cpu: true, cpu: true}}\n", "`cpu` is there twice in `measure`"),
         ("destinations: {a: ~, a: ~}\n", "`a` is there twice in `destinations`"),
+        ("destinations: {7: ~, a: ~, a: ~}\n", "`a` is there twice in `destinations`"),
         ("hosts: {h: {nic: fifo, nic: fifo}}\n", "`nic` is there twice in host `h`"),
         (
             "expect: [{that: plimsoll.a.throughput > 0bps, because: x, because: x}]\n",
