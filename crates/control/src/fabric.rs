@@ -148,7 +148,7 @@ mod tests {
 
     /// A mark in each epoch is no congestion.
     #[test]
-    fn a_few_marks_hold_nobody_back() {
+    fn a_few_marks_hold_no_sender_back() {
         let mut limit = FabricLimit::default();
         assert!((0..1_000).all(|_| epoch(&mut limit, 9).is_none()));
         assert!(epoch(&mut limit, 100).is_some());

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn is_off_until_the_queue_builds_and_goes_off_when_nobody_needs_it() {
+    fn is_off_until_the_queue_builds_and_goes_off_when_no_sender_needs_it() {
         let law = PacketRateLaw { off_after: 3, ..PacketRateLaw::new(Span::micros(10)) };
         let mut limit = PacketRateLimit::default();
         let calm = Seen { occupancy: 20, goodput: 200_000, weights: 1_000, ..Seen::default() };

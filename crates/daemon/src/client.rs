@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_said_with_a_way_out() {
+    fn an_absent_daemon_is_said_with_a_way_out() {
         let error = Client::new(Path::new("/nonexistent/api.sock")).text("GET", "/v1/stats");
         let message = error.expect_err("no daemon listens").to_string();
         assert!(message.contains("/nonexistent/api.sock") && message.contains("plimsoll run"), "{message}");

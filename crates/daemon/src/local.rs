@@ -170,7 +170,7 @@ mod tests {
     const REQUEST: &[u8] = b"GET /page HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
     #[test]
-    fn descriptors_that_come_with_a_request_end_its_connection_and_keep_nobody_waiting() {
+    fn descriptors_that_come_with_a_request_end_its_connection_without_a_wait() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("api.sock");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_the_file_shorter() {
+    fn the_file_cannot_be_made_shorter() {
         let (_region, file) = Region::create(8_192).unwrap();
         // SAFETY: takes integers only.
         assert_eq!(unsafe { libc::ftruncate(file.as_raw_fd(), 4_096) }, -1);

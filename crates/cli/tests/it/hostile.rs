@@ -183,7 +183,7 @@ fn beside(world: &mut World, attack: impl FnOnce(&mut World)) -> Duration {
 }
 
 #[test]
-fn a_client_that_is_turned_away_with_a_connection_that_lingers_holds_up_nobody() {
+fn a_client_that_is_turned_away_with_a_connection_that_lingers_holds_up_no_other() {
     let Some(mut world) = World::new("hta") else { return };
     let mut held = Vec::new();
     beside(&mut world, |world| {
@@ -239,7 +239,7 @@ fn nor_one_of_the_apis() {
 /// The number of connections that one turn reads is tested where turns can be counted (`daemon`); this shows the effect on
 /// other tenants.
 #[test]
-fn a_flood_of_open_requests_holds_up_nobody() {
+fn a_flood_of_open_requests_holds_up_no_other_client() {
     let Some(mut world) = World::new("hfl") else { return };
     let quiet = beside(&mut world, |_| {});
     let mut answered = 0_u64;

@@ -335,7 +335,7 @@ fn an_idle_daemon_costs_next_to_nothing() {
 }
 
 #[test]
-fn a_missing_namespace_is_named_with_a_way_out_and_holds_up_nobody() {
+fn a_missing_namespace_is_named_with_a_way_out_and_holds_up_no_tenant() {
     let Some(mut world) = World::new("miss") else { return };
     let policy = world.policy("100Mbps", "").replace(&world.netns("shop"), "no-such-netns");
     world.write(&policy);

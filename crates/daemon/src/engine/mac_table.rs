@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_own_address_is_never_anybody_elses() {
+    fn a_tenants_own_address_is_never_another_tenants() {
         let mut table = MacTable::new(2);
         let (own, other) = (Owner::Lane(0), Owner::Lane(1));
         let late = Nanos::ZERO + IDLE + IDLE;

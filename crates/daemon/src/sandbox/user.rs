@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_word_root_becomes_somebody_who_is_nobody_else() {
+    fn without_a_word_root_becomes_a_user_of_its_own() {
         let chosen = User::choose(None).expect("one");
         match chosen.ids {
             Some((uid, _)) => assert!(geteuid().is_root() && !uid.is_root(), "{chosen:?}"),

@@ -131,7 +131,7 @@ fn who_states_nothing_cannot_take_what_others_state() {
 }
 
 #[test]
-fn where_nobody_states_addresses_nothing_is_looked_at() {
+fn where_no_tenant_states_addresses_nothing_is_looked_at() {
     let text =
         "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}, batch: {port: memory}}}";
     let mut world = World::new(text, false);

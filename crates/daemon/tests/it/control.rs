@@ -31,7 +31,7 @@ fn a_reload_says_that_it_takes_a_rate_back() {
 }
 
 #[test]
-fn a_reload_that_nobody_waits_for_is_brought_to_its_end() {
+fn a_reload_without_a_waiting_client_is_brought_to_its_end() {
     steered(&POLICY.replace("400Mbps", "300Mbps"), async |control| {
         // The caller gives up before the reload can have ended.
         {

@@ -136,7 +136,7 @@ fn frames_of_a_flow_keep_their_order() {
 }
 
 #[test]
-fn a_malformed_frame_is_counted_and_harms_nobody() {
+fn a_malformed_frame_is_counted_and_harms_no_tenant() {
     let mut world = World::new(TWO, false);
     let mut bad = udp(1, OUTSIDE, 1, 1, 100);
     bad[16..18].copy_from_slice(&9_000_u16.to_be_bytes());
@@ -150,7 +150,7 @@ fn a_malformed_frame_is_counted_and_harms_nobody() {
 }
 
 #[test]
-fn absurd_offload_fields_are_counted_and_harm_nobody() {
+fn absurd_offload_fields_are_counted_and_harm_no_tenant() {
     let mut world = World::new(TWO, true);
     let frame = udp(1, OUTSIDE, 1, 1, 1_000);
     let absurd = [
@@ -291,7 +291,7 @@ fn tenants_reach_each_other_and_the_wire_reaches_them() {
 }
 
 #[test]
-fn a_broadcast_reaches_all_and_an_unknown_address_nobody() {
+fn a_broadcast_reaches_all_tenants_and_an_unknown_address_none() {
     let mut world = World::new(TWO, false);
     let mut arp = udp(1, OUTSIDE, 1, 0, 60);
     arp[..6].copy_from_slice(&[0xff; 6]);
@@ -383,7 +383,7 @@ fn a_flood_on_the_way_in_costs_its_own_tenant() {
 }
 
 #[test]
-fn a_spoofed_source_gets_nobody_elses_frames() {
+fn a_spoofed_source_gets_no_other_tenants_frames() {
     let mut world = World::new(TWO, false);
     world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
     world.run(Span::micros(50), STEP);
@@ -418,7 +418,7 @@ fn who_speaks_before_the_gateway_loses_its_address_to_the_gateway() {
 }
 
 #[test]
-fn a_port_that_disappears_takes_nobody_with_it_and_may_come_back() {
+fn a_port_that_disappears_takes_no_other_with_it_and_may_come_back() {
     let mut world = World::new(TWO, false);
     world.send(1, &udp(2, OUTSIDE, 1, 0, 100));
     world.run(Span::micros(50), STEP);

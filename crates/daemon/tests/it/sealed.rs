@@ -132,7 +132,7 @@ fn count(list: &[(&'static str, u64)], name: &str) -> u64 {
 }
 
 #[test]
-fn tenants_reach_each_other_and_nobody_on_the_way_reads_what_they_say() {
+fn tenants_reach_each_other_and_no_host_on_the_way_reads_what_they_say() {
     for (v6, rest) in [(false, SEALED), (true, SEALED), (false, FEEDBACK)] {
         let mut fleet = Fleet::new(v6, [rest; 3]);
         fleet.passes(0, 1, rest);

@@ -20,7 +20,7 @@ fn memcached_answers_all_beside_floods_for_its_neighbours() {
 }
 
 #[test]
-fn bottlenecks_shift_and_everybody_keeps_to_what_is_left() {
+fn bottlenecks_shift_and_every_sender_keeps_to_what_is_left() {
     comes_out("e05-shifting.yaml");
 }
 

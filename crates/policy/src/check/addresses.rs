@@ -48,8 +48,8 @@ fn each(tenant: &TenantEntry, problems: &mut Problems) {
         let StatedAddress::Ip(prefix) = one.value else { continue };
         let whole = if prefix.addr.is_ipv4() { 32 } else { 128 };
         let ip = prefix.addr;
-        let nobodys = prefix.len == whole && ip.is_unspecified();
-        if nobodys || prefix.len > 0 && (ip.is_multicast() || ip.is_loopback()) || is_broadcast(ip) {
+        let unspecified = prefix.len == whole && ip.is_unspecified();
+        if unspecified || prefix.len > 0 && (ip.is_multicast() || ip.is_loopback()) || is_broadcast(ip) {
             let problem = Problem::error(Law::BadValue, one.at, format!("{prefix} is no host's address"));
             problems.push(problem.label("this address").help(format!("write an address that `{name}` has")));
         }

@@ -75,7 +75,8 @@ pub(crate) fn judge(graph: &Graph, link: Link, problems: &mut Problems) {
     }
 }
 
-/// An order that looks at packets would have to pass over those whose rates do not let them go.
+/// Refuses a `rate_share` below a node that orders packets: the order would have to pass over packets that its rates hold
+/// back.
 fn below_packets(graph: &Graph, index: NodeIx, problems: &mut Problems) {
     let by_packets = |&above: &NodeIx| {
         matches!(

@@ -369,7 +369,7 @@ fn a_tenants_long_matches_leave_others_theirs() {
 
 /// A tenant can replace its file with another thing at any moment.
 #[test]
-fn a_file_that_is_exchanged_while_it_is_read_keeps_nobody_waiting_and_shows_no_other() {
+fn a_file_that_is_exchanged_while_it_is_read_does_not_block_and_shows_no_other() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name);
     std::fs::create_dir(at("etc")).expect("made");

@@ -171,7 +171,7 @@ impl VnicPort {
         }));
     }
 
-    /// Carries out the notes of a doorbell queue that begin in the first `most` words, and answers how many words they have.
+    /// Carries out the notes of a doorbell queue that begin in the first `most` words; returns the words they take.
     /// `None` at an invalid note, as it is not known where the next one begins.
     fn heed(&mut self, core: u32, words: &[u16], most: usize) -> Option<usize> {
         let mut used = 0;

@@ -29,7 +29,7 @@ struct Seen {
     answered: u32,
 }
 
-/// A port with so many frames to take, each numbered, that is slow at times, and has no buffer at others. With each eighth
+/// A port with one frame to take per ticket, each numbered. It is slow at times, and has no buffer at others. With each eighth
 /// frame its client asks for something. Its frames' target is the generation that it was told last.
 struct Fake {
     tickets: Vec<Ticket>,
@@ -250,7 +250,7 @@ impl Owner {
                     took
                 }
                 Place::Away(apart) => {
-                    apart.begin().expect("nobody leaves");
+                    apart.begin().expect("the client stays");
                     let took = apart.take();
                     if matches!(took, Took::Frame(_)) {
                         apart.copy(&mut bytes);
@@ -313,7 +313,7 @@ impl Owner {
             let Some(Place::Away(apart)) = &mut self.place else { return };
             assert!(Instant::now() < end, "it comes home");
             apart.want_back();
-            apart.begin().expect("nobody leaves");
+            apart.begin().expect("the client stays");
             if apart.is_back() {
                 break;
             }
@@ -393,9 +393,9 @@ proptest! {
     }
 }
 
-/// The thread may wait for as long as the tenant likes; nobody else does.
+/// A port's own thread may wait for as long as its tenant likes; no other thread does.
 #[test]
-fn who_is_stuck_keeps_nobody_and_what_was_for_it_is_counted() {
+fn a_stuck_port_holds_up_no_other_and_what_was_for_it_is_counted() {
     let (stuck, seen) = (Arc::new(AtomicBool::new(true)), Arc::new(Mutex::new(Seen::default())));
     let fake = Fake { stuck: Arc::clone(&stuck), ..Fake::new(tickets(3), VecDeque::new(), &seen) };
     let Ok(mut apart) = Apart::new(fake, 0, 600, 1) else { panic!("a thread") };

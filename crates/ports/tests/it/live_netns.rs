@@ -120,7 +120,7 @@ fn what_a_crash_left_is_swept_and_what_lives_is_not() {
     assert!(Netns::open(&NetnsRef::Name(leaked.clone())).is_ok(), "the crash left it");
 
     let swept = sweep().unwrap();
-    // Another test process may sweep at the same time; whoever did, it is gone.
+    // Another test process may sweep at the same time; in either case it is gone.
     assert!(!swept.namespaces.contains(&mine));
     assert!(Netns::open(&NetnsRef::Name(leaked.clone())).is_err());
     assert!(Netns::own().unwrap().links().get(&format!("{leaked}p")).is_err());
@@ -144,7 +144,7 @@ fn without_privilege_the_way_out_is_named() {
     assert!(run.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// Not a test of its own: runs as nobody, in a user namespace without rights.
+/// Not a test of its own: runs as the user `nobody`, in a user namespace without rights.
 #[test]
 fn is_refused() {
     if std::env::var(REFUSED).is_err() {

@@ -260,7 +260,7 @@ fn a_guest_goes_and_another_comes() {
     assert_eq!(guest.heads(FROM), [0]);
 }
 
-/// What a daemon that is killed leaves: memory as it was, its record, and no word to anybody.
+/// A daemon that is killed leaves memory as it was and its record, and tells neither guest nor front end.
 #[test]
 fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
     let (_folder, path, mut port) = open(Completions::OutOfOrder);

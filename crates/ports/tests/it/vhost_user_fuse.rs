@@ -20,12 +20,12 @@ use nix::sched::{CloneFlags, unshare};
 use plimsoll_ports::{VhostUser, VhostUserConfig};
 
 #[test]
-fn a_file_whose_file_system_never_answers_is_refused_and_nobody_waits_for_it() {
+fn a_file_whose_file_system_never_answers_is_refused_without_a_wait() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some((mut silent, file)) = Silent::mount(folder.path()) else { return };
     let path = folder.path().join("vm.sock");
     let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
-    // Whoever waits after all does so until this has ended it.
+    // Ends the wait, should the port wait after all.
     let rescue = silent.end_after(Duration::from_secs(5));
     let begun = Instant::now();
     let guest = Guest::connect(&path, 8);
@@ -37,7 +37,7 @@ fn a_file_whose_file_system_never_answers_is_refused_and_nobody_waits_for_it() {
     until("the close has come", || silent.asked().contains(&FLUSH));
     assert_eq!(silent.asked(), [FLUSH], "nothing else was asked of it");
 
-    // While the close is under way nobody else is let in, or descriptors would pile up.
+    // While the close is under way no other client is let in, or descriptors would pile up.
     let second = Guest::connect(&path, 8);
     second.say(SET_MEM_TABLE, &table, &[file.as_raw_fd()]);
     (0..8).for_each(|_| port.probe().expect("always there"));
@@ -67,7 +67,7 @@ struct Silent {
 }
 
 impl Silent {
-    /// And its file. `None` where it cannot be made.
+    /// Mounts the file system and opens its file. `None` where this machine does not allow it.
     fn mount(folder: &Path) -> Option<(Self, File)> {
         let device = File::options().read(true).write(true).open("/dev/fuse");
         let (true, Ok(device)) = (nix::unistd::geteuid().is_root(), device) else {
@@ -95,18 +95,18 @@ impl Silent {
         Some((Self { over, asked, serving: Some(serving) }, file))
     }
 
-    /// What it was asked since its file was opened.
+    /// The requests since its file was opened.
     fn asked(&self) -> Vec<u32> {
         self.asked.lock().expect("no panic beside").clone()
     }
 
-    /// The kernel answers all that wait, as its server is gone.
+    /// Stops the server; the kernel then answers all calls that wait for it.
     fn end(&mut self) {
         self.over.store(true, Ordering::Relaxed);
         self.serving.take().into_iter().for_each(|serving| serving.join().expect("no panic"));
     }
 
-    /// The same, should nobody have done so by then.
+    /// Stops the server after `span`, unless it has been stopped before.
     fn end_after(&self, span: Duration) -> JoinHandle<()> {
         let over = Arc::clone(&self.over);
         thread::spawn(move || {

@@ -68,7 +68,7 @@ impl World {
     fn let_in(&mut self) {
         let end = Instant::now() + Duration::from_secs(10);
         while !self.port.is_connected() {
-            assert!(Instant::now() < end, "nobody is let in");
+            assert!(Instant::now() < end, "no client is let in");
             self.guest = Guest::connect(&self.path, SIZE);
             self.look();
             std::thread::sleep(Duration::from_millis(1));
@@ -322,7 +322,7 @@ fn memory_that_is_not_aligned_ends_the_connection_and_nothing_else() {
     }
 }
 
-/// Nobody tells a second time that there is somebody at the door.
+/// A connection that waits to be accepted is announced only once.
 #[test]
 fn of_two_who_come_at_once_the_second_is_heard_before_the_port_rests() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -331,18 +331,18 @@ fn of_two_who_come_at_once_the_second_is_heard_before_the_port_rests() {
     let _silent = Guest::connect(&path, SIZE);
     let mut second = Guest::connect(&path, SIZE);
     second.say(GET_FEATURES, &[], &[]);
-    assert!(!port.rest(), "there is another at the door");
-    // Whoever was silent is closed on a thread of its own first.
+    assert!(!port.rest(), "a second connection waits");
+    // The silent connection is first closed, on a thread of its own.
     let end = Instant::now() + Duration::from_secs(10);
     second.socket.set_nonblocking(true).expect("ours");
     let mut answer = [0; 20];
     while second.socket.read_exact(&mut answer).is_err() {
-        assert!(Instant::now() < end, "nobody answers");
+        assert!(Instant::now() < end, "the port does not answer");
         port.rest();
     }
 }
 
-/// Whoever holds the last of a front end's ends of the connection open, the port must not be it.
+/// The port must not be what keeps a front end's end of the connection open.
 #[test]
 fn a_front_end_that_passes_its_own_end_does_not_keep_the_port_taken() {
     type Pass = fn(&Guest) -> OwnedFd;
@@ -376,7 +376,7 @@ fn a_front_end_that_passes_its_own_end_does_not_keep_the_port_taken() {
 }
 
 #[test]
-fn what_is_no_bell_is_no_kick_and_nobody_passes_descriptors_without_end() {
+fn what_is_no_bell_is_no_kick_and_no_client_passes_descriptors_without_end() {
     let mut world = World::new(ALL);
     let file = tempfile::tempfile().expect("a file");
     for (count, len) in [(1, 20), (9, 1), (200, 1)] {
@@ -391,7 +391,7 @@ fn what_is_no_bell_is_no_kick_and_nobody_passes_descriptors_without_end() {
 }
 
 #[test]
-fn a_message_may_come_byte_by_byte_and_nobody_waits() {
+fn a_message_may_come_byte_by_byte_and_the_port_does_not_wait() {
     let mut world = World::new(ALL);
     let message = [1_u32, 1, 0].map(u32::to_le_bytes).concat();
     for byte in &message {
@@ -407,7 +407,7 @@ fn a_message_may_come_byte_by_byte_and_nobody_waits() {
 }
 
 #[test]
-fn a_socket_whose_listener_lets_nobody_in_is_somebody_elses_and_not_waited_for() {
+fn a_socket_whose_listener_accepts_no_client_is_another_processes_and_not_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("vm.sock");
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -424,15 +424,15 @@ fn a_socket_whose_listener_lets_nobody_in_is_somebody_elses_and_not_waited_for()
         let _ = tell.send(opened);
     });
     let opened = told.recv_timeout(Duration::from_secs(2));
-    // Whoever waits there hears of its end.
+    // A connection that waits there hears of its end.
     drop((other, waiting));
     opening.join().expect("no panic");
-    let error = opened.expect("nobody waited").expect_err("it is somebody else's");
+    let error = opened.expect("no wait").expect_err("the socket is another process's");
     assert!(error.to_string().contains("it is in use"), "{error}");
 }
 
 #[test]
-fn who_connects_and_says_nothing_keeps_nobody_out() {
+fn a_client_that_connects_and_says_nothing_keeps_no_other_out() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("vm.sock");
     let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");

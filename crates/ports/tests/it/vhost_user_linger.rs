@@ -1,4 +1,4 @@
-//! A front end whose connection brings along one that takes long to close holds up nobody.
+//! A front end that passes a connection which takes long to close holds up neither the port nor its other clients.
 
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -37,7 +37,7 @@ fn who_is_hung_up_on_with_a_connection_that_lingers_unread() {
     pass(&guest, &[0xff; 12], near);
     assert!(looked(&mut port) < LINGER / 3);
     assert!(!port.is_connected() && port.take_problem().is_some());
-    // Until that is closed nobody is let in.
+    // Until that is closed no client is let in.
     let _other = UnixStream::connect(&path).expect("it waits");
     assert!(looked(&mut port) < LINGER / 3);
     assert!(!port.is_connected());

@@ -266,7 +266,7 @@ fn a_second_client_is_told_that_it_is_one_too_many() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_is_replaced() {
+fn a_socket_without_a_listener_is_replaced() {
     let place = Place::new();
     drop(std::os::unix::net::UnixListener::bind(place.socket()).expect("a socket"));
     drop(place.port());

@@ -172,7 +172,7 @@ fn a_client_that_never_reads_completions_holds_up_itself_only() {
 }
 
 #[test]
-fn a_client_that_fills_its_own_wake_socket_or_stops_reading_keeps_nobody_waiting() {
+fn a_client_that_fills_its_own_wake_socket_or_stops_reading_does_not_block_the_port() {
     let mut raw = Raw::connect();
     let posted = Posted { addr: 0, len: BUFFER as u32, cookie: 0 };
     // The client's end: whatever it sets there is not the daemon's.
@@ -200,7 +200,7 @@ fn a_client_that_fills_its_own_wake_socket_or_stops_reading_keeps_nobody_waiting
 
 /// The kernel copies into a reader's memory with a pipe's lock held, and that memory is the client's: here a hole is being punched.
 #[test]
-fn a_client_that_reads_what_wakes_it_into_memory_that_waits_keeps_nobody_waiting() {
+fn a_client_that_reads_what_wakes_it_into_memory_that_waits_does_not_block_the_port() {
     const LEN: usize = 1 << 30;
     const PAGE: usize = 4_096;
     let hole = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
@@ -228,7 +228,7 @@ fn a_client_that_reads_what_wakes_it_into_memory_that_waits_keeps_nobody_waiting
             std::thread::sleep(Duration::from_millis(10));
             let reader = scope.spawn(|| {
                 let begun = Instant::now();
-                // SAFETY: a byte of a mapping that is there until the thread has ended; nobody else touches it.
+                // SAFETY: a byte of a mapping that is there until the thread has ended; no other thread touches it.
                 let read = unsafe { libc::read(end.as_raw_fd(), place.as_ptr().cast(), 1) };
                 assert_eq!(read, 1);
                 begun.elapsed()
@@ -240,7 +240,7 @@ fn a_client_that_reads_what_wakes_it_into_memory_that_waits_keeps_nobody_waiting
         });
         // The byte of the second.
         let _ = nix::unistd::read(&end, &mut [0; 8]);
-        // Otherwise the hole was punched before anybody had to wait for it.
+        // Otherwise the hole was punched before a read had to wait for it.
         if read > Duration::from_millis(40) {
             return assert!(woke < read / 4, "the daemon waited {woke:?} for a read that took {read:?}");
         }
@@ -265,7 +265,7 @@ fn each_call_hears_one_message_whatever_becomes_of_it() {
     assert_eq!(answers, 20, "each `Open` is answered");
 }
 
-/// Also where the port answers all by itself.
+/// A call that receives answers at most eight requests, also where the caller never calls `request`.
 #[test]
 fn a_flood_of_requests_keeps_no_call_that_receives() {
     let mut raw = Raw::connect();
@@ -358,7 +358,7 @@ fn doorbells_without_end_are_read_a_part_at_a_time_and_no_note_is_cut() {
 }
 
 #[test]
-fn who_connects_and_says_nothing_keeps_nobody_out() {
+fn a_client_that_connects_and_says_nothing_keeps_no_other_out() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("shop.sock");
     let mut port = VnicPort::open(&VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) }).expect("a port");
@@ -382,7 +382,7 @@ fn who_connects_and_says_nothing_keeps_nobody_out() {
 
 /// The socket is an event once only for all who came before it was looked at.
 #[test]
-fn nobody_is_left_outside_when_the_daemon_goes_to_sleep() {
+fn no_client_is_left_outside_when_the_daemon_goes_to_sleep() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("shop.sock");
     let mut port = VnicPort::open(&VnicConfig { sizes: SIZES, ..VnicConfig::new(&path) }).expect("a port");
@@ -405,10 +405,10 @@ fn nobody_is_left_outside_when_the_daemon_goes_to_sleep() {
 }
 
 #[test]
-fn a_bell_that_is_rung_without_end_keeps_nobody_awake() {
+fn a_bell_that_is_rung_without_end_does_not_keep_the_daemon_awake() {
     let mut raw = Raw::connect();
     assert_eq!(raw.port.request(), None);
-    // As full as it gets: nobody could write to it any more without waiting.
+    // As full as it gets: one more write would wait.
     let full = (u64::MAX - 1).to_ne_bytes();
     nix::unistd::write(&raw.kick, &full).expect("room for that");
     for _ in 0..1_000 {
@@ -504,7 +504,7 @@ fn scribbling_over_the_whole_region_while_the_port_polls_breaks_nothing() {
             || (!met(took, batches, &raw.port.counters()) && begun.elapsed() < Duration::from_secs(30))
         {
             took += raw.batch(32, true, &mut bytes) as u64;
-            // Whatever lies there, it is a frame for nobody, no buffer, or a place in the region.
+            // Any descriptor there is a frame without a target, no buffer, or a place in the region.
             let _ = raw.port.send(&bytes[..60], None).expect("the client is there");
             raw.port.flush().expect("no trouble");
             raw.port.rest();

@@ -1,4 +1,5 @@
-//! A client that sends along a connection that takes long to close holds up nobody, however its connection ends.
+//! A client that passes a connection which takes long to close holds up neither the port nor its other clients, however its own
+//! connection ends.
 
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -76,7 +77,7 @@ fn who_is_turned_away_while_another_has_the_vnic() {
     world.send(&other, Message::hello());
     world.look();
     assert!(matches!(read_message(&other), Incoming::Message(Message::Occupied)), "it is told so");
-    // So many after it that its connection is closed.
+    // Enough connections after it that its own is closed.
     for _ in 0..6 {
         let _one_more = world.connect();
         world.look();
@@ -137,7 +138,7 @@ fn who_was_never_let_in() {
         .for_each(|socket| assert!(matches!(read_message(socket), Incoming::Closed), "told at once"));
 }
 
-/// However many come, what waits to be closed is bounded; then those who want in wait outside.
+/// The connections that wait to be closed are bounded; at the bound, new ones wait to be accepted.
 #[test]
 fn who_comes_again_and_again() {
     let mut world = World::new();
@@ -146,7 +147,7 @@ fn who_comes_again_and_again() {
     };
     let mut sockets = Vec::new();
     for _ in 0..40 {
-        // Where nobody is let in the queue of those who wait is full some time.
+        // Where no client is let in, the queue of pending connections is full some time.
         let Ok(socket) = connect_to(&world.path) else { break };
         world.send(&socket, Message::hello());
         sockets.push(socket);
@@ -154,7 +155,7 @@ fn who_comes_again_and_again() {
     }
     let taken = closed(&sockets);
     assert!((10..30).contains(&taken), "{taken} were let in and hung up on");
-    assert!(world.port.rest(), "it sleeps while nobody is let in");
+    assert!(world.port.rest(), "it sleeps while no client is let in");
     // The other ends go, and with them what the closes wait for.
     world.far.clear();
     until("all are heard", || {

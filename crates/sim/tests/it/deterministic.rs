@@ -27,7 +27,7 @@ fn threads_and_repetition_change_nothing_and_the_seed_does() {
 }
 
 #[test]
-fn a_further_workload_shifts_nobody_elses_choices() {
+fn a_further_workload_shifts_no_other_workloads_choices() {
     let with = |more: &str| {
         let text = format!(
             "{{name: t, rate: 10Gbps, duration: 200ms, systems: [plimsoll], tenants: {{a: {{}}, b: {{}}}}, workloads: \

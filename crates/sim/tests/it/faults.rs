@@ -43,7 +43,7 @@ fn whatever_goes_wrong_others_keep_their_throughput_and_their_delay() {
 }
 
 #[test]
-fn caps_that_nobody_moves_leave_an_incast_to_the_fabric() {
+fn caps_that_never_move_leave_an_incast_to_the_fabric() {
     hold(&["examples/static-caps.yaml".to_owned()]);
 }
 

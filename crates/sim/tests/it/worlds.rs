@@ -306,7 +306,7 @@ fn long_segments_are_scheduled_frame_by_frame_and_read_in_two_parts() {
 }
 
 #[test]
-fn nobody_waits_for_a_neighbours_whole_segment() {
+fn no_tenant_waits_for_a_neighbours_whole_segment() {
     let run = offloaded(true, "");
     let slowest = slowest(&run, "ask");
     // A frame of 1,514 B takes 12 us on the wire and a segment of 64 kB 524 us: the probe meets one frame in the engine.

@@ -163,9 +163,9 @@ proptest! {
         }
     }
 
-    /// The answer is sound for an independent implementation, and comes back to whoever sent the packet.
+    /// The answer is sound for an independent implementation, and goes back to the packet's sender.
     #[test]
-    fn whoever_sent_too_much_is_told(
+    fn the_sender_of_a_frame_that_is_too_long_is_told(
         v6: bool, tcp: bool, payload in vec(any::<u8>(), 1_300..3_000), mtu in 1_280..9_000_u16,
     ) {
         let (_, mut frame) = large(v6, tcp, 0, &payload, 1_000);

@@ -80,7 +80,7 @@ impl Guest {
         guest
     }
 
-    /// The same guest, memory and all, with another daemon: as QEMU does, its rings begin behind what was given back.
+    /// Connects this guest, with its memory, to another daemon. As in QEMU, its rings begin behind what was given back.
     pub fn come_back(&mut self, port: &mut VhostUser, path: &Path, features: u64) {
         self.socket = UnixStream::connect(path).expect("connected");
         self.bases = [TO, FROM].map(|ring| self.region.word16(used(ring) + 2).load(Ordering::Relaxed));
@@ -98,14 +98,14 @@ impl Guest {
         assert!(port.is_connected());
     }
 
-    /// Whoever was hung up on just now is still being closed, or memory let go; once this is answered, all before it has been
-    /// heard.
+    /// Asks for the features and waits for the answer: by then the port has handled every message before it. Connections that
+    /// it hung up on, and memory that it let go, may still be closing.
     pub fn is_heard(&mut self, port: &mut VhostUser) {
         self.say(GET_FEATURES, &[], &[]);
         self.socket.set_nonblocking(true).expect("ours");
         let (begun, mut answer) = (Instant::now(), [0; 20]);
         while self.socket.read_exact(&mut answer).is_err() {
-            assert!(begun.elapsed() < Duration::from_secs(5), "nobody answers");
+            assert!(begun.elapsed() < Duration::from_secs(5), "the port does not answer");
             port.probe().expect("always there");
         }
         self.socket.set_nonblocking(false).expect("ours");
@@ -121,7 +121,7 @@ impl Guest {
         self.send(&bytes, descriptors);
     }
 
-    /// Bytes as they are. Whoever was hung up on says nothing.
+    /// Sends bytes as they are; does nothing once the port has hung up.
     pub fn send(&self, bytes: &[u8], descriptors: &[RawFd]) {
         let rights = [ControlMessage::ScmRights(descriptors)];
         let rights = if descriptors.is_empty() { &rights[..0] } else { &rights[..] };

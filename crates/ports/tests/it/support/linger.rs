@@ -19,7 +19,7 @@ pub fn lingering() -> (TcpStream, TcpStream) {
 pub fn lingering_for(time: Duration) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut near = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-    let (far, _) = listener.accept().expect("somebody");
+    let (far, _) = listener.accept().expect("the near end connects");
     near.set_nonblocking(true).expect("a socket");
     while near.write(&[0; 65_536]).is_ok() {}
     let linger = nix::libc::linger { l_onoff: 1, l_linger: time.as_secs() as i32 };
@@ -27,7 +27,7 @@ pub fn lingering_for(time: Duration) -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-/// Sends `bytes` with this descriptor, which nobody else has from then on.
+/// Sends `bytes` with this descriptor, which only the receiver has from then on.
 pub fn send_along(socket: &OwnedFd, bytes: &[u8], connection: TcpStream) {
     let descriptors = [connection.as_raw_fd()];
     let rights = [ControlMessage::ScmRights(&descriptors)];

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use plimsoll_ports::netns::Netns;
 
-/// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: what a
-/// passing test says is shown to nobody.
+/// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: the
+/// output of a passing test is not shown.
 pub fn skip(why: impl Display) {
     assert!(std::env::var_os("PLIMSOLL_REQUIRE_LIVE").is_none_or(|value| value != "1"), "SKIPPED: {why}");
     eprintln!("SKIPPED: {why}");
