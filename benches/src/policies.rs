@@ -9,8 +9,8 @@
 use core::net::{IpAddr, Ipv4Addr};
 
 use plimsoll_policy::{
-    Counts, Fields, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Prefix,
-    Program, Scope, Slo, Tenant, TenantId,
+    Counts, Fields, FlowOrder, Form, Limit, LimitId, Match, Metadata, Node, NodeId, NodeKind, Placement,
+    Prefix, Program, Scope, Slo, Tenant, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Span};
 
@@ -82,6 +82,7 @@ impl Builder {
             name: name.to_owned(),
             node,
             descriptors: u32::MAX,
+            stated: Metadata::default(),
             slo: Slo::default(),
         });
         node

@@ -165,6 +165,8 @@ pub struct Tenant {
     pub node: NodeId,
     /// Descriptors that it may have in the engine; past them its port is not read.
     pub descriptors: u32,
+    /// What the operator states of all its packets: the control group and the user, where the policy has them.
+    pub stated: Metadata,
     /// Its promises in both directions, and the figures derived from them.
     pub slo: Slo,
 }
@@ -291,6 +293,27 @@ impl Metadata {
     }
 }
 
+impl Tenant {
+    /// The metadata of a packet of this tenant: what the operator states, else what `said` has, which came with the packet.
+    #[must_use]
+    pub fn metadata(&self, said: Metadata) -> Metadata {
+        Metadata { cgroup: self.stated.cgroup.or(said.cgroup), user: self.stated.user.or(said.user), ..said }
+    }
+
+    /// The field of `wanted` that no packet of this tenant has, as the operator states another value: the field and that value.
+    #[must_use]
+    pub fn contradicts(&self, wanted: &Metadata) -> Option<(&'static str, u64)> {
+        let differs = |stated: Option<u64>, wanted: Option<u64>| {
+            stated.filter(|&it| wanted.is_some_and(|other| other != it))
+        };
+        let cgroup = differs(self.stated.cgroup, wanted.cgroup).map(|stated| ("cgroup", stated));
+        cgroup.or_else(|| {
+            let [stated, wanted] = [self.stated.user, wanted.user].map(|user| user.map(u64::from));
+            differs(stated, wanted).map(|stated| ("user", stated))
+        })
+    }
+}
+
 impl LookedAt {
     /// Whether no field is looked at.
     #[must_use]
@@ -386,6 +409,33 @@ impl Program {
     /// From `id` to the root, both included.
     pub fn path(&self, id: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         core::iter::successors(Some(id), |&id| self.node(id).parent)
+    }
+
+    /// Why the operator's words exclude a packet with this metadata; none where it may exist. Without a tenant, it may be any
+    /// tenant's.
+    #[must_use]
+    pub fn excludes(&self, tenant: Option<TenantId>, metadata: &Metadata) -> Option<String> {
+        if let Some(tenant) = tenant {
+            let tenant = &self.tenants[tenant.0 as usize];
+            let (field, stated) = tenant.contradicts(metadata)?;
+            let name = &tenant.name;
+            return Some(format!("the `{field}` of tenant `{name}` is {stated}, so it sends no such packet"));
+        }
+        let none = !self.tenants.is_empty() && self.senders(None, metadata).is_empty();
+        none.then(|| {
+            "the policy states another `cgroup` or `user` for each tenant, so none sends such a packet"
+                .to_owned()
+        })
+    }
+
+    /// The tenants that a packet with this metadata may be of: `tenant` alone where it is known.
+    #[must_use]
+    pub fn senders(&self, tenant: Option<TenantId>, metadata: &Metadata) -> Vec<TenantId> {
+        let all = (0..).map(TenantId).zip(&self.tenants);
+        let may = all.filter(|(id, one)| {
+            tenant.is_none_or(|tenant| tenant == *id) && one.contradicts(metadata).is_none()
+        });
+        may.map(|(id, _)| id).collect()
     }
 
     /// The class and the limits of such a packet. Linear in the number of rules: once per flow, not per packet.

@@ -6,8 +6,8 @@
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
 use plimsoll_policy::{
-    Counts, FlowOrder, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope, Slo, Tenant,
-    TenantId,
+    Counts, FlowOrder, Limit, LimitId, Match, Metadata, Node, NodeId, NodeKind, Placement, Program, Scope,
+    Slo, Tenant, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -101,6 +101,7 @@ impl Plan {
             name: format!("t{}", tenant.0),
             node: id,
             descriptors,
+            stated: Metadata::default(),
             slo: Slo::default(),
         });
         self.program.nodes[id.0 as usize].tenant = Some(tenant);

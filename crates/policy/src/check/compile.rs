@@ -106,6 +106,7 @@ fn tenants(graph: &Graph, descriptors: &[u32], slos: Vec<Slo>) -> Vec<Tenant> {
         name: tenant.name.clone(),
         node: node_id(tenant.node.unwrap_or_else(|| common_ancestor(graph, &tenant.matched_by))),
         descriptors: descriptors.get(index).copied().unwrap_or(u32::MAX),
+        stated: tenant.known.stated(),
         slo,
     };
     graph.tenants.iter().enumerate().zip(slos).map(tenant).collect()

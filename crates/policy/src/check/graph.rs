@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::config::Port;
-use crate::program::{Form, Match, TenantId};
+use crate::program::{Form, Match, Metadata, TenantId};
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind, TenantEntry};
 use plimsoll_document::{Located, Mark};
 
@@ -137,6 +137,11 @@ impl Known {
             user: tenant.user.map(|found| found.value),
             from_client,
         }
+    }
+
+    /// The metadata that the operator states, for the program.
+    pub fn stated(self) -> Metadata {
+        Metadata { cgroup: self.cgroup, user: self.user, ..Metadata::default() }
     }
 }
 

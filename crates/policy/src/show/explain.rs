@@ -10,19 +10,19 @@ use super::filter::Filter;
 use super::words::{describe_match, order_words, scope_words, weighed};
 use crate::bounds::bounds;
 use crate::classifier::Classifier;
-use crate::program::{Fields, LimitId, Match, NodeKind, Placement, Prefix, Program, Scope};
+use crate::program::{Fields, LimitId, Match, NodeId, NodeKind, Placement, Prefix, Program, Scope};
 
 /// The treatment that a packet would get under a policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// Its class and limits, as the engine knows them.
+    /// The class and limits of exactly the filter's fields, as the engine knows them.
     #[serde(skip)]
     pub placement: Placement,
-    /// Its class.
+    /// Its class; where that depends on the tenant, which the filter leaves open, the class of each.
     pub class: String,
     /// The rule that decides, or none if it goes to the default class.
     pub rule: Option<String>,
-    /// From the class to the root.
+    /// From the class to the root; empty where the class depends on the tenant.
     pub path: Vec<Step>,
     /// The limits that hold it, in the order in which it passes them.
     pub limits: Vec<super::report::LimitRecord>,
@@ -51,18 +51,78 @@ pub struct Step {
 #[must_use]
 pub fn explain(program: &Program, filter: &Filter) -> Explanation {
     let classifier = Classifier::new(program);
-    let fields = &filter.fields;
-    let rule = classifier.rule(program, fields);
-    let placement = classifier.classify(program, fields);
-    let words = rule.map(|(index, rule)| {
-        let matches = describe_match(program, &rule.matches);
-        format!(
-            "rule {} of {}: {}",
-            index + 1,
-            program.rules.len(),
-            if matches.is_empty() { "everything" } else { &matches }
-        )
-    });
+    let (fields, own) = (&filter.fields, classifier.classify(program, &filter.fields));
+    let senders = program.senders(fields.tenant, &fields.metadata);
+    let mut each: Vec<Fields> =
+        senders.into_iter().map(|tenant| Fields { tenant: Some(tenant), ..*fields }).collect();
+    if each.is_empty() {
+        each.push(*fields);
+    }
+    let placements: Vec<Placement> = each.iter().map(|fields| classifier.classify(program, fields)).collect();
+    let class = placements[0].class;
+    if placements.iter().any(|placement| placement.class != class) {
+        return by_tenant(program, &each, &placements, own);
+    }
+    // The other limits hold the packets of some of these tenants.
+    let of_all = |id: &LimitId| placements.iter().all(|placement| placement.limits.contains(id));
+    let limits = placements[0].limits.iter().copied().filter(of_all).collect();
+    let rule = deciding(program, &classifier, &each);
+    Explanation { placement: own, rule, ..treatment(program, fields, Placement { class, limits }) }
+}
+
+/// The rules that decide, as words; none where it is always the default class.
+fn deciding(program: &Program, classifier: &Classifier, each: &[Fields]) -> Option<String> {
+    let mut rules: Vec<_> =
+        each.iter().map(|fields| classifier.rule(program, fields).map(|(index, _)| index)).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    if rules == [None] {
+        return None;
+    }
+    let words = |index: usize| {
+        let matches = describe_match(program, &program.rules[index].matches);
+        let matches = if matches.is_empty() { "everything" } else { &matches };
+        format!("rule {} of {}: {matches}", index + 1, program.rules.len())
+    };
+    let words = |rule: &Option<usize>| rule.map_or_else(|| NO_RULE.to_owned(), words);
+    let named: Vec<String> = rules.iter().take(MOST_NAMED).map(words).collect();
+    Some(named.join("; ") + if rules.len() > MOST_NAMED { "; .." } else { "" })
+}
+
+/// The classes of packets whose tenant the filter leaves open, with the tenants of each.
+fn by_tenant(program: &Program, each: &[Fields], placements: &[Placement], own: Placement) -> Explanation {
+    let mut classes: Vec<(NodeId, Vec<&str>)> = Vec::new();
+    for (fields, placement) in each.iter().zip(placements) {
+        let tenant = fields.tenant.map_or("", |tenant| &program.tenants[tenant.0 as usize].name);
+        match classes.iter_mut().find(|(class, _)| *class == placement.class) {
+            Some((_, tenants)) => tenants.push(tenant),
+            None => classes.push((placement.class, vec![tenant])),
+        }
+    }
+    let some = |names: &[&str]| match names.get(..MOST_NAMED) {
+        Some(first) if names.len() > MOST_NAMED => format!("{}, ..", first.join(", ")),
+        _ => names.join(", "),
+    };
+    let of_tenants = |(class, tenants): &(NodeId, Vec<&str>)| {
+        format!("{} for {}", program.node(*class).name, some(tenants))
+    };
+    let mut named: Vec<String> = classes.iter().take(MOST_NAMED).map(of_tenants).collect();
+    named.extend((classes.len() > MOST_NAMED).then(|| "..".to_owned()));
+    Explanation {
+        placement: own,
+        class: format!("depends on the tenant: {}", named.join("; ")),
+        rule: None,
+        path: Vec::new(),
+        limits: Vec::new(),
+        perhaps: Vec::new(),
+        guaranteed: None,
+        delay: None,
+        why: "name the tenant to see its limits and its rate".to_owned(),
+    }
+}
+
+/// The treatment of a packet of a class, without the rule that decides the class.
+fn treatment(program: &Program, fields: &Fields, placement: Placement) -> Explanation {
     let bound = bounds(program).into_iter().find(|bound| bound.class == placement.class);
     let record = |id: LimitId| {
         let limit = program.limit(id);
@@ -80,7 +140,7 @@ pub fn explain(program: &Program, filter: &Filter) -> Explanation {
         open.filter(|id| !placement.limits.contains(id) && may_hold(program, *id, &placement, fields));
     Explanation {
         class: program.node(placement.class).name.clone(),
-        rule: words,
+        rule: None,
         path: steps(program, &placement),
         limits: placement.limits.iter().copied().map(record).collect(),
         perhaps: perhaps.map(record).collect(),
@@ -90,6 +150,11 @@ pub fn explain(program: &Program, filter: &Filter) -> Explanation {
         placement,
     }
 }
+
+const NO_RULE: &str = "no rule: the default class";
+
+/// Rules, classes and tenants of a class that an answer names.
+const MOST_NAMED: usize = 8;
 
 /// Whether a packet of that class, of which only `fields` are known, could be held by the limit.
 fn may_hold(program: &Program, id: LimitId, placement: &Placement, fields: &Fields) -> bool {
@@ -150,7 +215,10 @@ fn steps(program: &Program, placement: &Placement) -> Vec<Step> {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "class  {}", self.class)?;
-        writeln!(f, "by     {}", self.rule.as_deref().unwrap_or("no rule: the default class"))?;
+        if self.path.is_empty() {
+            return writeln!(f, "       {}", self.why);
+        }
+        writeln!(f, "by     {}", self.rule.as_deref().unwrap_or(NO_RULE))?;
         for (index, step) in self.path.iter().enumerate() {
             let head = if index == 0 { "path " } else { "     " };
             let comma = if step.place.is_empty() { "" } else { ", " };

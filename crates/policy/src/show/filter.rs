@@ -45,7 +45,7 @@ impl Filter {
                 .ok_or_else(|| wrong("write `key=value`, as in `dst_port=80`".to_owned()))?;
             draft.set(program, key.trim(), value.trim()).map_err(wrong)?;
         }
-        draft.finish().map_err(|why| FilterError { part: text.trim().to_owned(), why })
+        draft.finish(program).map_err(|why| FilterError { part: text.trim().to_owned(), why })
     }
 }
 
@@ -89,6 +89,12 @@ impl Draft {
             "user" => metadata.user = Some(number(value)?),
             "app" => metadata.app = Some(number(value)?),
             "core" => metadata.core = Some(number(value)?),
+            "class" => {
+                let other = "name other fields, or ask without `--policy`";
+                return Err(format!(
+                    "only a running daemon knows the class of packets that have left; {other}"
+                ));
+            }
             _ => {
                 let keys = KEYS.join(", ");
                 return Err(match nearest(key, KEYS) {
@@ -102,7 +108,7 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Filter, String> {
+    fn finish(mut self, program: &Program) -> Result<Filter, String> {
         let any = |like: IpAddr| match like {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -125,7 +131,10 @@ impl Draft {
                 return Err("only tcp, udp and sctp have ports".to_owned());
             }
         }
-        Ok(Filter { fields: self.fields })
+        match program.excludes(self.fields.tenant, &self.fields.metadata) {
+            Some(why) => Err(why),
+            None => Ok(Filter { fields: self.fields }),
+        }
     }
 
     fn is_ip(&self) -> bool {

@@ -425,6 +425,55 @@ policy:
     assert!(explain("tenant=a dst=10.9.0.10").contains("limits far at 10Mbps"));
 }
 
+/// Rules hold no condition that the operator's words decide: what explains a packet must compare with these words.
+#[test]
+fn explain_counts_what_the_operator_states_of_a_tenant() {
+    let text = "
+uplink: {port: memory, rate: 10Gbps}
+tenants:
+  shop:    {port: {vnic: /run/shop.sock}, cgroup: 7}
+  reports: {port: {tap: {netns: reports, name: eth0}}, user: 1000}
+  mail:    {port: {tap: {netns: mail, name: eth0}}, user: 1000}
+policy:
+  root:    {wfq: {gold: 3, shop: 1, reports: 1, mail: 1, backups: 1}}
+  gold:    {match: {tenant: shop, app: 1, cgroup: 7}}
+  backups: {match: {user: 1000, protocol: tcp, dst_port: 873}}
+";
+    let program = plimsoll_policy::check_str("stated.yaml", text).expect("a legal policy").program;
+    let explain = |filter: &str| {
+        let filter = plimsoll_policy::Filter::parse(&program, filter).map_err(|error| error.to_string())?;
+        Ok::<_, String>(plimsoll_policy::explain(&program, &filter))
+    };
+    for filter in ["tenant=shop app=1", "tenant=shop app=1 cgroup=7"] {
+        assert_eq!(explain(filter).expect("a packet").class, "gold", "{filter}");
+    }
+    assert_eq!(
+        explain("tenant=shop app=1 cgroup=5").expect_err("no such packet"),
+        "`tenant=shop app=1 cgroup=5`: the `cgroup` of tenant `shop` is 7, so it sends no such packet"
+    );
+    let mail = explain("tenant=mail user=5 protocol=tcp dst_port=873").expect_err("no such packet");
+    assert!(mail.contains("the `user` of tenant `mail` is 1000"), "{mail}");
+    // Its client may say any user.
+    assert_eq!(explain("tenant=shop user=5").expect("a packet").class, "shop");
+    let rsync = explain("user=1000 protocol=tcp dst_port=873").expect("packets of three tenants");
+    assert_eq!(rsync.class, "depends on the tenant: shop for shop; backups for reports, mail");
+    let text = rsync.to_string();
+    assert!(text.ends_with("name the tenant to see its limits and its rate\n"), "{text}");
+    let rsync = explain("user=1000 cgroup=8 protocol=tcp dst_port=873").expect("packets of two tenants");
+    assert_eq!(rsync.class, "backups");
+    let rule = rsync.rule.expect("one for each of them");
+    assert!(rule.contains("tenant=reports") && rule.contains("; rule 3 of "), "{rule}");
+    assert_eq!(explain("user=5 cgroup=7").expect("shop's").class, "shop");
+    let none = explain("user=5 cgroup=8").expect_err("shop has control group 7, the others have user 1000");
+    assert!(none.contains("states another `cgroup` or `user` for each tenant"), "{none}");
+    let class = explain("class=gold").expect_err("of a daemon only");
+    assert!(class.contains("only a running daemon") && class.contains("without `--policy`"), "{class}");
+    let key = explain("tennant=shop").expect_err("no such key");
+    assert!(key.contains("did you mean `tenant`? The keys are tenant, src"), "{key}");
+    let key = explain("qqqqqqqqqq=1").expect_err("no such key");
+    assert!(key.contains("there is no `qqqqqqqqqq`; the keys are tenant, src"), "{key}");
+}
+
 #[test]
 fn odd_files_are_refused_in_words_that_an_operator_understands() {
     let deep = format!("uplink: {}1{}", "{a: ".repeat(200), "}".repeat(200));
