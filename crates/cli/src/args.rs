@@ -204,7 +204,7 @@ pub(crate) struct Top {
 pub(crate) struct Explain {
     /// Conditions that packets must meet: tenant=, class=, src=, dst=, protocol=, src_port=, dst_port=, dscp=, vlan=,
     /// priority=, cgroup=, user=, app=, core=; `tcp` is short for protocol=tcp, and `udp` for protocol=udp. Without
-    /// conditions, all packets
+    /// conditions, all packets. With --policy, class= is not a condition
     pub(crate) filter: Vec<String>,
     /// Explain from this policy file, without a running daemon: class, limits and guarantees only
     #[arg(long, value_name = "FILE")]

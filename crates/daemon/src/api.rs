@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 use crate::control::{Control, ReloadError};
 use crate::departures::{Departure, DepartureLog};
 use crate::engine::{HostState, RateError, Snapshot};
-use crate::explain::{explain, placement};
+use crate::explain::{excluded, explain, placement};
 use crate::filter::{Filter, FilterError};
 use crate::prometheus;
 use crate::sandbox::Confinement;
@@ -280,6 +280,9 @@ async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>
     {
         return Err(FilterError::NoTenant(tenant.clone()).into());
     }
+    if let Some(why) = excluded(&snapshot, &filter) {
+        return Err(why.into());
+    }
     let class = placement(&snapshot, &filter).class;
     let ranks = api.control.handle().ask(|answer| Command::Ranks(class, answer)).await?;
     let log = Arc::clone(&api.log);
@@ -317,6 +320,11 @@ fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
         "dst_port": entry.ports.map(|(_, dst)| dst),
         "dscp": entry.dscp,
         "vlan": entry.vlan,
+        "priority": entry.metadata.priority,
+        "cgroup": entry.metadata.cgroup,
+        "user": entry.metadata.user,
+        "app": entry.metadata.app,
+        "core": entry.metadata.core,
     })
 }
 

@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_policy::{LimitId, Metadata, NodeId};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
 
@@ -30,17 +30,28 @@ pub struct Departure {
     pub dscp: u8,
     /// VLAN identifier; 0 without a tag.
     pub vlan: u16,
+    /// What its sender said of it, as far as the policy looks at it.
+    pub metadata: Metadata,
 }
 
 /// The ring. Share it behind an `Arc`; only the engine's thread writes.
 #[derive(Debug)]
 pub struct DepartureLog {
     words: Box<[AtomicU64]>,
+    /// Metadata, 24 bytes for each entry and 1.5 MiB in all: written only where the policy looks at a packet's metadata, and
+    /// meaningful only where the entry's headers say that there is some.
+    metadata: Box<[AtomicU64]>,
     written: AtomicU64,
 }
 
-/// Words of an entry: its number, and twelve for the departure.
+/// Words of an entry: its number, and eleven for the departure.
 const WORDS: usize = 12;
+
+/// A packet's metadata in the log: the control group; priority and user; application, core and which of the five are
+/// there.
+pub(crate) type Packed = [u64; PACKED];
+
+const PACKED: usize = 3;
 
 /// Times, sizes and numbers of a departure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +116,34 @@ impl Headers {
         let what = u64::from(protocol) << 56 | u64::from(dscp) << 48 | u64::from(vlan) << 32 | flags;
         Self { what, ports: u32::from(src_port) << 16 | u32::from(dst_port), addresses }
     }
+
+    /// Headers of a frame that has metadata as well.
+    #[inline]
+    #[must_use]
+    pub(crate) fn with_metadata(self) -> Self {
+        Self { what: self.what | METADATA, ..self }
+    }
+
+    /// Whether the frame has metadata.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_metadata(&self) -> bool {
+        self.what & METADATA != 0
+    }
 }
 
 impl Default for DepartureLog {
     fn default() -> Self {
-        let words = core::iter::repeat_with(AtomicU64::default).take(KEPT * WORDS).collect();
-        Self { words, written: AtomicU64::new(0) }
+        let ring = |words| core::iter::repeat_with(AtomicU64::default).take(KEPT * words).collect();
+        let (words, metadata) = (ring(WORDS), ring(PACKED));
+        Self { words, metadata, written: AtomicU64::new(0) }
     }
 }
 
 impl DepartureLog {
-    /// Adds an entry in place of the oldest one. For one thread only.
-    pub fn push(&self, passage: &Passage, headers: &Headers) {
+    /// Adds an entry in place of the oldest one, with `metadata` where its headers say that there is some. For one thread
+    /// only.
+    pub(crate) fn push(&self, passage: &Passage, headers: &Headers, metadata: &Packed) {
         let number = self.written.load(Ordering::Relaxed);
         let [name, rest @ ..] = self.slot(number) else { return };
         // The entry is void while it changes; `read` looks at its number before and after.
@@ -124,6 +151,11 @@ impl DepartureLog {
         fence(Ordering::Release);
         for (word, value) in rest.iter().zip(pack(passage, headers)) {
             word.store(value, Ordering::Relaxed);
+        }
+        if headers.has_metadata() {
+            for (word, value) in self.metadata_slot(number).iter().zip(metadata) {
+                word.store(*value, Ordering::Relaxed);
+            }
         }
         // Release: pairs with the Acquire in `read`, so that a reader of the number also sees the words.
         name.store(number + 1, Ordering::Release);
@@ -153,8 +185,17 @@ impl DepartureLog {
         for (value, word) in words.iter_mut().zip(rest) {
             *value = word.load(Ordering::Relaxed);
         }
+        let mut metadata = Packed::default();
+        for (value, word) in metadata.iter_mut().zip(self.metadata_slot(number)) {
+            *value = word.load(Ordering::Relaxed);
+        }
         fence(Ordering::Acquire);
-        (name.load(Ordering::Relaxed) == number + 1).then(|| unpack(words))
+        (name.load(Ordering::Relaxed) == number + 1).then(|| unpack(words, metadata))
+    }
+
+    fn metadata_slot(&self, number: u64) -> &[AtomicU64] {
+        let index = (number % KEPT as u64) as usize * PACKED;
+        &self.metadata[index..index + PACKED]
     }
 
     fn slot(&self, number: u64) -> &[AtomicU64] {
@@ -166,6 +207,28 @@ impl DepartureLog {
 const V4: u64 = 1;
 const V6: u64 = 2;
 const PORTS: u64 = 4;
+const METADATA: u64 = 8;
+
+/// Packs metadata for the log.
+pub(crate) fn pack_metadata(metadata: &Metadata) -> Packed {
+    let Metadata { priority, cgroup, user, app, core } = *metadata;
+    let there = [priority.is_some(), cgroup.is_some(), user.is_some(), app.is_some(), core.is_some()];
+    let there = there.into_iter().rev().fold(0, |bits, is| bits << 1 | u64::from(is));
+    let [priority, user, app] = [priority, user, app].map(|field| u64::from(field.unwrap_or(0)));
+    let core = u64::from(core.unwrap_or(0));
+    [cgroup.unwrap_or(0), priority << 32 | user, app << 32 | core << 16 | there]
+}
+
+fn unpack_metadata([cgroup, sent_by, rest]: Packed) -> Metadata {
+    let there = |bit: u64| rest >> bit & 1 != 0;
+    Metadata {
+        priority: there(0).then_some((sent_by >> 32) as u32),
+        cgroup: there(1).then_some(cgroup),
+        user: there(2).then_some(sent_by as u32),
+        app: there(3).then_some((rest >> 32) as u32),
+        core: there(4).then_some((rest >> 16) as u16),
+    }
+}
 
 fn pack(passage: &Passage, headers: &Headers) -> [u64; WORDS - 1] {
     let Passage { generation, lane, class: NodeId(class), len, frames, .. } = *passage;
@@ -179,7 +242,7 @@ fn pack(passage: &Passage, headers: &Headers) -> [u64; WORDS - 1] {
     [arrived, head, departed, limited, who, headers.what, size, a, b, c, e]
 }
 
-fn unpack(words: [u64; WORDS - 1]) -> Departure {
+fn unpack(words: [u64; WORDS - 1], metadata: Packed) -> Departure {
     let [arrived, head, departed, limited, who, what, size, a, b, c, e] = words;
     let addresses = match what & (V4 | V6) {
         V4 => Some((Ipv4Addr::from_bits(a as u32).into(), Ipv4Addr::from_bits(b as u32).into())),
@@ -204,6 +267,7 @@ fn unpack(words: [u64; WORDS - 1]) -> Departure {
         protocol: (what >> 56) as u8,
         dscp: (what >> 48) as u8,
         vlan: (what >> 32) as u16,
+        metadata: if what & METADATA == 0 { Metadata::default() } else { unpack_metadata(metadata) },
     }
 }
 
@@ -246,11 +310,14 @@ mod tests {
             protocol: 17,
             dscp: 63,
             vlan: 4_095,
+            metadata: Metadata::default(),
         }
     }
 
     fn push(log: &DepartureLog, d: &Departure) {
-        log.push(&d.passage, &Headers::new(d.addresses, d.ports, d.protocol, d.dscp, d.vlan));
+        let headers = Headers::new(d.addresses, d.ports, d.protocol, d.dscp, d.vlan);
+        let headers = if d.metadata == Metadata::default() { headers } else { headers.with_metadata() };
+        log.push(&d.passage, &headers, &pack_metadata(&d.metadata));
     }
 
     #[test]
@@ -265,6 +332,28 @@ mod tests {
         }
         assert_eq!(log.last(10), [departure(1), plain, six]);
         assert_eq!(log.last(1), [six]);
+    }
+
+    #[test]
+    fn metadata_is_read_where_there_is_some_and_no_earlier_entrys() {
+        let log = DepartureLog::default();
+        let all = Metadata {
+            priority: Some(u32::MAX),
+            cgroup: Some(u64::MAX),
+            user: Some(u32::MAX - 1),
+            app: Some(u32::MAX - 2),
+            core: Some(u16::MAX),
+        };
+        let zeros =
+            Metadata { priority: Some(0), cgroup: Some(0), user: Some(0), app: Some(0), core: Some(0) };
+        let app = Metadata { app: Some(1), ..Metadata::default() };
+        let said = [all, zeros, app].map(|metadata| Departure { metadata, ..departure(1) });
+        for entry in &said {
+            push(&log, entry);
+        }
+        assert_eq!(log.last(3), said);
+        (0..KEPT as u64).for_each(|n| push(&log, &departure(n)));
+        assert!(log.last(KEPT).iter().all(|entry| entry.metadata == Metadata::default()));
     }
 
     #[test]

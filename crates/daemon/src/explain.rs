@@ -11,13 +11,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use plimsoll_nic::NodeRank;
-use plimsoll_policy::{LimitId, NodeId, Placement, Program, TenantId};
+use plimsoll_policy::{LimitId, NodeId, Placement, Program, Tenant, TenantId};
 use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
-use crate::engine::Snapshot;
-use crate::filter::Filter;
+use crate::engine::{PortNow, Snapshot};
+use crate::filter::{Filter, FilterError};
 
 /// Packets looked at, the last ones that matched.
 const SAMPLES: usize = 1_000;
@@ -169,12 +169,30 @@ pub fn placement(snapshot: &Snapshot, filter: &Filter) -> Placement {
 
 /// The tenants that the packet could be of, at least one; of very many tenants only the first.
 fn senders(snapshot: &Snapshot, filter: &Filter) -> Vec<Option<TenantId>> {
-    let of = |name: &String| snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant;
-    let tenants = snapshot.program.tenants.len().min(MOST_ASKED);
-    if filter.tenant.is_some() || class_named(snapshot, filter).is_some() || tenants == 0 {
-        return vec![filter.tenant.as_ref().and_then(of)];
+    let named = tenant_named(snapshot, filter);
+    if filter.tenant.is_some() || class_named(snapshot, filter).is_some() {
+        return vec![named];
     }
-    (0..tenants).map(|index| Some(TenantId(index as u32))).collect()
+    let may: Vec<_> =
+        (snapshot.program.senders(None, &filter.metadata).into_iter()).take(MOST_ASKED).map(Some).collect();
+    if may.is_empty() { vec![None] } else { may }
+}
+
+/// Why the operator's words exclude the packets that a filter describes.
+#[must_use]
+pub(crate) fn excluded(snapshot: &Snapshot, filter: &Filter) -> Option<FilterError> {
+    let named = tenant_named(snapshot, filter);
+    if filter.tenant.is_some() && named.is_none() {
+        // A reload has removed the tenant: nothing is stated of it any more.
+        return None;
+    }
+    let why = snapshot.program.excludes(named, &filter.metadata)?;
+    Some(FilterError::Excluded(why))
+}
+
+fn tenant_named(snapshot: &Snapshot, filter: &Filter) -> Option<TenantId> {
+    let name = filter.tenant.as_ref()?;
+    snapshot.lanes.iter().find(|lane| lane.name == *name)?.tenant
 }
 
 fn place(snapshot: &Snapshot, filter: &Filter, sender: Option<TenantId>) -> Placement {
@@ -214,6 +232,7 @@ struct World<'a> {
     snapshot: &'a Snapshot,
     log: Vec<&'a Departure>,
     tenants: HashMap<u16, &'a str>,
+    lanes: HashMap<u16, Option<TenantId>>,
 }
 
 type Shares = BTreeMap<(NodeId, u16), (u64, u64)>;
@@ -233,10 +252,11 @@ impl<'a> World<'a> {
     fn new(snapshot: &'a Snapshot, log: &'a [Departure]) -> Self {
         let log =
             log.iter().filter(|departure| departure.passage.generation == snapshot.generation).collect();
-        let lanes = snapshot.lanes.iter();
-        let tenants =
-            lanes.filter_map(|lane| Some((u16::try_from(lane.lane?).ok()?, lane.name.as_str()))).collect();
-        Self { snapshot, log, tenants }
+        let numbered = |lane: &'a PortNow| Some((u16::try_from(lane.lane?).ok()?, lane));
+        let lanes = || snapshot.lanes.iter().filter_map(numbered);
+        let tenants = lanes().map(|(number, lane)| (number, lane.name.as_str())).collect();
+        let lanes = lanes().map(|(number, lane)| (number, lane.tenant)).collect();
+        Self { snapshot, log, tenants, lanes }
     }
 
     fn program(&self) -> &Program {
@@ -253,7 +273,13 @@ impl<'a> World<'a> {
             let path = &self.program().node(departure.passage.class).name;
             path == name || path.ends_with(&format!("/{name}")) || path.starts_with(&format!("{name}/"))
         });
-        tenant && class && filter.holds(departure)
+        tenant && class && filter.holds(departure, self.tenant_of(departure))
+    }
+
+    /// The tenant that a departure was of, if it is still one.
+    fn tenant_of(&self, departure: &Departure) -> Option<&Tenant> {
+        let TenantId(tenant) = (*self.lanes.get(&departure.passage.lane)?)?;
+        self.program().tenants.get(tenant as usize)
     }
 
     fn time_spent(&self, packets: &[usize]) -> TimeSpent {
@@ -335,15 +361,14 @@ impl<'a> World<'a> {
     }
 
     fn is_under(&self, other: &Departure, limit: LimitId) -> bool {
-        let tenant = self.snapshot.lanes.iter().find(|lane| lane.lane == Some(other.passage.lane.into()));
         let fields = plimsoll_policy::Fields {
-            tenant: tenant.and_then(|lane| lane.tenant),
+            tenant: self.lanes.get(&other.passage.lane).copied().flatten(),
             addresses: other.addresses,
             protocol: other.addresses.map(|_| other.protocol),
             ports: other.ports,
             dscp: other.dscp,
             vlan: other.vlan,
-            ..Default::default()
+            metadata: other.metadata,
         };
         self.program().place(other.passage.class, &fields).limits.contains(&limit)
     }

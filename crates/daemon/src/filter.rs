@@ -8,7 +8,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 
-use plimsoll_policy::{Fields, Metadata, Prefix, TenantId};
+use plimsoll_policy::{Fields, Metadata, Prefix, Tenant, TenantId};
 use serde::Serialize;
 
 use crate::departures::Departure;
@@ -60,6 +60,9 @@ pub enum FilterError {
     /// No tenant of this name.
     #[error("there is no tenant `{0}`; `plimsoll stats` lists them")]
     NoTenant(String),
+    /// What the operator states of the tenants excludes such a packet.
+    #[error("{0}")]
+    Excluded(String),
     /// The value does not fit its key.
     #[error("`{key}={value}`: not {want}")]
     BadValue {
@@ -117,13 +120,15 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether the conditions hold for a departure. The caller compares tenant and class.
+    /// Whether the conditions hold for a departure of this tenant, if it is known. The caller compares tenant and class.
     ///
-    /// A condition on metadata never holds, as the log keeps none.
+    /// The log has the metadata that the policy looks at; what the operator states of a tenant holds for all its packets.
     #[must_use]
-    pub fn holds(&self, departure: &Departure) -> bool {
+    pub fn holds(&self, departure: &Departure, tenant: Option<&Tenant>) -> bool {
+        let said = departure.metadata;
+        let metadata = tenant.map_or(said, |tenant| tenant.metadata(said));
         let [src, dst] = [departure.addresses.map(|(src, _)| src), departure.addresses.map(|(_, dst)| dst)];
-        self.metadata == Metadata::default()
+        agrees(&self.metadata, &metadata)
             && inside(self.src, src)
             && inside(self.dst, dst)
             && self.protocol.is_none_or(|wanted| src.is_some() && wanted == departure.protocol)
@@ -182,6 +187,18 @@ pub fn protocol_number(name: &str) -> Option<u8> {
     }
 }
 
+/// Whether a packet has every field that is wanted.
+fn agrees(wanted: &Metadata, has: &Metadata) -> bool {
+    fn field<T: PartialEq>(wanted: Option<T>, has: Option<T>) -> bool {
+        wanted.is_none() || wanted == has
+    }
+    field(wanted.priority, has.priority)
+        && field(wanted.cgroup, has.cgroup)
+        && field(wanted.user, has.user)
+        && field(wanted.app, has.app)
+        && field(wanted.core, has.core)
+}
+
 fn inside(wanted: Option<Prefix>, addr: Option<IpAddr>) -> bool {
     wanted.is_none_or(|prefix| addr.is_some_and(|addr| prefix.contains(addr)))
 }
@@ -208,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_decides_the_class_and_no_frame_read_from_a_port_has_any() {
+    fn metadata_decides_the_class_and_is_compared_with_what_left() {
         let filter: Filter = "priority=6 cgroup=9000000000 user=1000 app=7,core=3".parse().expect("a filter");
         let metadata = Metadata {
             priority: Some(6),
@@ -230,8 +247,28 @@ mod tests {
             len: 64,
             frames: 1,
         };
-        let departure = Departure { passage, addresses: None, ports: None, protocol: 0, dscp: 0, vlan: 0 };
-        assert!(Filter::default().holds(&departure) && !filter.holds(&departure));
+        let departure = Departure {
+            passage,
+            addresses: None,
+            ports: None,
+            protocol: 0,
+            dscp: 0,
+            vlan: 0,
+            metadata: Metadata::default(),
+        };
+        assert!(Filter::default().holds(&departure, None) && !filter.holds(&departure, None));
+        let said = Departure { metadata, ..departure };
+        assert!(Filter::default().holds(&said, None) && filter.holds(&said, None));
+        let other = Departure { metadata: Metadata { app: Some(8), ..metadata }, ..departure };
+        assert!(!filter.holds(&other, None));
+        // What the operator states takes the place of what the sender says.
+        let policy = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory, user: 1000}, b: {port: memory, user: 7}}}";
+        let program = plimsoll_policy::check_str("p.yaml", policy).expect("legal").program;
+        let user: Filter = "user=1000".parse().expect("a filter");
+        assert!(
+            user.holds(&departure, Some(&program.tenants[0]))
+                && !user.holds(&said, Some(&program.tenants[1]))
+        );
         let error = "user=root".parse::<Filter>().expect_err("a name").to_string();
         assert_eq!(error, "`user=root`: not a whole number in range");
     }

@@ -18,7 +18,7 @@ use super::mac_table::{Learned, Owner, is_group};
 use super::outward::check;
 use super::pool::Buffer;
 use super::{DEPARTURES, Engine, Held};
-use crate::departures::{Headers, Passage};
+use crate::departures::{Headers, Packed, Passage};
 
 /// The result of sending one frame to one receiver.
 pub(super) enum Handed {
@@ -173,7 +173,7 @@ impl Engine {
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             let frames = u32::from(transmit.last);
-            self.note(transmit, &held.headers, from, frames, now);
+            self.note(transmit, (&held.headers, lane.pool.metadata(buffer)), from, frames, now);
             self.measure(&mut lane, transmit, frames, now);
         }
         let outcome = lane.tally.account(handed);
@@ -210,7 +210,7 @@ impl Engine {
             }
         }
         let whole = Transmit { len: held.len * count, ..*transmit };
-        self.note(&whole, &held.headers, from, count, now);
+        self.note(&whole, (&held.headers, lane.pool.metadata(buffer)), from, count, now);
         self.measure(lane, &whole, count, now);
         Some(outcome)
     }
@@ -395,7 +395,14 @@ impl Engine {
     }
 
     /// Notes a departure of `frames` frames in the log, and in its class's delays.
-    fn note(&mut self, transmit: &Transmit, headers: &Headers, lane: u32, frames: u32, now: Nanos) {
+    fn note(
+        &mut self,
+        transmit: &Transmit,
+        (headers, metadata): (&Headers, &Packed),
+        lane: u32,
+        frames: u32,
+        now: Nanos,
+    ) {
         let passage = Passage {
             arrived: transmit.arrived,
             head: transmit.head,
@@ -408,7 +415,7 @@ impl Engine {
             len: transmit.len,
             frames: u8::try_from(frames.max(1)).unwrap_or(u8::MAX),
         };
-        self.log.push(&passage, headers);
+        self.log.push(&passage, headers, metadata);
         if frames > 0 {
             let NodeId(class) = transmit.class;
             self.delays.record(class as usize, now.since(transmit.arrived), frames.into());

@@ -10,6 +10,7 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
+use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
@@ -21,7 +22,7 @@ use super::mac_table::{Learned, Owner};
 use super::pool::{Buffer, Held};
 use super::posted::Origin;
 use super::{BATCH, Engine, Part, parked};
-use crate::departures::Headers;
+use crate::departures::{Headers, pack_metadata};
 
 impl Engine {
     /// Reads a batch from each tenant that has frames and room; each turn begins with another tenant. Answers how many
@@ -148,7 +149,11 @@ impl Engine {
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let alone = origin.following == 0;
         let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
-        let (to, headers) = (parsed.dst_mac.0, Headers::of(parsed));
+        let (to, mut headers) = (parsed.dst_mac.0, Headers::of(parsed));
+        if origin.metadata != Metadata::default() {
+            headers = headers.with_metadata();
+            lane.pool.set_metadata(buffer, pack_metadata(&origin.metadata));
+        }
         let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
         let held =
             Held { len, offload, ticket: origin.ticket, following: origin.following, to, headers, hash };

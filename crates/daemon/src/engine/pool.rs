@@ -10,7 +10,7 @@ use plimsoll_ports::Ticket;
 use plimsoll_wire::Offload;
 
 use super::mac_table::Mac;
-use crate::departures::Headers;
+use crate::departures::{Headers, Packed};
 
 /// Holds a frame of at most one ordinary MTU, VLAN tags included.
 pub const SMALL: usize = 2_048;
@@ -54,6 +54,8 @@ struct Slab<H> {
     size: usize,
     free: Vec<u32>,
     held: Vec<H>,
+    /// Metadata for the departure log, where a frame's headers say that it has some.
+    metadata: Vec<Packed>,
 }
 
 const LARGE_BIT: u32 = 1 << 31;
@@ -164,6 +166,22 @@ impl<H: Copy + Default> Pool<H> {
         }
     }
 
+    /// Notes the metadata of the frame in a buffer, whose headers say that it has some.
+    pub(crate) fn set_metadata(&mut self, buffer: Buffer, metadata: Packed) {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.metadata[buffer.0 as usize] = metadata,
+            _ => self.large.metadata[(buffer.0 & !LARGE_BIT) as usize] = metadata,
+        }
+    }
+
+    /// The metadata of the frame in a buffer, meaningful only where the frame's headers say that it has some.
+    pub(crate) fn metadata(&self, buffer: Buffer) -> &Packed {
+        match buffer.0 & LARGE_BIT {
+            0 => &self.small.metadata[buffer.0 as usize],
+            _ => &self.large.metadata[(buffer.0 & !LARGE_BIT) as usize],
+        }
+    }
+
     /// What is known of the frame in a buffer.
     #[must_use]
     pub fn held(&self, buffer: Buffer) -> &H {
@@ -271,6 +289,7 @@ impl<H: Copy + Default> Slab<H> {
             size,
             free: (0..count).rev().collect(),
             held: vec![H::default(); count as usize],
+            metadata: vec![[0; 3]; count as usize],
         }
     }
 
@@ -279,6 +298,7 @@ impl<H: Copy + Default> Slab<H> {
         if count > had {
             self.bytes.resize(count as usize * self.size, 0);
             self.held.resize(count as usize, H::default());
+            self.metadata.resize(count as usize, [0; 3]);
             self.free.extend((had..count).rev());
         }
     }

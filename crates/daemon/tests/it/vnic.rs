@@ -20,6 +20,7 @@ use plimsoll_vnic::{
 struct World {
     engine: Engine,
     wire: MemoryPort,
+    log: Arc<DepartureLog>,
     now: Nanos,
     folder: tempfile::TempDir,
     checked: Checked,
@@ -52,15 +53,16 @@ impl World {
         let uplink = Port::Memory(uplink);
         let lanes = (checked.config.tenants.iter())
             .map(|tenant| lane_spec(&checked, &tenant.name, Some(vnic(&folder, &tenant.name, sizes))));
+        let log = Arc::new(DepartureLog::default());
         let engine = Engine::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: lanes.collect(),
             uplink,
-            log: Arc::new(DepartureLog::default()),
+            log: Arc::clone(&log),
             fleet: None,
         });
-        Self { engine, wire, now: Nanos::ZERO, folder, checked }
+        Self { engine, wire, log, now: Nanos::ZERO, folder, checked }
     }
 
     /// Runs `ask` on a thread of its own, while the engine turns.
@@ -355,6 +357,44 @@ fn applications_of_one_client_share_by_their_classes() {
             assert!((orders / search - 3.0).abs() < 0.09, "{orders} to {search}");
         }
     }
+}
+
+/// Packets of a flow queue that the client opened and of queue 0; one of which nothing is said has no application.
+#[test]
+fn explain_finds_packets_by_what_their_client_said() {
+    let mut world = World::new(&TOLD.replace("{vnic: /run/shop.sock}", "{vnic: /run/shop.sock}, cgroup: 7"));
+    let client = world.client("shop");
+    let (mut client, queue) = world.open(client, 7);
+    let queue = queue.expect("a flow queue");
+    for (port, queue) in [(8, 0), (7, queue)] {
+        for said in [app(1), app(2), PacketMetadata::default()] {
+            for _ in 0..10 {
+                let frame = udp(1, OUTSIDE, port, 1, 100);
+                client.send_described(queue, &[&frame], &VnetHeader::default(), 0, &said).expect("room");
+            }
+            client.ring().expect("a kick");
+            world.run(Span::millis(1));
+            client.poll_completions(|_| {});
+        }
+    }
+    let snapshot = world.engine.snapshot(world.now);
+    let log = world.log.last(usize::MAX);
+    let packets = |filter: &str| {
+        let filter = filter.parse().expect("a filter");
+        let matching = plimsoll_daemon::explain(&snapshot, &log, &filter, &[]);
+        (matching.class, matching.matched)
+    };
+    // A departure may be of several frames.
+    let (class, orders) = packets("tenant=shop app=1");
+    assert_eq!(class, "orders");
+    assert_eq!(packets("class=orders").1, orders);
+    assert_eq!(packets("tenant=shop app=2"), ("search".to_owned(), packets("class=search").1));
+    assert!(orders > 0 && packets("tenant=shop app=2").1 > 0);
+    assert_eq!(packets("tenant=shop").1, log.len());
+    assert!(packets("class=shop").1 > 0, "those of which nothing is said");
+    assert_eq!(packets("tenant=shop app=3").1, 0);
+    assert_eq!(packets("app=1 cgroup=7"), ("orders".to_owned(), orders), "as the operator states");
+    assert_eq!(packets("app=1 cgroup=8").1, 0);
 }
 
 #[test]
