@@ -471,7 +471,7 @@ policy:
     let key = explain("tennant=shop").expect_err("no such key");
     assert!(key.contains("did you mean `tenant`? The keys are tenant, src"), "{key}");
     let key = explain("qqqqqqqqqq=1").expect_err("no such key");
-    assert!(key.contains("there is no `qqqqqqqqqq`; the keys are tenant, src"), "{key}");
+    assert!(key.contains("there is no key `qqqqqqqqqq`; the keys are tenant, src"), "{key}");
 }
 
 #[test]
