@@ -7,7 +7,7 @@ mod guest;
 
 use guest::{BUFFERS, EVENT_IDX, Guest, INDIRECT, MEMORY, MERGEABLE, VERSION_1};
 use libfuzzer_sys::fuzz_target;
-use plimsoll_ports::{Completions, Sending, Took, VhostUser, VhostUserConfig};
+use plimsoll_ports::{CompletionOrder, Sending, Took, VhostUser, VhostUserConfig};
 
 /// Descriptors of a ring: few, so that it wraps soon.
 const SIZE: u16 = 8;
@@ -17,7 +17,7 @@ const SIZE: u16 = 8;
 fuzz_target!(|data: &[u8]| {
     let Some((&agreed, writes)) = data.split_first() else { return };
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-{}.sock", std::process::id()));
-    let completions = if agreed & 8 == 0 { Completions::OutOfOrder } else { Completions::InOrder };
+    let completions = if agreed & 8 == 0 { CompletionOrder::OutOfOrder } else { CompletionOrder::InOrder };
     let config = VhostUserConfig { completions, ..VhostUserConfig::new(&path) };
     let mut port = VhostUser::open(&config).expect("a port");
     let bits = [INDIRECT, MERGEABLE, EVENT_IDX].into_iter().zip(0..);

@@ -47,7 +47,7 @@ pub use apart::{Move, Whither};
 pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
-pub use flows::{Flow, FlowTable, Lookup, Room, Slot};
+pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};

@@ -40,9 +40,9 @@ pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
-    BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowTable, Held,
-    HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable, Move,
-    NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, Room, SMALL, Sampler, Sent,
+    BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,
+    Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable,
+    Move, NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Sent,
     Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
     own_mac,
 };

@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// The engine's end.
 #[derive(Debug)]
-struct Engine {
+struct EngineEnd {
     empty: Consumer<Vec<u8>>,
     full: Producer<Full>,
 }
@@ -46,7 +46,7 @@ struct Full {
     end: Option<End>,
 }
 
-impl Sink for Engine {
+impl Sink for EngineEnd {
     fn empty(&mut self) -> Option<Vec<u8>> {
         // The writer has ended.
         if self.empty.is_abandoned() { None } else { self.empty.pop().ok() }
@@ -109,7 +109,10 @@ pub(crate) fn start_in(record: &Record, file: File) -> io::Result<(Recorder, Wri
     let path = record.file.clone();
     let thread = std::thread::Builder::new().name("recorder".to_owned());
     let thread = thread.spawn(move || Disk { path, give, take, written: 0 }.run(blocks))?;
-    Ok((Recorder::new(Box::new(Engine { empty, full }), Limits { bytes: record.limit }), Writer { thread }))
+    Ok((
+        Recorder::new(Box::new(EngineEnd { empty, full }), Limits { bytes: record.limit }),
+        Writer { thread },
+    ))
 }
 
 /// The writer of a recording.

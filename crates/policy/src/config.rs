@@ -20,7 +20,7 @@ pub struct Config {
     /// Where packets leave.
     pub uplink: Uplink,
     /// Resources of the engine.
-    pub engine: Engine,
+    pub engine: EngineConfig,
     /// Where the daemon answers.
     pub api: Api,
     /// The tenants, in the order of the file and of `Program::tenants` (which may end with `host`).
@@ -316,7 +316,7 @@ pub enum Netns {
 
 /// Resources of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Engine {
+pub struct EngineConfig {
     /// The core to pin its thread to.
     pub cpu: Option<u32>,
     /// Whether it never sleeps.
@@ -388,7 +388,7 @@ impl Default for Experiment {
 /// (§6.1.1).
 pub const DRAIN_SHARE: u32 = 640;
 
-impl Default for Engine {
+impl Default for EngineConfig {
     fn default() -> Self {
         let (queues, ring, descriptors) = (16_384, 128, 65_536);
         let (max_depth, verify) = (10, 100);

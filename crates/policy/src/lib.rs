@@ -33,7 +33,7 @@ pub use check::{
 };
 pub use classifier::Classifier;
 pub use config::{
-    Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, Engine, Experiment, Feedback,
+    Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, EngineConfig, Experiment, Feedback,
     FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay, Port, SEAL, Sealed,
     TenantConfig, Uplink, Via,
 };

@@ -130,7 +130,7 @@ fn write_policy(shape: Shape, order: &str, tenants: &[Spot], shared: &[u64]) -> 
         format!("uplink: {{port: memory, rate: {link}Mbps}}\nengine: {{max_depth: 64}}\ntenants:\n");
     let mut files = Vec::new();
     let limits: Vec<String> = (0..shared.len()).map(|index| format!("shared{index}")).collect();
-    let room = Room { floor: link, cap: link, drain: link * 1_000, by_packets: false };
+    let room = Headroom { floor: link, cap: link, drain: link * 1_000, by_packets: false };
     let order = room.order(order);
     for (index, spot) in tenants.iter().enumerate() {
         let (envelope, room) = room.below(order, tenants, spot);
@@ -154,7 +154,7 @@ fn write_policy(shape: Shape, order: &str, tenants: &[Spot], shared: &[u64]) -> 
 
 /// The rates that a class may give to those below it.
 #[derive(Clone, Copy)]
-struct Room {
+struct Headroom {
     /// Sum of the minima that may be promised, in Mbit/s.
     floor: u64,
     /// The largest `max`, in Mbit/s.
@@ -165,7 +165,7 @@ struct Room {
     by_packets: bool,
 }
 
-impl Room {
+impl Headroom {
     /// The order that a node may have here: strict rates do not hold below one that looks at packets.
     fn order<'o>(&self, order: &'o str) -> &'o str {
         if order == "rate_share" && self.by_packets { "wfq" } else { order }
@@ -220,7 +220,7 @@ struct Writer {
     nodes: u32,
 }
 
-fn tenant_file(spot: &Spot, room: Room) -> String {
+fn tenant_file(spot: &Spot, room: Headroom) -> String {
     let mut writer = Writer { classes: String::new(), limits: String::new(), leaves: 0, nodes: 0 };
     let body = writer.body(&spot.tree, "root", room);
     let limits = if writer.limits.is_empty() { String::new() } else { format!("limits:\n{}", writer.limits) };
@@ -229,7 +229,7 @@ fn tenant_file(spot: &Spot, room: Room) -> String {
 
 impl Writer {
     /// The text between a class's braces; its children are written before.
-    fn body(&mut self, tree: &Tree, name: &str, room: Room) -> String {
+    fn body(&mut self, tree: &Tree, name: &str, room: Headroom) -> String {
         match tree {
             Tree::Leaf(flows) if name == "root" => format!("flows: {flows}"),
             Tree::Leaf(flows) => {
@@ -258,7 +258,7 @@ impl Writer {
         }
     }
 
-    fn class(&mut self, name: &str, spot: &Spot, envelope: &str, room: Room) {
+    fn class(&mut self, name: &str, spot: &Spot, envelope: &str, room: Headroom) {
         let body = self.body(&spot.tree, name, room);
         let mut via = String::new();
         if spot.limited {

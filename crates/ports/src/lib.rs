@@ -44,4 +44,4 @@ pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{QueuesLeft, VnicAnswer, VnicConfig, VnicPort, VnicRequest};
 pub use stall::{STALL, Stalls};
 pub use tap::{Tap, TapConfig};
-pub use vhost_user::{Completions, VhostUser, VhostUserConfig};
+pub use vhost_user::{CompletionOrder, VhostUser, VhostUserConfig};

@@ -51,7 +51,7 @@ pub struct VhostUserConfig {
     /// Most pairs of rings that the guest may use.
     pub pairs: u16,
     /// Time and order in which the guest gets its descriptors back.
-    pub completions: Completions,
+    pub completions: CompletionOrder,
     /// Largest IP packet of one segment.
     pub mtu: u32,
     /// The hardware address of the guest's interface, if it is known beforehand; the front end chooses it.
@@ -62,13 +62,13 @@ impl VhostUserConfig {
     /// Up to eight pairs of rings, completions in any order, and 1500 bytes of MTU.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), pairs: 8, completions: Completions::default(), mtu: 1_500, mac: None }
+        Self { path: path.into(), pairs: 8, completions: CompletionOrder::default(), mtu: 1_500, mac: None }
     }
 }
 
 /// Time and order in which a guest gets its transmit descriptors back (PicNIC §5.4.3 and Appendix B).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completions {
+pub enum CompletionOrder {
     /// Each descriptor when its packet has left or was dropped.
     #[default]
     OutOfOrder,
@@ -257,7 +257,7 @@ impl VhostUser {
         }
         let ticket =
             Ticket { session: live.session, cookie: head.into(), queue: index as u16, descriptors: 1 };
-        if self.config.completions == Completions::Early {
+        if self.config.completions == CompletionOrder::Early {
             // The guest gets the descriptor back at the next flush, after the copy.
             live.give(&self.memory, head, 0);
         }
@@ -401,7 +401,7 @@ impl VhostUser {
     #[must_use]
     #[inline]
     pub fn depth(&self) -> Option<u32> {
-        self.depth.filter(|_| self.config.completions != Completions::Early)
+        self.depth.filter(|_| self.config.completions != CompletionOrder::Early)
     }
 
     /// The file descriptor to wait on: one for the socket, the front end and the guest's kicks.
@@ -477,9 +477,9 @@ impl VhostUser {
     #[must_use]
     pub fn level(&self) -> Level {
         match self.config.completions {
-            Completions::Early => Level::L0,
-            Completions::InOrder => Level::L1,
-            Completions::OutOfOrder => Level::L2,
+            CompletionOrder::Early => Level::L0,
+            CompletionOrder::InOrder => Level::L1,
+            CompletionOrder::OutOfOrder => Level::L2,
         }
     }
 

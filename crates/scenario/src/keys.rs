@@ -14,7 +14,7 @@ use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, WORKLOAD};
 use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Scalar, Whole, Words};
 
-use crate::network::Completions;
+use crate::network::TransmitCompletions;
 use crate::system::SystemKind;
 
 /// The JSON Schema of scenario files.
@@ -33,7 +33,7 @@ const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
 const NAMES: Shape = Shape::List(&Scalar, 0, usize::MAX);
 const EXPECTATIONS: Shape = Shape::List(&Either(&[Scalar, Map(&EXPECTATION)]), 0, usize::MAX);
-const COMPLETIONS: Shape = Shape::Listed(|| Completions::NAMES.map(|(name, _)| name).to_vec());
+const COMPLETIONS: Shape = Shape::Listed(|| TransmitCompletions::NAMES.map(|(name, _)| name).to_vec());
 const KINDS_OF_SYSTEMS: Shape = Shape::Listed(|| SystemKind::ALL.map(SystemKind::name).to_vec());
 
 mapping! {

@@ -33,8 +33,8 @@ pub use keys::{SCENARIO, schema};
 pub use measure::jain;
 pub use model::{Change, Destination, Home, Measure, NETWORK, Scenario, Setting, Tenant};
 pub use network::{
-    Completions, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie,
-    ReceiveRing, TransmitRing,
+    Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie, ReceiveRing,
+    TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use plimsoll_control::Idle;

@@ -159,12 +159,12 @@ pub struct TransmitRing {
     /// Descriptors that a tenant may have outstanding.
     pub ring: u32,
     /// When they complete.
-    pub completions: Completions,
+    pub completions: TransmitCompletions,
 }
 
 /// When a guest may use a transmit descriptor again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completions {
+pub enum TransmitCompletions {
     /// As soon as the engine has read the packet, as a TAP does it: the guest never learns of the queue.
     #[default]
     Early,
@@ -174,7 +174,7 @@ pub enum Completions {
     OutOfOrder,
 }
 
-impl Completions {
+impl TransmitCompletions {
     /// Every variant, as the file spells it.
     pub(crate) const NAMES: [(&'static str, Self); 3] =
         [("early", Self::Early), ("in_order", Self::InOrder), ("out_of_order", Self::OutOfOrder)];
@@ -182,7 +182,7 @@ impl Completions {
 
 impl Default for TransmitRing {
     fn default() -> Self {
-        Self { ring: 256, completions: Completions::Early }
+        Self { ring: 256, completions: TransmitCompletions::Early }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::network::{Completions, Control, ControlLevel, Ingress};
+use crate::network::{Control, ControlLevel, Ingress, TransmitCompletions};
 use crate::sections::PolicySections;
 
 /// One of the systems that are compared.
@@ -30,7 +30,7 @@ pub struct System {
     /// Control for this system, where it differs from the scenario's.
     pub steering: Option<Control>,
     /// When its guests' descriptors complete, where that differs from what their hosts state.
-    pub completions: Option<Completions>,
+    pub completions: Option<TransmitCompletions>,
     /// Whether each tenant has descriptors of its own; else each may take all.
     pub accounting: bool,
     /// Whether the scenario's faults are injected here.

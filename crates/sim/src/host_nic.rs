@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use plimsoll_control::Limits;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Waits};
 use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, TenantId, UNLIMITED};
-use plimsoll_scenario::{Change, Completions, EngineCost, Host, Setting, TransmitRing};
+use plimsoll_scenario::{Change, EngineCost, Host, Setting, TransmitCompletions, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
@@ -306,9 +306,9 @@ impl HostNic {
         }
         let guest = &mut self.guests[tenant as usize];
         match self.transmit.completions {
-            Completions::Early => {}
-            Completions::OutOfOrder => guest.used += 1,
-            Completions::InOrder => {
+            TransmitCompletions::Early => {}
+            TransmitCompletions::OutOfOrder => guest.used += 1,
+            TransmitCompletions::InOrder => {
                 guest.used += 1;
                 guest.ring.push_back(address);
             }
@@ -358,9 +358,9 @@ impl HostNic {
     #[inline]
     fn complete(&mut self, address: u32) {
         match self.transmit.completions {
-            Completions::Early => self.free.push(address),
-            Completions::OutOfOrder => self.give_back(address),
-            Completions::InOrder => {
+            TransmitCompletions::Early => self.free.push(address),
+            TransmitCompletions::OutOfOrder => self.give_back(address),
+            TransmitCompletions::InOrder => {
                 let tenant = self.held[address as usize].tenant as usize;
                 self.held[address as usize].done = true;
                 while let Some(&first) = self.guests[tenant].ring.front()
@@ -476,7 +476,7 @@ impl HostNic {
 
     /// Whether guests wait for completions.
     pub(crate) fn completes_late(&self) -> bool {
-        self.transmit.completions != Completions::Early
+        self.transmit.completions != TransmitCompletions::Early
     }
 
     /// The next time at which it has to be polled.

@@ -54,9 +54,9 @@ pub enum Lookup {
 
 /// Slots for flows: made, and freed, outside the engine's thread.
 #[derive(Debug)]
-pub struct Room(Vec<Option<Flow>>);
+pub struct FlowSlots(Vec<Option<Flow>>);
 
-impl Room {
+impl FlowSlots {
     /// For at most `cap` flows, with twice as many slots so that full buckets are rare.
     #[must_use]
     pub fn new(cap: u32) -> Self {
@@ -78,7 +78,7 @@ impl FlowTable {
     /// A table for at most `cap` flows.
     #[must_use]
     pub fn new(cap: u32) -> Self {
-        let Room(slots) = Room::new(cap);
+        let FlowSlots(slots) = FlowSlots::new(cap);
         Self { slots, hasher: RandomState::default(), used: 0, cap, hand: 0 }
     }
 
@@ -86,9 +86,9 @@ impl FlowTable {
     ///
     /// No flow is left without a place: both counts of buckets are powers of two, so each larger bucket takes flows from
     /// one smaller only.
-    pub fn move_to(&mut self, Room(mut slots): Room) -> Room {
+    pub fn move_to(&mut self, FlowSlots(mut slots): FlowSlots) -> FlowSlots {
         if slots.len() <= self.slots.len() {
-            return Room(slots);
+            return FlowSlots(slots);
         }
         core::mem::swap(&mut self.slots, &mut slots);
         self.hand = 0;
@@ -97,7 +97,7 @@ impl FlowTable {
             let free = self.slots[first..first + BUCKET].iter_mut().find(|slot| slot.is_none());
             *free.expect("as many flows as one smaller bucket had, at most") = Some(flow);
         }
-        Room(slots)
+        FlowSlots(slots)
     }
 
     /// Where the flow with this key and metadata is or may go. `holds` says whether a queue still holds packets.
@@ -273,9 +273,9 @@ mod tests {
             put(&mut table, flow(port, port.into(), Nanos::ZERO));
         }
         let known: Vec<_> = table.iter().map(|(_, flow)| *flow).collect();
-        table.move_to(Room::new(10_000));
+        table.move_to(FlowSlots::new(10_000));
         table.set_cap(10_000);
-        assert_eq!(table.move_to(Room::new(64)).0.len(), 128, "it stays in the larger one");
+        assert_eq!(table.move_to(FlowSlots::new(64)).0.len(), 128, "it stays in the larger one");
         assert_eq!(table.len() as usize, known.len());
         for flow in known {
             let found = table.lookup(&flow.key, None, &Metadata::default(), Nanos::ZERO, |_| true);

@@ -21,7 +21,7 @@ use super::Engine;
 use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
-use super::flows::Room;
+use super::flows::FlowSlots;
 use super::lane::{Lane, Quota};
 use super::mac_table::Owner;
 use super::setup::{fleet_map, pull};
@@ -37,8 +37,8 @@ pub struct Change {
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
-    /// Room for the flows of tenants that may have more flows than before, by name.
-    pub rooms: Vec<(String, Room)>,
+    /// FlowSlots for the flows of tenants that may have more flows than before, by name.
+    pub rooms: Vec<(String, FlowSlots)>,
     /// The addresses that each tenant's frames may bear, by the tenant's name.
     pub addresses: Vec<(String, Addresses)>,
     /// Descriptors in all.
@@ -65,7 +65,7 @@ impl Change {
             sources: new.sources.clone(),
             added: Vec::new(),
             moved: Vec::new(),
-            rooms: growing.map(|tenant| (tenant.name.clone(), Room::new(part(new)))).collect(),
+            rooms: growing.map(|tenant| (tenant.name.clone(), FlowSlots::new(part(new)))).collect(),
             addresses: new
                 .config
                 .tenants
@@ -84,8 +84,8 @@ impl Change {
 pub struct Installed {
     /// Ports that are no longer used.
     pub closed: Vec<Port>,
-    /// Room that flows have left.
-    pub freed: Vec<Room>,
+    /// FlowSlots that flows have left.
+    pub freed: Vec<FlowSlots>,
     /// Flow queues that were re-classified.
     pub flows: usize,
     /// Descriptors that still wait, under the new policy.
@@ -319,9 +319,9 @@ impl Engine {
     }
 
     /// Moves flows into the rooms made for them; answers the rooms that are no longer used.
-    fn move_flows(&mut self, rooms: Vec<(String, Room)>) -> Vec<Room> {
+    fn move_flows(&mut self, rooms: Vec<(String, FlowSlots)>) -> Vec<FlowSlots> {
         let lanes = &mut self.lanes;
-        let mut move_to = |(name, room): (String, Room)| {
+        let mut move_to = |(name, room): (String, FlowSlots)| {
             let lane = lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
             lane.map(|lane| lane.flows.move_to(room))
         };

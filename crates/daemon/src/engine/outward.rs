@@ -161,12 +161,12 @@ impl Engine {
         let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
         let posted = queue.and_then(|queue| {
             match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
-                parked::Room::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
-                parked::Room::Sender => {
+                parked::Admission::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
+                parked::Admission::Sender => {
                     lane.parked.push(queue, descriptor, frames);
                     Ok(None)
                 }
-                parked::Room::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
+                parked::Admission::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
             }
         });
         match posted {

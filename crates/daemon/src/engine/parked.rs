@@ -22,7 +22,7 @@ use super::pool::Buffer;
 
 /// Where the next frame of a flow goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum Admission {
     /// In its flow queue.
     Engine,
     /// Outside the engine for now: its sender is not told of its completion.
@@ -31,7 +31,7 @@ pub(crate) enum Room {
     Nowhere,
 }
 
-impl Room {
+impl Admission {
     /// Decides for `frames` of a flow that has `held` frames in the engine, which takes `window` of one flow, and
     /// `parked` outside it. Of the sender's ring of `depth` descriptors, half is for frames in the engine, and an eighth
     /// for other flows.
@@ -46,7 +46,7 @@ impl Room {
     }
 }
 
-impl Room {
+impl Admission {
     /// Whether `frames` frames may join those of their flow in the engine. If the flow has none there, they may.
     fn enters(depth: u32, frames: u32, held: u32, window: u32) -> bool {
         held == 0 || held + frames <= window.min(depth / 2)
@@ -56,12 +56,12 @@ impl Room {
 impl Lane {
     /// Decides where the next frames of this flow queue go. For a port that cannot hold a frame, that is the engine.
     #[inline]
-    pub(crate) fn room(&self, queue: QueueId, frames: u32, held: u32, window: u32) -> Room {
+    pub(crate) fn room(&self, queue: QueueId, frames: u32, held: u32, window: u32) -> Admission {
         match self.port.as_ref().and_then(Port::depth) {
-            Some(depth) => Room::of(depth, frames, held, self.parked.of(queue), window),
+            Some(depth) => Admission::of(depth, frames, held, self.parked.of(queue), window),
             // A port that was lost, or begins anew, may leave parked frames, which go first.
-            None if self.parked.of(queue) > 0 => Room::Nowhere,
-            None => Room::Engine,
+            None if self.parked.of(queue) > 0 => Admission::Nowhere,
+            None => Admission::Engine,
         }
     }
 }
@@ -74,7 +74,7 @@ impl Engine {
         let mut came = false;
         while let Some(frames) = lane.parked.first(queue) {
             let held = &mut self.queues[queue.0 as usize];
-            if !Room::enters(depth, frames, *held, self.window) {
+            if !Admission::enters(depth, frames, *held, self.window) {
                 break;
             }
             let Some((next, frames)) = lane.parked.pop(queue) else { break };
@@ -155,15 +155,15 @@ mod tests {
 
     #[test]
     fn one_flow_never_has_all_of_its_senders_ring() {
-        assert_eq!(Room::of(256, 1, 0, 0, 128), Room::Engine);
-        assert_eq!(Room::of(256, 1, 128, 0, 128), Room::Sender);
-        assert_eq!(Room::of(256, 1, 64, 0, 64), Room::Sender, "the engine's own cap is lower");
-        assert_eq!(Room::of(256, 1, 127, 1, 128), Room::Sender, "behind what is parked");
-        assert_eq!(Room::of(256, 1, 128, 96, 128), Room::Nowhere);
-        assert_eq!(Room::of(256, 18, 110, 0, 128), Room::Engine);
-        assert_eq!(Room::of(256, 18, 111, 0, 128), Room::Sender, "a train enters whole");
-        assert_eq!(Room::of(256, 18, 128, 80, 128), Room::Nowhere, "a train that does not fit");
-        assert_eq!(Room::of(1, 1, 0, 0, 128), Room::Engine, "the shortest ring carries something");
+        assert_eq!(Admission::of(256, 1, 0, 0, 128), Admission::Engine);
+        assert_eq!(Admission::of(256, 1, 128, 0, 128), Admission::Sender);
+        assert_eq!(Admission::of(256, 1, 64, 0, 64), Admission::Sender, "the engine's own cap is lower");
+        assert_eq!(Admission::of(256, 1, 127, 1, 128), Admission::Sender, "behind what is parked");
+        assert_eq!(Admission::of(256, 1, 128, 96, 128), Admission::Nowhere);
+        assert_eq!(Admission::of(256, 18, 110, 0, 128), Admission::Engine);
+        assert_eq!(Admission::of(256, 18, 111, 0, 128), Admission::Sender, "a train enters whole");
+        assert_eq!(Admission::of(256, 18, 128, 80, 128), Admission::Nowhere, "a train that does not fit");
+        assert_eq!(Admission::of(1, 1, 0, 0, 128), Admission::Engine, "the shortest ring carries something");
     }
 
     #[test]

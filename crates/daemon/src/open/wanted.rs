@@ -11,7 +11,7 @@ use plimsoll_policy::Port as PortSpec;
 use plimsoll_ports::handover::{Handover, Release, TakeOver};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
-    Completions, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, VhostUser,
+    CompletionOrder, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, VhostUser,
     VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
 };
 
@@ -123,9 +123,9 @@ impl Wanted<'_> {
         config.mtu = self.mtu.into();
         config.mac = self.mac.or(stated.map(|mac| mac.0));
         config.completions = match completions {
-            plimsoll_policy::Completions::Ooo => Completions::OutOfOrder,
-            plimsoll_policy::Completions::InOrder => Completions::InOrder,
-            plimsoll_policy::Completions::Early => Completions::Early,
+            plimsoll_policy::Completions::Ooo => CompletionOrder::OutOfOrder,
+            plimsoll_policy::Completions::InOrder => CompletionOrder::InOrder,
+            plimsoll_policy::Completions::Early => CompletionOrder::Early,
         };
         config
     }

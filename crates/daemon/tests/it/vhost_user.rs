@@ -9,7 +9,9 @@ use crate::support::{KEY, drain, fleet_of, policy, udp};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
 use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
-use plimsoll_ports::{Completions, FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
+use plimsoll_ports::{
+    CompletionOrder, FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig,
+};
 use plimsoll_units::{BitRate, Nanos, Span};
 
 const STEP: Span = Span::micros(20);
@@ -38,15 +40,15 @@ struct World {
 }
 
 impl World {
-    fn new(completions: Completions) -> Self {
+    fn new(completions: CompletionOrder) -> Self {
         Self::of(ONE, completions)
     }
 
-    fn of(text: &str, completions: Completions) -> Self {
+    fn of(text: &str, completions: CompletionOrder) -> Self {
         Self::with_rings(SIZE, text, completions)
     }
 
-    fn with_rings(size: u16, text: &str, completions: Completions) -> Self {
+    fn with_rings(size: u16, text: &str, completions: CompletionOrder) -> Self {
         let checked = policy(text);
         let folder = tempfile::tempdir().expect("a folder");
         let path: PathBuf = folder.path().join("vm.sock");
@@ -132,7 +134,7 @@ fn inner(frame: &[u8]) -> &[u8] {
 #[test]
 fn rings_of_very_few_descriptors_carry_what_they_can() {
     for size in [1, 2, 4] {
-        let mut world = World::with_rings(size, ONE, Completions::OutOfOrder);
+        let mut world = World::with_rings(size, ONE, CompletionOrder::OutOfOrder);
         world.run(Span::millis(20), &[(1, 8)]);
         assert!(world.left(1) > 50, "{size}: {}", world.left(1));
         assert!(world.losses().is_empty());
@@ -141,7 +143,7 @@ fn rings_of_very_few_descriptors_carry_what_they_can() {
 
 #[test]
 fn where_descriptors_come_back_early_they_come_back_before_anything_has_left() {
-    for (completions, out) in [(Completions::Early, 0), (Completions::OutOfOrder, 8)] {
+    for (completions, out) in [(CompletionOrder::Early, 0), (CompletionOrder::OutOfOrder, 8)] {
         let mut world = World::new(completions);
         // 1 Mbit/s lets one leave at once, and another after nine milliseconds.
         for posted in [1, 8] {
@@ -156,7 +158,7 @@ fn where_descriptors_come_back_early_they_come_back_before_anything_has_left() {
 /// A limited flow fills its part of the engine, and the others go on: also while the guest is served apart.
 #[test]
 fn where_descriptors_come_back_early_a_slow_flow_holds_up_no_other_apart_either() {
-    let mut world = World::of(&format!("{ONE}\nengine: {{ring: 4096}}"), Completions::Early);
+    let mut world = World::of(&format!("{ONE}\nengine: {{ring: 4096}}"), CompletionOrder::Early);
     assert!(world.engine.serve_apart(0, world.now), "it goes");
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while world.losses().is_empty() {
@@ -172,7 +174,7 @@ fn where_descriptors_come_back_early_a_slow_flow_holds_up_no_other_apart_either(
 }
 
 /// PicNIC's Figure 2, with UDP for all: the slow flow holds half of the ring.
-fn beside_a_slow_flow(completions: Completions) -> (u64, u64) {
+fn beside_a_slow_flow(completions: CompletionOrder) -> (u64, u64) {
     let mut alone = World::new(completions);
     alone.run(Span::millis(400), &[(1, 16)]);
     let mut world = World::new(completions);
@@ -185,19 +187,19 @@ fn beside_a_slow_flow(completions: Completions) -> (u64, u64) {
 
 #[test]
 fn a_flow_beyond_its_limit_holds_up_no_other_when_completions_come_in_any_order() {
-    let (alone, beside) = beside_a_slow_flow(Completions::OutOfOrder);
+    let (alone, beside) = beside_a_slow_flow(CompletionOrder::OutOfOrder);
     assert!(beside * 100 >= alone * 95, "{beside} of {alone}");
 }
 
 #[test]
 fn in_order_it_holds_up_all() {
-    let (alone, beside) = beside_a_slow_flow(Completions::InOrder);
+    let (alone, beside) = beside_a_slow_flow(CompletionOrder::InOrder);
     assert!(beside * 2 < alone, "{beside} of {alone}");
 }
 
 #[test]
 fn what_is_beyond_a_flows_cap_waits_with_the_guest_in_order_and_is_lost_only_at_the_end() {
-    let mut world = World::new(Completions::OutOfOrder);
+    let mut world = World::new(CompletionOrder::OutOfOrder);
     let most = usize::from(SIZE - SIZE / 8);
     world.run(Span::millis(20), &[(7, most)]);
     assert!(world.on_its_way(7) >= most - 1, "none comes back but what has left");
@@ -238,9 +240,9 @@ const FAR: u16 = 0x0c;
 #[test]
 fn what_a_receiver_elsewhere_does_not_take_waits_with_the_guest() {
     let both = [(FAR, 40), (NEAR, 16)];
-    let mut alone = World::of(ELSEWHERE, Completions::OutOfOrder);
+    let mut alone = World::of(ELSEWHERE, CompletionOrder::OutOfOrder);
     alone.run(Span::millis(400), &both[1..]);
-    let mut world = World::of(ELSEWHERE, Completions::OutOfOrder);
+    let mut world = World::of(ELSEWHERE, CompletionOrder::OutOfOrder);
     let hosts = &world.checked.config.overlay.as_ref().expect("stated").hosts;
     let [a, b] = [0, 1].map(|host: usize| HostId(hosts[host].number));
     let receiver = Vnic { network: 7, mac: [2, 0, 0, 0, 0, 0x0c] };
@@ -258,7 +260,7 @@ fn what_a_receiver_elsewhere_does_not_take_waits_with_the_guest() {
 
 #[test]
 fn early_completions_lose_what_the_guest_is_never_told_to_hold() {
-    let mut world = World::new(Completions::Early);
+    let mut world = World::new(CompletionOrder::Early);
     world.run(Span::millis(200), &[(7, 32), (1, 16)]);
     let lost = world.losses();
     assert!(lost.iter().any(|&(why, count)| why == "flow_full" && count > 100), "{lost:?}");
@@ -267,7 +269,7 @@ fn early_completions_lose_what_the_guest_is_never_told_to_hold() {
 
 #[test]
 fn a_reload_leaves_the_guest_and_what_it_has_on_its_way_alone() {
-    let mut world = World::new(Completions::OutOfOrder);
+    let mut world = World::new(CompletionOrder::OutOfOrder);
     world.run(Span::millis(20), &[(7, 40), (1, 8)]);
     let before = (world.on_its_way(7), world.engine.held());
     assert!(before.1 > 20);

@@ -9,7 +9,7 @@
 use plimsoll_units::{Bytes, Span};
 
 use super::graph::{Draft, Graph};
-use crate::config::Engine;
+use crate::config::EngineConfig;
 use crate::law::{Law, Problem, Problems};
 use crate::program::{FlowOrder, Form, Match, NodeId, NodeKind, Program, Scope};
 use plimsoll_document::Mark;
@@ -138,7 +138,7 @@ pub(crate) fn too_many_limits(graph: &Graph, program: &Program, of_pairs: u64, p
 }
 
 /// Refuses classes that lie too deep.
-pub(crate) fn too_deep(graph: &Graph, engine: &Engine, problems: &mut Problems) {
+pub(crate) fn too_deep(graph: &Graph, engine: &EngineConfig, problems: &mut Problems) {
     let most = usize::try_from(engine.max_depth).unwrap_or(usize::MAX);
     let too_deep = |node: &&Draft| node.depth > most && !node.implicit;
     let Some(node) = graph.nodes.iter().find(too_deep) else { return };
@@ -155,7 +155,7 @@ pub(crate) fn too_deep(graph: &Graph, engine: &Engine, problems: &mut Problems) 
 pub(crate) fn too_costly(
     graph: &Graph,
     program: &Program,
-    engine: &Engine,
+    engine: &EngineConfig,
     engine_at: Mark,
     problems: &mut Problems,
 ) {

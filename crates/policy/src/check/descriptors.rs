@@ -5,7 +5,7 @@
 //! Not here: counting them (`nic::account`).
 //! Invariant: the tenants' caps sum up to `engine.descriptors` at most, and no default one is below [`LEAST`].
 
-use crate::config::Engine;
+use crate::config::EngineConfig;
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{HostDescriptors, TenantEntry};
 
@@ -17,7 +17,7 @@ const LEAST: u32 = 32;
 /// A tenant that states none has an equal part of what the others leave. A host that states none has enough
 /// that this part is [`LEAST`] for any number of tenants. In an experiment without accounting each may have them all.
 pub(crate) fn share(
-    engine: &mut Engine,
+    engine: &mut EngineConfig,
     host: HostDescriptors,
     tenants: &[TenantEntry],
     count: usize,

@@ -32,7 +32,7 @@ use plimsoll_units::{BitRate, Bytes};
 
 use self::compose::Composer;
 pub use self::overlay::weight_of;
-use crate::config::{Config, Engine, IngressOrder, Port, TenantConfig, Uplink};
+use crate::config::{Config, EngineConfig, IngressOrder, Port, TenantConfig, Uplink};
 use crate::files::{Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
 use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};
 use crate::program::Program;
@@ -280,7 +280,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
 
 /// Refuses feedback with `ingress: shared`: receivers steer by the frames that wait for each tenant, and one queue for all
 /// does not tell them apart.
-fn one_order(engine: &Engine, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Problems) {
+fn one_order(engine: &EngineConfig, at: Mark, overlay: Option<&OverlayEntry>, problems: &mut Problems) {
     let shared = engine.experiment.as_ref().is_some_and(|one| one.ingress == IngressOrder::Shared);
     let Some(feedback) = overlay.and_then(|overlay| overlay.feedback.as_ref()).filter(|_| shared) else {
         return;

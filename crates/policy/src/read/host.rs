@@ -10,7 +10,7 @@ use super::syntax::{
 use super::{Reader, addresses, class, named, overlay};
 use crate::addresses::MacAddr;
 use crate::config::LONGEST_COST;
-use crate::config::{Api, Completions, Engine, Experiment, IngressOrder, Netns, Port};
+use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
 use crate::keys::{
     API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
     TENANT, UPLINK, VHOST_USER,
@@ -68,7 +68,7 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
     let port = Some(Located::new(Port::Vnic(PathBuf::new()), at));
     HostFile {
         uplink: Some(UplinkEntry { port: memory, rate: None, overhead: Bytes::ZERO, mtu: DEFAULT_MTU }),
-        engine: Engine::default(),
+        engine: EngineConfig::default(),
         engine_at: at,
         cpu_at: None,
         descriptors: HostDescriptors { stated: None, engine: at },
@@ -118,9 +118,9 @@ fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
 }
 
 /// The engine, and where its core and its descriptors are stated.
-fn engine(reader: &mut Reader, tree: &Tree) -> (Engine, [Option<Mark>; 2]) {
+fn engine(reader: &mut Reader, tree: &Tree) -> (EngineConfig, [Option<Mark>; 2]) {
     let keys = reader.fields(tree, tree.at, "`engine`", &ENGINE);
-    let mut engine = Engine::default();
+    let mut engine = EngineConfig::default();
     if let Some(tree) = keys.get("cpu") {
         engine.cpu =
             reader.value::<u32>(tree, "`cpu`", "the number of a core, from 0").map(|found| found.value);

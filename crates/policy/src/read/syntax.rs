@@ -7,7 +7,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
-use crate::config::{Api, Encapsulation, Engine, Feedback, Port, Sealed};
+use crate::config::{Api, Encapsulation, EngineConfig, Feedback, Port, Sealed};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
 use plimsoll_document::{Located, Mark, Name};
@@ -15,7 +15,7 @@ use plimsoll_document::{Located, Mark, Name};
 /// The operator's file.
 pub(crate) struct HostFile {
     pub uplink: Option<UplinkEntry>,
-    pub engine: Engine,
+    pub engine: EngineConfig,
     pub engine_at: Mark,
     /// Where `engine.cpu` is stated.
     pub cpu_at: Option<Mark>,

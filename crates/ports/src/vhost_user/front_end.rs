@@ -26,7 +26,7 @@ use super::message::{
     protocol,
 };
 use super::ring::{Ring, RingOptions};
-use super::{Completions, VhostUser};
+use super::{CompletionOrder, VhostUser};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
 use crate::port::DropReason;
@@ -330,7 +330,7 @@ impl VhostUser {
             let from_guest = index % 2 == 1;
             let options = RingOptions {
                 // Buffers for the guest are filled in order anyway, and none is in flight for longer than a call.
-                in_order: from_guest && self.config.completions == Completions::InOrder,
+                in_order: from_guest && self.config.completions == CompletionOrder::InOrder,
                 page: if from_guest { self.record.page(index / 2, ring.size) } else { None },
             };
             ring.start(&self.memory, self.features, options).map_err(ProtocolError::Other)?;

@@ -6,13 +6,15 @@ use crate::support::guest::{
     self, EVENT_IDX, FROM, GET_BASE, GET_FEATURES, GUEST, GUEST_CSUM, Guest, INDIRECT, MERGEABLE, NEXT,
     PROTOCOL, SET_ENABLE, SET_FEATURES, TABLE, TO, TSO, VERSION_1, buffer,
 };
-use plimsoll_ports::{Completions, Level, Port, Sending, Taken, Took, Trouble, VhostUser, VhostUserConfig};
+use plimsoll_ports::{
+    CompletionOrder, Level, Port, Sending, Taken, Took, Trouble, VhostUser, VhostUserConfig,
+};
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 
 const SIZE: u16 = 16;
 
-fn open(completions: Completions) -> (tempfile::TempDir, PathBuf, VhostUser) {
+fn open(completions: CompletionOrder) -> (tempfile::TempDir, PathBuf, VhostUser) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("vm.sock");
     let config = VhostUserConfig { completions, ..VhostUserConfig::new(&path) };
@@ -36,7 +38,7 @@ fn take(port: &mut VhostUser) -> Option<(Taken, Vec<u8>)> {
 /// A frame that was taken may be copied when another has been sent to the same guest meanwhile.
 #[test]
 fn what_is_sent_leaves_what_was_taken_where_it_is() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     guest.post(0, &[7; 60]);
     guest.lend(1, 1_526);
@@ -51,7 +53,7 @@ fn what_is_sent_leaves_what_was_taken_where_it_is() {
 }
 
 /// Takes four frames and completes them in another order; what the guest sees after each.
-fn complete_2013(completions: Completions) -> Vec<Vec<u32>> {
+fn complete_2013(completions: CompletionOrder) -> Vec<Vec<u32>> {
     let (_folder, path, mut port) = open(completions);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     (0..4).for_each(|head| guest.post(head, &[head as u8; 60]));
@@ -74,23 +76,23 @@ fn complete_2013(completions: Completions) -> Vec<Vec<u32>> {
 
 #[test]
 fn a_descriptor_is_given_back_when_its_frame_is_through_in_any_order() {
-    assert_eq!(complete_2013(Completions::OutOfOrder), [vec![2], vec![0], vec![1], vec![3]]);
+    assert_eq!(complete_2013(CompletionOrder::OutOfOrder), [vec![2], vec![0], vec![1], vec![3]]);
 }
 
 #[test]
 fn in_order_a_descriptor_waits_for_those_before_it() {
-    assert_eq!(complete_2013(Completions::InOrder), [vec![], vec![0], vec![1, 2], vec![3]]);
+    assert_eq!(complete_2013(CompletionOrder::InOrder), [vec![], vec![0], vec![1, 2], vec![3]]);
 }
 
 #[test]
 fn early_completions_come_with_the_frame() {
-    assert_eq!(complete_2013(Completions::Early), [vec![0, 1, 2, 3], vec![], vec![], vec![]]);
+    assert_eq!(complete_2013(CompletionOrder::Early), [vec![0, 1, 2, 3], vec![], vec![], vec![]]);
 }
 
 /// What is in the rings at each moment; no end that a guest makes up shows more than the ring has.
 #[test]
 fn the_rings_tell_what_waits_in_them() {
-    let (_folder, path, mut port) = open(Completions::InOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::InOrder);
     let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     let shown = |port: &VhostUser| {
         let pairs = port.pairs();
@@ -115,7 +117,7 @@ fn the_rings_tell_what_waits_in_them() {
 
 #[test]
 fn a_frame_may_lie_in_parts_in_a_chain_or_in_a_table() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | INDIRECT);
     let at = |head, offset: usize| GUEST + (buffer(head) + offset) as u64;
     guest.region.write(buffer(0), &[0; 12]);
@@ -140,7 +142,7 @@ fn a_frame_may_lie_in_parts_in_a_chain_or_in_a_table() {
 
 #[test]
 fn a_frame_for_the_guest_fills_as_many_buffers_as_it_needs() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | MERGEABLE);
     let frame: Vec<u8> = (0..2_500_u32).map(|n| n as u8).collect();
     guest.lend(3, 1_000);
@@ -160,7 +162,7 @@ fn a_frame_for_the_guest_fills_as_many_buffers_as_it_needs() {
 
 #[test]
 fn without_mergeable_buffers_a_frame_that_fits_none_is_refused_and_the_buffer_stays() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     guest.lend(0, 100);
     assert!(matches!(port.send(&[1; 89], None), Ok(Sending::Refused(_))));
@@ -171,7 +173,7 @@ fn without_mergeable_buffers_a_frame_that_fits_none_is_refused_and_the_buffer_st
 
 #[test]
 fn what_the_driver_takes_is_left_to_it_and_nothing_else() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let partial = VnetHeader {
         flags: VnetHeader::NEEDS_CSUM,
         csum_start: 34,
@@ -198,7 +200,7 @@ fn what_the_driver_takes_is_left_to_it_and_nothing_else() {
 
 #[test]
 fn each_side_is_woken_when_it_wants_to_be() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | EVENT_IDX);
     let mut pass = |guest: &Guest, head| {
         guest.post(head, &[0; 60]);
@@ -219,7 +221,7 @@ fn each_side_is_woken_when_it_wants_to_be() {
 
 #[test]
 fn a_ring_that_stops_gives_back_what_is_out_and_goes_on_where_it_was() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     (0..3).for_each(|head| guest.post(head, &[head as u8; 60]));
     let (held, _) = take(&mut port).expect("posted");
@@ -236,7 +238,7 @@ fn a_ring_that_stops_gives_back_what_is_out_and_goes_on_where_it_was() {
 
 #[test]
 fn a_guest_goes_and_another_comes() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     guest.post(0, &[1; 60]);
     let (old, _) = take(&mut port).expect("posted");
@@ -263,7 +265,7 @@ fn a_guest_goes_and_another_comes() {
 /// A daemon that is killed leaves memory as it was and its record, and tells neither guest nor front end.
 #[test]
 fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     (0..6).for_each(|head| guest.post(head, &[head as u8; 60]));
     let taken: Vec<_> = (0..4).map(|_| take(&mut port).expect("posted").0).collect();
@@ -297,7 +299,7 @@ fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
 /// QEMU 7.2 enables rings before it sets features.
 #[test]
 fn rings_may_be_enabled_before_features_are_set() {
-    let (_folder, path, mut port) = open(Completions::OutOfOrder);
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::connect(&path, SIZE);
     guest.say(GET_FEATURES, &[], &[]);
     port.probe().expect("always there");

@@ -17,7 +17,7 @@ use crate::Problem;
 use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, PCIE, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
-    Completions, Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ReceiveRing, TransmitRing,
+    Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ReceiveRing, TransmitCompletions, TransmitRing,
 };
 
 /// The default part of the CPU for fetching, in thousandths: it reproduces PicNIC's figures (§6.1.1).
@@ -164,7 +164,7 @@ impl Reader {
         let fields = self.fields(tree, tree.at, "`transmit`", &TRANSMIT);
         let ring = self.count(&fields, "ring", TransmitRing::default().ring, 1 << 16);
         let mode = fields.get("completions");
-        let mode = mode.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
+        let mode = mode.and_then(|tree| self.choice(tree, "way to complete", &TransmitCompletions::NAMES));
         TransmitRing { ring, completions: mode.unwrap_or_default() }
     }
 

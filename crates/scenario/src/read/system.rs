@@ -12,7 +12,7 @@ use plimsoll_document::{Tree, Value};
 use super::fields::{Fields, Reader};
 use crate::Problem;
 use crate::keys::{SYSTEM, SYSTEM_CONTROL};
-use crate::network::{Completions, Control, ControlLevel, Ingress};
+use crate::network::{Control, ControlLevel, Ingress, TransmitCompletions};
 use crate::system::{Model, System, SystemKind};
 use plimsoll_document::yaml;
 
@@ -90,7 +90,7 @@ impl Reader {
         };
         let completions = fields.get("completions");
         let completions =
-            completions.and_then(|tree| self.choice(tree, "way to complete", &Completions::NAMES));
+            completions.and_then(|tree| self.choice(tree, "way to complete", &TransmitCompletions::NAMES));
         let accounting = self.flag(&fields, "accounting", true);
         let faults = self.flag(&fields, "faults", true);
         let name = key.value.clone();

@@ -10,7 +10,7 @@ use std::path::Path;
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Completions, Host, Ingress, NicKind, Problem, ReceiveRing, Scenario, SystemKind, Wiring,
+    Host, Ingress, NicKind, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions, Wiring,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -31,7 +31,7 @@ const LEAST_LOOK: Span = Span::millis(20);
 
 impl Builder<'_> {
     /// When a host's guests get their descriptors back.
-    pub(super) fn completions(&self, host: &Host) -> Completions {
+    pub(super) fn completions(&self, host: &Host) -> TransmitCompletions {
         self.system.completions.unwrap_or(host.transmit.completions)
     }
 

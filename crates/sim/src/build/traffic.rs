@@ -8,7 +8,7 @@
 use std::net::Ipv4Addr;
 
 use plimsoll_scenario::{
-    Completions, Congestion, Home, KeyValueSizes, Kind, Pace, Problem, Role, Turns, Workload,
+    Congestion, Home, KeyValueSizes, Kind, Pace, Problem, Role, TransmitCompletions, Turns, Workload,
 };
 use plimsoll_units::{Bytes, NS_PER_SEC, Nanos};
 
@@ -171,7 +171,7 @@ impl Builder<'_> {
 
     fn completes_late(&self, end: End) -> bool {
         let host = self.scenario.hosts.get(end.node as usize).filter(|_| end.tenant.is_some());
-        host.is_some_and(|host| self.has_engine(host) && self.completions(host) != Completions::Early)
+        host.is_some_and(|host| self.has_engine(host) && self.completions(host) != TransmitCompletions::Early)
     }
 
     /// Whether this end hands long segments to its NIC: where there is an engine that cuts them.
