@@ -13,7 +13,7 @@ use plimsoll_ports::{Took, VhostUser, VhostUserConfig};
 
 const SIZE: u16 = 8;
 
-/// A list of pieces: a byte for the descriptors that come along, one for the length, and that number of bytes.
+// A list of pieces: a byte for the descriptors that come along, one for the length, and that number of bytes.
 fuzz_target!(|data: &[u8]| {
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-m{}.sock", std::process::id()));
     let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");

@@ -12,8 +12,8 @@ use plimsoll_ports::{CompletionOrder, Sending, Took, VhostUser, VhostUserConfig}
 /// Descriptors of a ring: few, so that it wraps soon.
 const SIZE: u16 = 8;
 
-/// The first byte says what was agreed on. The rest is a list of writes, each of a place and a value: places below 0x8000
-/// are words of the rings, those above words of buffers; a place of all ones is a batch of the daemon's.
+// The first byte says what was agreed on. The rest is a list of writes, each of a place and a value: places below 0x8000
+// are words of the rings, those above words of buffers; a place of all ones is a batch of the daemon's.
 fuzz_target!(|data: &[u8]| {
     let Some((&agreed, writes)) = data.split_first() else { return };
     let path = std::env::temp_dir().join(format!("plimsoll-fuzz-{}.sock", std::process::id()));

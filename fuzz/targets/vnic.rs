@@ -14,8 +14,8 @@ use plimsoll_vnic::socket::{connect_to, read_welcome, send_message};
 use plimsoll_vnic::{Layout, Region, Status};
 use sizes::SIZES;
 
-/// The input is a list of writes, each of a place (modulo the region) and a value; a place of all ones is a batch of the
-/// daemon's.
+// The input is a list of writes, each of a place (modulo the region) and a value; a place of all ones is a batch of the
+// daemon's.
 fuzz_target!(|data: &[u8]| {
     let (mut port, _socket, region) = connect();
     let mut bytes = vec![0; MAX_FRAME];
