@@ -161,8 +161,12 @@ fn in_memory(text: &str) -> io::Result<OwnedFd> {
     let mut file = File::from(memfd_create(c"plimsoll-file", flags)?);
     file.write_all(text.as_bytes())?;
     file.rewind()?;
-    let seals =
-        SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK;
+    // F_SEAL_WRITE would fail with EBUSY where the kernel still uses a page of the file itself, as it does on a busy machine.
+    // There is no writable mapping to which it would be stricter than F_SEAL_FUTURE_WRITE (Linux 5.1).
+    let seals = SealFlag::F_SEAL_SEAL
+        | SealFlag::F_SEAL_FUTURE_WRITE
+        | SealFlag::F_SEAL_GROW
+        | SealFlag::F_SEAL_SHRINK;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(file.into())
 }
