@@ -1,4 +1,4 @@
-//! Data structures of the engine: rank queues, the timing wheel, exact rate clocks, a counter of distinct things.
+//! Data structures of the engine: rank queues, the timing wheel, exact rate clocks, counters of flows and of distinct things.
 //!
 //! Why: the scheduler's speed and its promises rest on these; each is small enough to be compared with a slow oracle.
 //! Not here: packets, policies, clocks.
@@ -6,12 +6,14 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+mod heavy;
 mod hyperloglog;
 pub mod pace;
 pub mod rank;
 pub mod wheel;
 
 pub use bits::Bits;
+pub use heavy::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 pub use hyperloglog::HyperLogLog;
 pub use pace::Pace;
 pub use rank::RankQueue;
