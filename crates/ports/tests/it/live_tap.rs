@@ -29,10 +29,12 @@ impl Spliced {
         let (a, b) = (quiet("a"), quiet("b"));
         let mut ports = [Port::Tap(tap(&a, "10.9.0.1/24")), Port::Tap(tap(&b, "10.9.0.2/24"))];
         let (stop, longest) = (AtomicBool::new(false), AtomicUsize::new(0));
+        // The namespaces outlive the loop, which sends into them.
+        let ends = Self { a, b };
         thread::scope(|scope| {
             scope.spawn(|| copy(&mut ports, &stop, &longest));
             // A job that panics must still end the loop.
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&Self { a, b })));
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(&ends)));
             stop.store(true, Ordering::Relaxed);
             if let Err(panic) = outcome {
                 std::panic::resume_unwind(panic);
