@@ -243,25 +243,25 @@ mapping! {
         min: RATE,
         /// Rate that it never exceeds.
         max: RATE,
-        /// As in a policy file.
+        /// Its envelope for receiving, where it differs from that for sending.
         ingress: Any,
-        /// As in a policy file.
+        /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
         delay: Any,
         /// Share of the rest.
         weight: Whole(1, u32::MAX as u64),
-        /// As in a policy file.
+        /// File with the policy below it.
         policy: Any,
-        /// As in a policy file.
+        /// Bytes that may leave at once under `max`.
         burst: Any,
-        /// As in a policy file.
+        /// Limits that it sends through.
         via: Any,
-        /// As in a policy file.
+        /// How its flows are ordered, where nothing below it orders them.
         flows: Any,
-        /// As in a policy file.
+        /// Slack of packets that bring none.
         slack: Any,
-        /// As in a policy file.
+        /// Deadline of packets that bring none.
         deadline: Any,
-        /// As in a policy file.
+        /// Descriptors that it may have in the engine.
         descriptors: Any,
     }
 

@@ -120,7 +120,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         jain: over(&share),
         cpu: over(&|run| run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / scenario.duration.as_secs_f64())),
         tenants: tenants.collect(),
-        drops: drops(&runs, |run| nobodys(scenario, run)),
+        drops: drops(&runs, |run| without_tenant(scenario, run)),
         latency: latency.collect(),
     }
 }
@@ -136,7 +136,7 @@ fn counted(drops: BTreeMap<&str, u64>) -> BTreeMap<String, u64> {
 }
 
 /// Lost packets of a run whose tenant is not known.
-fn nobodys(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
+fn without_tenant(scenario: &Scenario, run: &Run) -> BTreeMap<String, u64> {
     let known = |name: &str| scenario.tenants.iter().any(|tenant| tenant.name == name);
     let strange = run.drops.iter().filter(|(name, _)| !known(name));
     let named = strange
