@@ -4,8 +4,8 @@
 //! requests and tenants' ports need, nor the places that other requests need.
 //! From: hyper's HTTP/1.1, which `axum::serve` runs without bounds.
 //! Not here: the answers (`api`), and file descriptors that come over a connection (`local`).
-//! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. Where
-//! all places are taken a new connection gets one as long as any other has been silent for [`FIRST`], and has as long
+//! Invariant: at most [`Bounds::most`] connections at once, and none without a request for longer than [`HEADERS`]. While all
+//! places are taken, a new connection replaces one that has been silent for at least [`FIRST`]; it then has that time
 //! itself.
 
 use std::collections::VecDeque;
@@ -27,11 +27,11 @@ use tokio::time::Instant;
 /// How long a connection may take until it has sent a request's head, the first or the next one.
 const HEADERS: Duration = Duration::from_secs(5);
 
-/// How long a connection has at least to send a request's head: a program that means to ask has done so by then, and 64
-/// in as long are more than a scraper finds before it.
+/// The time that a connection always has to send a request's head. An honest program needs less, and 64
+/// connections are accepted in this time: more than wait before a scraper's.
 const FIRST: Duration = Duration::from_millis(10);
 
-/// How long a connection has at least to read its answer, where it can only have one.
+/// The time that a connection always has to read its answer, at a listener whose connections carry one request each.
 const READ: Duration = Duration::from_secs(1);
 
 /// What the connections to one listener may use.
@@ -41,7 +41,7 @@ pub(crate) struct Bounds {
     pub(crate) name: &'static str,
     /// How many there may be at once; a further one takes the place of the one that has been silent longest.
     pub(crate) most: usize,
-    /// How long one may last, after which it is closed whatever it does: each then has one request only.
+    /// The longest that a connection may last, where each carries one request only; it is closed then.
     pub(crate) longest: Option<Duration>,
 }
 
@@ -101,8 +101,8 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: B
     }
 }
 
-/// Ends the connection that has been silent longest, once it has had its time; else one that has had time to read its
-/// answer. Answers whether there is a free place then.
+/// Ends the connection that has been silent longest, once its time is over; else one whose time to read its answer is
+/// over. Returns whether a place is free now.
 async fn make_room(seats: &mut VecDeque<Seat>, bounds: &Bounds) -> bool {
     loop {
         seats.retain(|seat| !seat.task.is_finished());

@@ -50,7 +50,7 @@ pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedRecei
 
 /// Tries each port once, and answers those that are still missing.
 async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
-    // An engine that has ended lacks nothing.
+    // An engine that has ended needs no ports.
     let lacking: HashSet<Option<String>> = control.lacking().await.into_iter().collect();
     let mut still = Vec::new();
     for one in away.into_iter().filter(|one| lacking.contains(&one.name)) {

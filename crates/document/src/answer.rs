@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 use super::source::{FileId, Located, Mark, Sources};
 use super::tree::{LONGEST_KEY, MAX_DEPTH, MAX_NODES, SyntaxError, Tree, Value, mark};
 
-/// Bytes of an answer: a million values in some fifty each, and the text of the longest file with every character
+/// Most bytes of an answer: a million values of about fifty bytes each, and the text of the longest file with every character
 /// escaped.
 pub const LONGEST_ANSWER: usize = 150_000_000;
 
-/// Lines of an answer: a file's values, those that aliases repeat beside them, and the end.
+/// Most lines of an answer: the file's values, the values that aliases repeat, and the end.
 const MOST_PARTS: usize = 2 * MAX_NODES + 1;
 
-/// An answer that no reader of files gives.
+/// An answer that [`answer`] cannot have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer makes no sense")]
 pub struct Nonsense;
@@ -163,7 +163,7 @@ impl<'a, P: Iterator<Item = serde_json::Result<Part<'a>>>> Reader<'_, P> {
         Ok(Tree { at: self.mark(at.0, at.1), value })
     }
 
-    /// A place in the text, wherever the answer says that it is.
+    /// The place in the text that an answer names, clamped to the text.
     fn mark(&self, at: u32, len: u32) -> Mark {
         mark(self.file, self.text, at as usize, len as usize)
     }

@@ -93,7 +93,7 @@ impl Piece {
 }
 
 impl SourceCode for Excerpt {
-    /// Stretches over several pieces cannot be read: they are shown each for itself.
+    /// Several pieces cannot be read as one stretch: each is shown alone.
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
@@ -104,7 +104,7 @@ impl SourceCode for Excerpt {
         let piece = piece.ok_or(MietteError::OutOfBounds)?;
         let here = SourceSpan::new((span.offset() - piece.base).into(), span.len());
         let found = piece.text.read_span(&here, before, after)?;
-        // Without lines around it, it is asked for the place in the heading.
+        // A request without context lines is for the place in the heading.
         let mark = self.columns.iter().find(|(start, _)| before == 0 && *start == span.offset());
         let column = mark.map_or(found.column(), |(_, column)| *column);
         let at = SourceSpan::new((found.span().offset() + piece.base).into(), found.span().len());
@@ -125,7 +125,7 @@ fn shown_lines(file: &SourceFile, marks: &[Mark]) -> BTreeSet<(usize, usize)> {
     for mark in marks {
         let Range { start, end } = mark.range();
         let mut at = file.line_around(file.line_around(start).start.saturating_sub(1)).start;
-        // Lines behind the mark's last: behind a mark at a line's end one more is shown.
+        // The line after the mark; one more after a mark at the end of a line.
         let mut left = 2;
         while at <= file.text.len() && left > 0 {
             let line = file.line_around(at);

@@ -1,10 +1,10 @@
 //! Words of a file as a message shows them.
 //!
-//! Why: a name of a megabyte, in a message for each of its thousand uses, is a gigabyte; and what a terminal obeys, it obeys in
-//! a message as well, whatever its source.
+//! Why: a name of a megabyte that is used a thousand times would make messages of a gigabyte; and a control sequence in a
+//! file must not reach the terminal through a message.
 //! From: `docs/policy.md`, "How large a file may be".
 //! Not here: the lines of the file below a message (`excerpt`).
-//! Invariant: what fits and can be seen is shown as it is; no other control characters than line ends and tabs are.
+//! Invariant: short words of visible characters are shown unchanged; of control characters, only line ends and tabs are shown.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ pub fn shown(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// A text of as many bytes, in which nothing is left that a terminal obeys rather than shows.
+/// The text with control characters replaced, each by a character of equal length in bytes.
 pub(super) fn plain(text: String) -> String {
     if !text.contains(is_obeyed) {
         return text;
@@ -32,13 +32,13 @@ pub(super) fn plain(text: String) -> String {
     text.chars().map(instead).collect()
 }
 
-/// Escapes, and what turns the direction of what follows.
+/// Whether a terminal obeys the character: a control character, or one that changes the direction of the text after it.
 fn is_obeyed(c: char) -> bool {
     let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     turns || c.is_control() && !matches!(c, '\n' | '\t')
 }
 
-/// A message whose long words, those between `, are cut.
+/// A message, with long words (the parts between backquotes) cut.
 pub(super) fn fitted(message: String) -> String {
     let message = plain(message);
     if message.len() <= LONGEST_MESSAGE {
@@ -48,7 +48,7 @@ pub(super) fn fitted(message: String) -> String {
     ends(&words.join("`"), 2 * LONGEST_MESSAGE).into_owned()
 }
 
-/// The ends of a text with more bytes than that.
+/// The text, or its first and last part if it has more than `most` bytes.
 fn ends(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
@@ -59,7 +59,7 @@ fn ends(text: &str, most: usize) -> Cow<'_, str> {
 
 /// Bytes of a word that are shown whole: every good name (64), every address, and paths of some levels.
 const LONGEST_WORD: usize = 200;
-/// Bytes of a message that is shown whole: longer than any whose words are short.
+/// Bytes of a message that is shown whole: more than any message of short words has.
 const LONGEST_MESSAGE: usize = 1_500;
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl<R: Rule> Reader<R> {
     ) -> Fields<'t> {
         let fields = self.some_fields(tree, at, what, table);
         if matches!(tree.value, Value::Text(_) | Value::List(_)) {
-            return fields; // no map: that was told
+            return fields; // not a mapping, which has been reported
         }
         for key in table.keys().filter(|key| !fields.entries.iter().any(|entry| entry.key == key.name)) {
             if let Some(example) = key.needed {
@@ -129,8 +129,8 @@ impl<R: Rule> Reader<R> {
         fields
     }
 
-    /// Like [`Reader::fields`], but keys that the table needs may be left out. What stands behind a misspelt key is read
-    /// as what it was most likely meant to be: its mistakes should not wait until the key is mended.
+    /// Like [`Reader::fields`], but keys that the table needs may be left out. The value of a misspelt key
+    /// is read as that of the key that was probably meant, so that its mistakes are reported at once.
     pub fn some_fields<'t>(
         &mut self,
         tree: &'t Tree,
@@ -215,7 +215,7 @@ impl<R: Rule> Reader<R> {
             None => format!("the keys are {list}"),
         };
         self.report(problem.label("not a key of the language").help(help));
-        // A short word is near to many.
+        // A short word resembles many others.
         near.filter(|_| name.value.len() > 3)
     }
 

@@ -1,7 +1,7 @@
 //! Guessing what a misspelt word was meant to be.
 
-/// The candidate nearest to `word`, if it is near enough to be a slip of the hand. Of very many candidates, only the
-/// first are looked at: there are files with a hundred thousand names.
+/// The candidate nearest to `word`, if it is near enough to be a typing mistake. Looks only at the first of very many
+/// candidates: some files have a hundred thousand names.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > LONGEST {
@@ -44,7 +44,7 @@ fn distance(a: &str, b: &str) -> usize {
     last[b.len()]
 }
 
-/// Bytes of a word that is no slip of the hand any more.
+/// Bytes of a word that is too long to be corrected.
 const LONGEST: usize = 256;
 /// Pairs of letters that one guess compares: some 30,000 names of eight letters.
 const MOST_LETTERS: usize = 2_000_000;

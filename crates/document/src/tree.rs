@@ -36,7 +36,7 @@ pub enum Value {
 
 /// Deepest nesting of a file; policies need six, scenarios about eight.
 pub(super) const MAX_DEPTH: usize = 24;
-/// Values of a file, its keys and what aliases repeat counted.
+/// Most values of a file, including keys and the values that aliases repeat.
 pub(super) const MAX_NODES: usize = 1_000_000;
 /// Bytes of a key: names are shorter still, and each is written into messages and paths many times.
 pub(super) const LONGEST_KEY: usize = 1_024;
@@ -88,7 +88,7 @@ fn budget() -> Option<serde_saphyr::Budget> {
 fn syntax_error(error: &serde_saphyr::Error, file: FileId, text: &str) -> SyntaxError {
     let message = error.without_snippet().to_string();
     let message = message.lines().next().unwrap_or("not YAML");
-    // Some errors tell their place only in their words.
+    // Some errors state their place only in their message.
     let (message, told) = match message.rsplit_once(" at line ") {
         Some((message, place)) => (message, place.split_once(", column ")),
         None => (message, None),
@@ -213,7 +213,7 @@ impl Grafter<'_> {
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let found = Spanned::<RawValue>::deserialize(from)?;
-        // Of a million values, what is kept of each counts.
+        // A file may have a million values: keep little of each.
         Ok(Self { at: bytes_of(found.referenced), written: bytes_of(found.defined), value: found.value })
     }
 }

@@ -1,18 +1,18 @@
 //! Documents that try every key of a table.
 //!
-//! Why: a key that the schema offers and no reader reads misleads its author; a list by hand of what is read would be the
-//! language stated once more.
-//! From: mutation testing: a value that can stand nowhere must be refused wherever it stands.
+//! Why: a key that the schema offers and no reader reads misleads authors; a list of keys in a test would state the language a
+//! second time.
+//! From: mutation testing: a value that is valid for no key must be refused at every key.
 //! Not here: reading them (tests of `policy` and `scenario`).
 //! Invariant: each key of each mapping that the table leads to is tried once, unless any value may stand there or another
-//! reader reads it; and each mapping is tried with a key that it lacks.
+//! reader reads it; and each mapping is tried with a key that it does not have.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::keys::{Mapping, Shape};
 
-/// A document with one value that can stand nowhere, or with one key that its mapping lacks.
+/// A document with one value that is valid for no key, or with one key that its mapping does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
     /// The mapping, and the key in it.
@@ -23,7 +23,7 @@ pub struct Trial {
     pub place: Range<usize>,
 }
 
-/// A value of no key's form.
+/// A value that is valid for no key.
 const NOWHERE: &str = "[[{nowhere: [1]}]]";
 /// A key that no table has.
 const NO_KEY: &str = "no_such_key_anywhere";

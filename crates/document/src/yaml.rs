@@ -12,18 +12,18 @@ use std::fmt::Write as _;
 use super::source::{Mark, Name};
 use super::tree::{Tree, Value};
 
-/// A scalar that stands nowhere.
+/// A scalar that belongs to no file.
 pub fn text(text: impl Into<String>) -> Tree {
     Tree { at: Mark::default(), value: Value::Text(text.into()) }
 }
 
-/// A map that stands nowhere.
+/// A map that belongs to no file.
 pub fn map(entries: impl IntoIterator<Item = (String, Tree)>) -> Tree {
     let entries = entries.into_iter().map(|(key, tree)| (Name::new(key, Mark::default()), tree)).collect();
     Tree { at: Mark::default(), value: Value::Map(entries) }
 }
 
-/// A list that stands nowhere.
+/// A list that belongs to no file.
 pub fn list(items: impl IntoIterator<Item = Tree>) -> Tree {
     Tree { at: Mark::default(), value: Value::List(items.into_iter().collect()) }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Bundle {
     pub(crate) done: Done,
     /// The nearest gate above it.
     pub(crate) gate: GateId,
-    /// Whether a gate held its head back when that was picked; until the head is sent.
+    /// Whether a gate held its head back when the head was picked; reset when the head is sent.
     pub(crate) kept: bool,
     pub(crate) waits_since: Nanos,
     /// How long the head waited for limits, altogether.
@@ -47,7 +47,7 @@ pub(crate) struct Bundle {
     pub(crate) longest_wait: Span,
     /// The limit that it waited for the longest.
     pub(crate) limited_by: Option<LimitId>,
-    /// How long the gates above had been closed, altogether, when its head came below them.
+    /// The sum of the times for which the gates above had been closed when its head began to wait below them.
     pub(crate) blocked: Span,
     /// Flow queues that exist.
     pub(crate) members: u32,

@@ -79,12 +79,12 @@ impl Wheel {
     pub fn set(&mut self, id: u32, due: Nanos, now: Nanos) {
         self.remove(id);
         if self.len == 0 {
-            self.cursor = self.cursor.max(now.as_u64() >> self.shift); // nothing was left behind: no need to walk here
+            self.cursor = self.cursor.max(now.as_u64() >> self.shift); // no id waits in the slots that are skipped
         }
         self.len += 1;
         self.entries[id as usize].due = due.as_u64();
         let slot = self.link(id);
-        // From beyond the horizon it is looked at when that ends, as `next_due` says.
+        // An id beyond the horizon is in the last slot: look again when that slot ends.
         self.quiet_until = self.quiet_until.min(due.as_u64().min(self.end_of(slot)));
     }
 
@@ -125,7 +125,7 @@ impl Wheel {
             self.cursor = slot;
             let (due, id) = self.earliest_in(slot);
             if due >> self.shift > slot {
-                self.relink_far(slot, now_slot); // put at the horizon: its own slot may have come into reach
+                self.relink_far(slot, now_slot); // was beyond the horizon; its own slot may be within it now
                 continue;
             }
             if due > now.as_u64() {
@@ -161,7 +161,7 @@ impl Wheel {
         }
     }
 
-    /// When to ask again: no id is due earlier, and the first is due then, or lies beyond the horizon that ends then.
+    /// When to ask again. No id is due earlier; where all ids lie beyond the horizon, it is the horizon's end.
     #[must_use]
     pub fn next_due(&self) -> Option<Nanos> {
         (self.len > 0).then(|| {
@@ -215,16 +215,16 @@ impl Wheel {
         least
     }
 
-    /// Links everything in `slot`, all of which lies beyond it, again from where something can be due next.
+    /// Puts all ids of `slot`, each of which is due in a later slot, into the slots of their moments as far as these are in reach.
     fn relink_far(&mut self, slot: u64, now_slot: u64) {
         let (due, _) = self.earliest_in(slot);
         let index = (slot & self.mask) as usize;
         let mut id = core::mem::replace(&mut self.heads[index], NONE);
         self.occupied.remove(index);
         let alone = self.occupied.next(0).is_none();
-        // Horizon by horizon would take forever after a long sleep.
+        // After a long sleep, walking one horizon at a time would take too many steps.
         let reach = if alone { now_slot.min(due >> self.shift) } else { 0 };
-        // Not beyond `slot`, which may be the present: what is set next may be due in it.
+        // Never beyond `slot` when that is the present slot: the next id may be due in it.
         self.cursor = reach.max(slot);
         while id != NONE {
             let next = self.entries[id as usize].next;

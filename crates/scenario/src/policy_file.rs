@@ -29,8 +29,8 @@ pub struct Wiring {
     pub api: Option<String>,
     /// Rate of this host's own link, where it is not the scenario's.
     pub rate: Option<BitRate>,
-    /// Whether the engine itself has to be as slow on the way in as the file says, and without what the system lacks:
-    /// there is no model of it.
+    /// Whether the run is live: the real engine is then slowed down on the way in as the file says, and does without what
+    /// the system turns off. Virtual time has models for both.
     pub live: bool,
 }
 
@@ -66,7 +66,7 @@ impl Scenario {
         let tenants = self.tenants.iter().filter(|tenant| at_home(tenant) || named(tenant));
         if let Some(experiment) = experiment(host, system).filter(|_| wiring.live) {
             let engine = sections.engine.get_or_insert_with(|| yaml::map([]));
-            // Only a path through something that is no map leads nowhere.
+            // Fails only where `engine` is not a map, which the policy's reader reports.
             let _ = yaml::set(engine, "experiment", experiment);
         }
         self.write(system, &sections, tenants, wiring)
@@ -261,7 +261,7 @@ fn experiment(host: &Host, system: &System) -> Option<Tree> {
 const MOST_FRAMES: u32 = 65_536;
 
 impl PolicySections {
-    /// Takes the sections that `own` has.
+    /// Replaces the sections that `own` states.
     fn override_with(&mut self, own: &Self) {
         if own.policy.is_some() {
             (self.policy, self.limits) = (own.policy.clone(), own.limits.clone());
@@ -277,7 +277,7 @@ impl PolicySections {
         self.base = own.base.clone();
     }
 
-    /// A tenant's sub-policy is found from where the scenario's file lies.
+    /// Makes the path of a tenant's policy file relative to the scenario's folder.
     fn rebase(&self, key: &str, value: &Tree) -> Tree {
         match &value.value {
             Value::Text(path) if key == "policy" => {

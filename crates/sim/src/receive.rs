@@ -112,7 +112,7 @@ impl Takes {
         Self { chance: vary.then_some(chance), spent: Span::ZERO }
     }
 
-    /// The time left of work that takes `mean` and is repeated without a pause, `passed` after it first began.
+    /// The remaining time of a piece of work. Pieces of `mean` follow each other without a pause; the first began `passed` ago.
     fn rest_of(&mut self, mean: Span, passed: Span) -> Span {
         let left = Span::ns(mean.as_u64() - passed.as_u64() % mean.as_u64().max(1));
         // An exponential distribution has no memory.

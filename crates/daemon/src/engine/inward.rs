@@ -36,7 +36,7 @@ pub(crate) struct Inward {
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
-    /// When lanes were last given to tenants: the receiver of a frame from before is looked up again.
+    /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
     since: Option<Nanos>,
 }
 

@@ -125,7 +125,7 @@ impl Composer<'_> {
                 self.unknown_name(name, scope, "tenant");
             }
         }
-        // An empty range was told where it was read.
+        // An empty range has been reported by the reader.
         if let Some(why) = entry.conditions.impossible().filter(|_| !entry.conditions.has_empty_range()) {
             let message = format!("no packet matches class `{}`: {why}", self.graph.nodes[node].name);
             let problem = Problem::error(Law::NeverMatches, entry.at, message).label("never holds");
@@ -151,7 +151,7 @@ impl Composer<'_> {
             .as_ref()
             .map(|order| (order.at, "children"))
             .or(class.flows.map(|f| (f.at, "`flows`")))
-            // Or a cap in the file would take the place of this one.
+            // The file may state a cap of its own, which would replace this one.
             .or(class.descriptors.map(|cap| (cap.at, "`descriptors`")));
         match stated {
             Some((at, what)) => {
