@@ -57,6 +57,9 @@ pub(crate) enum Command {
     Status(Ask),
     /// Show whether each tenant got what the policy promises it, and the cause if not
     Slo(Slo),
+    /// List the flows that send most packets, of the tenants that `backpressure` in the policy names
+    #[command(after_help = HEAVY_EXAMPLES)]
+    Heavy(Ask),
     /// Watch the running daemon: rates, waiting packets and delays of all classes
     Top(Top),
     /// Explain what happens to one kind of packet: its class, its limits, and what it waits for
@@ -447,6 +450,11 @@ const STATS_EXAMPLES: &str = "Examples:
   plimsoll stats --json | jq '.tenants.shop.drops'
   PLIMSOLL_SOCKET=/tmp/api.sock plimsoll stats";
 
+const HEAVY_EXAMPLES: &str = "Examples:
+  plimsoll heavy
+  plimsoll heavy --json | jq '.flows[] | select(.part > 0.1)'
+
+PART is the flow's part of all packets that are counted. Rates are means over the last two to four seconds.";
 const STATUS_EXAMPLES: &str = "Examples:
   plimsoll status
   plimsoll status --json | jq .confinement";

@@ -11,6 +11,7 @@ mod bench;
 mod check;
 mod explain;
 mod failure;
+mod heavy;
 mod lab;
 mod live;
 mod paper;
@@ -49,6 +50,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Stats(ask) => live::stats(ask),
         Command::Status(ask) => status::status(ask),
         Command::Slo(args) => slo::slo(args),
+        Command::Heavy(ask) => heavy::heavy(ask),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
         Command::Lab(lab) => lab::lab(lab),

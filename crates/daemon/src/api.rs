@@ -25,6 +25,7 @@ use crate::departures::{Departure, DepartureLog};
 use crate::engine::{HostState, RateError, Snapshot};
 use crate::explain::{excluded, explain, placement};
 use crate::filter::{Filter, FilterError};
+use crate::heavy::HeavyReport;
 use crate::prometheus;
 use crate::sandbox::Confinement;
 use crate::stats::Stats;
@@ -160,6 +161,7 @@ impl Api {
             .route("/v1/reload", post(reload))
             .route("/v1/rate", post(rate))
             .route("/v1/slo", get(slo))
+            .route("/v1/heavy", get(heavy))
             .route("/v1/explain", get(explained))
             .route("/v1/departures", get(departures))
             .route("/metrics", get(metrics))
@@ -270,6 +272,12 @@ async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> A
     }
     let since: Span = query.since.parse().map_err(Failure::Unit)?;
     Ok(Json(api.ledger.lock().await.report(window, since)).into_response())
+}
+
+async fn heavy(State(api): State<Arc<Api>>) -> Answer<Response> {
+    let now = api.control.handle().ask(Command::Heavy).await?;
+    let snapshot = api.snapshot().await?;
+    Ok(Json(now.map(|now| HeavyReport::new(&now, snapshot.at))).into_response())
 }
 
 async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {

@@ -14,7 +14,7 @@ use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::broker::{Broker, Number};
-use crate::engine::{Change, Installed, Lane, RateError, Rated, lane_spec};
+use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, lane_spec};
 use crate::open::{OpenError, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::thread::{Command, Handle, Stopped};
@@ -184,8 +184,8 @@ impl Control {
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
         let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
-        let Installed { closed, freed, kept, flows, took } = installed;
-        close(closed, freed);
+        let Installed { closed, freed, tables, kept, flows, took } = installed;
+        close(closed, (freed, tables));
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 
@@ -255,7 +255,10 @@ fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Numbe
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
     let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
     let added = added.into_iter().map(lane).collect();
-    let change = Change { added, moved, ..Change::between(old, &checked) };
+    let fits = old.config.backpressure.as_ref().map(|old| old.heavy);
+    let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(stated.heavy));
+    let heavy = stated.map(|stated| Box::new(HeavyFlows::new(stated)));
+    let change = Change { added, moved, heavy, ..Change::between(old, &checked) };
     Ok((checked, number, change))
 }
 

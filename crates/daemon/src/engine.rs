@@ -16,6 +16,7 @@ mod drops;
 mod emit;
 mod fleet;
 mod flows;
+mod heavy;
 mod install;
 mod inward;
 mod lane;
@@ -36,7 +37,7 @@ mod watch;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
-use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
+use plimsoll_policy::{Backpressure, Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
@@ -48,6 +49,7 @@ pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
+pub use heavy::{HeavyFlow, HeavyFlows, HeavyNow};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
@@ -176,6 +178,8 @@ pub struct Engine {
     pub(crate) landing: Vec<u8>,
     pub(crate) inward: inward::Inward,
     pub(crate) fleet: Option<Box<fleet::Fleet>>,
+    /// The flows that are counted, if any are.
+    pub(crate) heavy: Option<Box<HeavyFlows>>,
     pub(crate) log: Arc<DepartureLog>,
     pub(crate) delays: class_delays::ClassDelays,
     pub(crate) carried: install::Carried,
@@ -281,6 +285,7 @@ impl Engine {
             landing: vec![0; LARGE],
             inward,
             fleet,
+            heavy: None,
             log: setup.log,
             delays: class_delays::ClassDelays::new(nodes),
             carried: install::Carried::default(),
@@ -347,6 +352,9 @@ impl Engine {
         let after = clock(Part::Complete);
         self.part_took(after.since(now), Charged::No, after);
         self.expire_flows(now);
+        if let Some(heavy) = &mut self.heavy {
+            heavy.advance(now);
+        }
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
@@ -415,6 +423,18 @@ impl Engine {
     /// Sets the sampler, which draws packets that are classified again after a client has classified them.
     pub fn set_sampler(&mut self, sampler: Sampler) {
         self.sampler = sampler;
+    }
+
+    /// Counts the flows of these tenants from now on. `heavy` is made for them.
+    pub fn count_flows(&mut self, stated: &Backpressure, mut heavy: Box<HeavyFlows>, now: Nanos) {
+        heavy.begin(now);
+        heavy.set_tenants(stated, &self.lanes);
+        self.heavy = Some(heavy);
+    }
+
+    /// The flows that are heavy hitters; `None` where no flow is counted.
+    pub fn heavy(&mut self, now: Nanos) -> Option<HeavyNow> {
+        self.heavy.as_mut().map(|heavy| heavy.now(now))
     }
 
     /// Has one in `one_in` of clients' packets classified again; 0: none.

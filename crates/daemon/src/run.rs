@@ -16,7 +16,7 @@ use std::sync::Arc;
 use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
 use plimsoll_ports::{Port, PortError, manager, realtime};
-use plimsoll_units::{Bytes, Span};
+use plimsoll_units::{Bytes, Nanos, Span};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -27,7 +27,7 @@ use crate::channel;
 use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
-use crate::engine::{Engine, Sent, Setup, Snapshot, engine_config};
+use crate::engine::{Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::OpenError;
@@ -340,6 +340,9 @@ fn build(
         log: Arc::clone(log),
     });
     engine.set_verify(checked.config.engine.verify);
+    if let Some(stated) = &config.backpressure {
+        engine.count_flows(stated, Box::new(HeavyFlows::new(stated)), Nanos::ZERO);
+    }
     if let Some(experiment) = &config.engine.experiment {
         eprintln!(
             "plimsoll: `engine.experiment` is set: the engine is slower, or isolates tenants less, than without it"

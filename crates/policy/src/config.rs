@@ -9,7 +9,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use serde::Serialize;
 
 use crate::addresses::{Addresses, MacAddr};
@@ -27,6 +27,17 @@ pub struct Config {
     pub tenants: Vec<TenantConfig>,
     /// How tenants reach those of other hosts; none: their frames leave as they are.
     pub overlay: Option<Overlay>,
+    /// Which flows are counted; none: no flow is.
+    pub backpressure: Option<Backpressure>,
+}
+
+/// The flows that are counted, and from which rate on one is a heavy hitter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Backpressure {
+    /// Tenants whose flows are counted, both ways, in the order of the file's `tenants`.
+    pub tenants: Vec<String>,
+    /// Packets a second from which a flow is a heavy hitter.
+    pub heavy: PacketRate,
 }
 
 impl Config {

@@ -6,7 +6,7 @@
 //! Invariant: a key is read if and only if it stands here; `tests/it/documents.rs` tries each.
 
 use plimsoll_document::{Shape, mapping};
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Text, Whole, Words};
 
@@ -30,6 +30,7 @@ pub(crate) const MOST_QUEUES: u32 = 1 << 20;
 pub(crate) const MOST_DESCRIPTORS: u32 = 1 << 24;
 
 const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
+const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
 const NAMES: Shape = OneOrMore(&Text);
@@ -95,6 +96,8 @@ mapping! {
         tenants: Named(&Map(&TENANT)),
         /// The overlay on which tenants reach those of other hosts.
         overlay: Map(&OVERLAY),
+        /// Flows that send most packets: whose are counted, and from which rate on they are listed.
+        backpressure: Map(&BACKPRESSURE),
         /// Rates that hold wherever a class sends through them.
         limits: LIMITS,
         /// The classes, from `root` down. Without it the tenants share the link by weight.
@@ -298,6 +301,13 @@ mapping! {
         control: CONTROL,
         /// Use of the minimum of a tenant that receives nothing.
         idle: IDLE,
+    }
+
+    pub(crate) static BACKPRESSURE = "Backpressure" {
+        /// Tenants whose flows are counted, both ways; all of them when absent.
+        tenants: NAMES,
+        /// Packets a second from which a flow is a heavy hitter.
+        heavy: PACKET_RATE,
     }
 
     pub(crate) static INGRESS = "Ingress" {

@@ -33,9 +33,9 @@ pub use check::{
 };
 pub use classifier::Classifier;
 pub use config::{
-    Api, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, EngineConfig, Experiment, Feedback,
-    FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay, Port, SEAL, Sealed,
-    TenantConfig, Uplink, Via,
+    Api, Backpressure, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, EngineConfig,
+    Experiment, Feedback, FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay,
+    Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use keys::{CLASSES, ENGINE_KEYS, HOST_FILE, LIMITS, SUB_FILE, schema, sub_schema};
@@ -43,6 +43,7 @@ pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use program::*;
+pub use read::names::protocol_name;
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
     Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,

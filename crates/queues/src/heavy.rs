@@ -132,6 +132,10 @@ pub struct HeavyHitters<K, const SLOTS: usize = 4> {
     threshold: u64,
     sweep: Period,
     window: Period,
+    /// When counting began.
+    began: Nanos,
+    /// All that had been counted when the running generation began, and the one before it.
+    seen_at: [Tally; 2],
 }
 
 impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
@@ -155,15 +159,31 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
             threshold: config.threshold,
             sweep: Period { began: now, length: config.update },
             window: Period { began: now, length: config.window },
+            began: now,
+            seen_at: [Tally::default(); 2],
         }
+    }
+
+    /// Begins now, where the time was not known when it was made. Nothing may have been counted.
+    pub fn begin(&mut self, now: Nanos) {
+        (self.began, self.sweep.began, self.window.began) = (now, now, now);
     }
 
     /// Counts a packet of `bytes` of the flow `key`, whose keyed hash is `hash`. Constant time.
     #[inline]
     pub fn count(&mut self, hash: u64, key: &K, bytes: u32) {
-        self.counters.seen.add(Tally { packets: 1, bytes: u64::from(bytes) });
+        self.count_many(hash, key, 1, bytes);
+    }
+
+    /// Counts `packets` of `bytes` in all, as [`count`](Self::count) does.
+    #[inline]
+    pub fn count_many(&mut self, hash: u64, key: &K, packets: u16, bytes: u32) {
+        self.counters.seen.add(Tally { packets: packets.into(), bytes: bytes.into() });
+        if packets == 0 {
+            return;
+        }
         let slot = self.buckets.find(hash).unwrap_or_else(|least| self.take_slot(least, hash, key));
-        if self.buckets.count(slot, bytes, self.counter_cap) {
+        if self.buckets.count(slot, packets, bytes, self.counter_cap) {
             self.counters.counter_overflows += 1;
             self.evict(slot);
         }
@@ -188,6 +208,22 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         self.empty_buckets((due / u128::from(self.sweep.length.as_u64())) as usize);
         let generations = self.window.turns(now);
         self.flows.begin_generation(generations);
+        let seen = self.counters.seen;
+        match generations {
+            0 => {}
+            1 => self.seen_at = [seen, self.seen_at[0]],
+            _ => self.seen_at = [seen; 2],
+        }
+    }
+
+    /// All that was counted in the running generation and the one before, and how long that is.
+    #[must_use]
+    pub fn recent(&self, now: Nanos) -> (Tally, Span) {
+        let Tally { packets, bytes } = self.seen_at[1];
+        let seen =
+            Tally { packets: self.counters.seen.packets - packets, bytes: self.counters.seen.bytes - bytes };
+        let since = now.since(self.window.began) + self.window.length;
+        (seen, since.min(now.since(self.began)))
     }
 
     /// Appends up to `max` reported flows to `out`, and says whether more are waiting.

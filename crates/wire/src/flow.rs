@@ -7,7 +7,7 @@
 //! Invariant: every `match` of a policy on header fields gives the same result for frames with equal keys.
 
 use core::hash::{Hash, Hasher};
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::parse::Parsed;
 
@@ -43,6 +43,42 @@ impl FlowKey {
             ip.ports.map_or(0, |(src, dst)| (u64::from(src) << 48) | (u64::from(dst) << 32) | HAS_PORTS);
         let protocol = u64::from(ip.protocol) << 24;
         FlowKey { addresses, rest: ports | protocol | vlan | (u64::from(ip.dscp) << 6) | family }
+    }
+
+    /// Source and destination address; none for a frame that is not IP.
+    #[must_use]
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        let [a, b, c, d] = self.addresses;
+        match self.rest & (FAMILY_V4 | FAMILY_V6) {
+            FAMILY_V4 => {
+                let [src, dst] = [(a >> 32) as u32, a as u32].map(|bits| Ipv4Addr::from_bits(bits).into());
+                Some((src, dst))
+            }
+            FAMILY_V6 => {
+                let whole =
+                    |high: u64, low: u64| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+                Some((whole(a, b).into(), whole(c, d).into()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The protocol behind the IP headers; none for a frame that is not IP.
+    #[must_use]
+    pub fn protocol(&self) -> Option<u8> {
+        self.addresses().is_some().then_some((self.rest >> 24) as u8)
+    }
+
+    /// Source and destination port.
+    #[must_use]
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        (self.rest & HAS_PORTS != 0).then_some(((self.rest >> 48) as u16, (self.rest >> 32) as u16))
+    }
+
+    /// The EtherType of a frame that is not IP.
+    #[must_use]
+    pub fn ethertype(&self) -> Option<u16> {
+        self.addresses().is_none().then_some((self.rest >> 32) as u16)
     }
 }
 
@@ -120,6 +156,25 @@ mod tests {
         keys.sort_unstable();
         keys.dedup();
         assert_eq!(keys.len(), all);
+    }
+
+    #[test]
+    fn a_key_names_its_flow() {
+        for (src, dst, ports) in [
+            ("10.0.0.1", "10.0.0.2", Some((1, 65_535))),
+            ("2001:db8::1", "::2", Some((0, 0))),
+            ("1.2.3.4", "0.0.0.0", None),
+        ] {
+            let parsed = tcp(src, dst, ports);
+            let key = FlowKey::of(&parsed);
+            assert_eq!(key.addresses(), Some((src.parse().unwrap(), dst.parse().unwrap())));
+            assert_eq!((key.protocol(), key.ports(), key.ethertype()), (Some(6), ports, None));
+        }
+        let arp = FlowKey::of(&Parsed { ip: None, ethertype: 0x0806, vlan: 5, ..tcp("::", "::", None) });
+        assert_eq!(
+            (arp.addresses(), arp.protocol(), arp.ports(), arp.ethertype()),
+            (None, None, None, Some(0x0806))
+        );
     }
 
     #[test]

@@ -13,9 +13,10 @@ use plimsoll_wire::{EncapsulationError, Offload, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
+use super::heavy::Hashed;
 use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
-use super::outward::check;
+use super::outward::{check, on_wire};
 use super::pool::Buffer;
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
@@ -39,6 +40,8 @@ pub(super) enum Handed {
 pub(super) struct Bound {
     offload: Offload,
     to: Receiver,
+    /// Its flow, where it is counted.
+    flow: Option<Hashed>,
 }
 
 /// The receiver of a frame from the uplink.
@@ -355,12 +358,20 @@ impl Engine {
             _ => None,
         };
         let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
-        Some(Bound { offload, to })
+        let flow = match (&self.heavy, to) {
+            (Some(heavy), Receiver::Lane(Some(lane))) => heavy.flow(lane as usize, true, parsed),
+            _ => None,
+        };
+        Some(Bound { offload, to, flow })
     }
 
     /// Delivers a frame from the uplink to its receiver.
-    pub(super) fn deliver(&mut self, frame: &[u8], Bound { offload, to }: &Bound) {
+    pub(super) fn deliver(&mut self, frame: &[u8], Bound { offload, to, flow }: &Bound) {
         let part = Part::whole(frame, offload);
+        if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
+            let (frames, bytes) = on_wire(offload, frame.len(), 1);
+            heavy.count(flow, frames, bytes);
+        }
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {

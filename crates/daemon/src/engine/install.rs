@@ -13,7 +13,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{Addresses, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
+use plimsoll_policy::{
+    Addresses, Backpressure, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId,
+};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
@@ -22,6 +24,7 @@ use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
+use super::heavy::HeavyFlows;
 use super::lane::{Lane, Quota};
 use super::mac_table::Owner;
 use super::setup::{fleet_map, pull};
@@ -47,6 +50,10 @@ pub struct Change {
     pub verify: u32,
     /// The fleet, if this host is in one.
     pub fleet: Option<FleetMap>,
+    /// The tenants whose flows are counted, if any are.
+    pub counted: Option<Backpressure>,
+    /// New tables for their flows, where those in use do not fit.
+    pub heavy: Option<Box<HeavyFlows>>,
 }
 
 impl Change {
@@ -75,6 +82,8 @@ impl Change {
             descriptors: new.config.engine.descriptors,
             verify: new.config.engine.verify,
             fleet,
+            counted: new.config.backpressure.clone(),
+            heavy: None,
         }
     }
 }
@@ -90,6 +99,8 @@ pub struct Installed {
     pub flows: usize,
     /// Descriptors that still wait, under the new policy.
     pub kept: u32,
+    /// Tables of flows that are no longer used.
+    pub tables: Option<Box<HeavyFlows>>,
     /// How long the change took in the engine's thread.
     pub took: Span,
 }
@@ -155,11 +166,28 @@ impl Engine {
         self.program = change.program;
         self.hold_again(now);
         self.set_halves();
+        installed.tables = self.count_anew(change.counted, change.heavy, now);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed
+    }
+
+    /// Counts the flows of other tenants; answers tables that are no longer used.
+    fn count_anew(
+        &mut self,
+        counted: Option<Backpressure>,
+        mut tables: Option<Box<HeavyFlows>>,
+        now: Nanos,
+    ) -> Option<Box<HeavyFlows>> {
+        tables.iter_mut().for_each(|tables| tables.begin(now));
+        let before = if counted.is_none() || tables.is_some() { self.heavy.take() } else { None };
+        self.heavy = tables.or_else(|| self.heavy.take());
+        if let (Some(heavy), Some(stated)) = (&mut self.heavy, &counted) {
+            heavy.set_tenants(stated, &self.lanes);
+        }
+        before
     }
 
     /// Attaches a port that had disappeared. Answers the port if it cannot be used.

@@ -139,6 +139,12 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
+        if let Some(heavy) = &mut self.heavy
+            && let Some(flow) = heavy.flow(index, false, parsed)
+        {
+            let (frames, bytes) = on_wire(&offload, received.len, origin.frames());
+            heavy.count(&flow, frames, bytes);
+        }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
             Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
@@ -181,6 +187,15 @@ impl Engine {
             }
         }
     }
+}
+
+/// The frames and bytes that leave for a descriptor: a segment that is cut is many frames.
+pub(super) fn on_wire(offload: &Offload, len: usize, train: u32) -> (u16, u32) {
+    let len = u32::try_from(len).unwrap_or(u32::MAX);
+    let payload = len.saturating_sub(u32::from(offload.header));
+    let cut = if offload.segment > 0 { payload.div_ceil(offload.segment.into()).max(1) } else { 1 };
+    let bytes = len + (cut - 1) * u32::from(offload.header);
+    (u16::try_from(cut * train).unwrap_or(u16::MAX), bytes.saturating_mul(train))
 }
 
 /// Why a frame from a port is not taken.

@@ -9,6 +9,7 @@ mod fleet;
 #[path = "../../../ports/tests/it/support/guest.rs"]
 #[expect(dead_code, reason = "the tests of ports use the rest")]
 mod guest;
+mod heavy;
 mod reload;
 mod reload_in;
 mod sealed;

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod backed;
+mod backpressure;
 mod compile;
 mod compose;
 mod cost;
@@ -214,7 +215,7 @@ fn check_tree(
 fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<Checked, Errors> {
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
     let (engine_at, cpu_at, host_descriptors) = (host.engine_at, host.cpu_at, host.descriptors);
-    let overlay_stated = host.overlay.take();
+    let (overlay_stated, counted) = (host.overlay.take(), host.backpressure.take());
 
     composer.compose(host);
     limits::resolve(&mut composer);
@@ -241,6 +242,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         link.max_frame = Bytes::new(link.max_frame.as_u64().saturating_sub(header.as_u64()));
         link.overhead += header;
     }
+    let backpressure = counted.map(|stated| backpressure::judge(&stated, &tenants, &mut problems));
     envelope::judge(&graph, &minima, link, &mut problems);
     promises::judge(&tenants, link, &mut problems);
     rates::judge(&graph, link, &mut problems);
@@ -274,7 +276,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
     let uplink = Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu };
-    let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay };
+    let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay, backpressure };
     Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
 }
 

@@ -7,7 +7,7 @@ use plimsoll_units::{Bytes, Span};
 use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
-use super::{Reader, addresses, class, named, overlay};
+use super::{Reader, addresses, backpressure, class, named, overlay};
 use crate::addresses::MacAddr;
 use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
@@ -42,6 +42,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: tenants(reader, &top.all("tenants")),
         overlay: top.get("overlay").map(|tree| overlay::overlay(reader, tree)),
+        backpressure: top.get("backpressure").map(|tree| backpressure::backpressure(reader, tree)),
         policy: PolicyFile {
             at: tree.at,
             limits: class::limits(reader, &top),
@@ -75,6 +76,7 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
         api: Api::default(),
         tenants: vec![TenantEntry { port, ..TenantEntry::new(name, class) }],
         overlay: None,
+        backpressure: None,
         policy: PolicyFile { at, limits: Vec::new(), classes: None, rootless: false },
     }
 }

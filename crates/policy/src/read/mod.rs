@@ -6,6 +6,7 @@
 //! Invariant: reading goes on after each mistake; what could not be read is absent from the result.
 
 mod addresses;
+mod backpressure;
 mod class;
 mod host;
 mod matches;

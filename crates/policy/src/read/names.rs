@@ -50,7 +50,8 @@ pub(crate) fn code_point(text: &str) -> Option<u8> {
 }
 
 /// The name of a protocol, or its number.
-pub(crate) fn protocol_name(protocol: u8) -> String {
+#[must_use]
+pub fn protocol_name(protocol: u8) -> String {
     name(protocol, &PROTOCOLS)
 }
 

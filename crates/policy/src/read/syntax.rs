@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
@@ -23,7 +23,14 @@ pub(crate) struct HostFile {
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
     pub overlay: Option<OverlayEntry>,
+    pub backpressure: Option<BackpressureEntry>,
     pub policy: PolicyFile,
+}
+
+/// `backpressure:`, before its names are looked up.
+pub(crate) struct BackpressureEntry {
+    pub tenants: Option<Vec<Name>>,
+    pub heavy: Option<PacketRate>,
 }
 
 /// `overlay:`, before its names are looked up.

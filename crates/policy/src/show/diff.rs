@@ -13,7 +13,7 @@ use crate::program::Program;
 /// Everything that differs between two policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Diff {
-    /// In the order: uplink, engine, API, tenants, overlay, hosts, classes, limits, classification.
+    /// In the order: uplink, engine, API, tenants, overlay, hosts, backpressure, classes, limits, classification.
     pub changes: Vec<Change>,
 }
 
@@ -48,6 +48,7 @@ pub fn diff(old: &Checked, new: &Checked) -> Diff {
     diff.compare("tenant", (tenants(old), tenants(new)));
     diff.compare("overlay", both(overlay));
     diff.compare("host", both(hosts));
+    diff.compare("backpressure", both(backpressure));
     diff.compare("class", (classes(&old.program), classes(&new.program)));
     diff.compare("limit", (limits(&old.program), limits(&new.program)));
     diff.compare("classification", (rules(&old.program), rules(&new.program)));
@@ -193,6 +194,14 @@ fn tenants(checked: &Checked) -> Things {
         (tenant.name.clone(), properties)
     };
     checked.config.tenants.iter().zip(&checked.program.tenants).map(tenant).collect()
+}
+
+fn backpressure(config: &Config) -> Things {
+    let Some(backpressure) = &config.backpressure else { return Things::new() };
+    alone(Properties::from([
+        ("tenants", backpressure.tenants.join(",")),
+        ("heavy", backpressure.heavy.to_string()),
+    ]))
 }
 
 fn overlay(config: &Config) -> Things {

@@ -8,7 +8,7 @@ use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
+use crate::config::{Backpressure, Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
@@ -43,6 +43,13 @@ pub fn tree_text(checked: &Checked) -> String {
     text.push_str(&unbounded(&bounds));
     if let Some(overlay) = &checked.config.overlay {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
+    }
+    if let Some(Backpressure { tenants, heavy }) = &checked.config.backpressure {
+        let _ = writeln!(
+            text,
+            "\nHeavy hitters: flows of {} with {heavy} or more, both ways",
+            tenants.join(", ")
+        );
     }
     text.push_str(&addresses_text(&checked.config));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");

@@ -82,14 +82,14 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
         self.keys[bucket][slot] = *key;
     }
 
-    /// Counts a packet, and says whether the slot must be emptied before the next.
+    /// Counts packets, and says whether the slot must be emptied before the next.
     #[inline]
-    pub(super) fn count(&mut self, (bucket, slot): Place, bytes: u32, cap: u32) -> bool {
+    pub(super) fn count(&mut self, (bucket, slot): Place, packets: u16, bytes: u32, cap: u32) -> bool {
         let slot = &mut self.buckets[bucket].0[slot];
         if slot.packets == 0 {
             self.occupied[bucket / 64] |= 1 << (bucket % 64);
         }
-        slot.packets += 1;
+        slot.packets += u32::from(packets);
         slot.bytes = slot.bytes.saturating_add(bytes);
         slot.packets >= cap || slot.bytes > MOST_BYTES
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::{
-    Change, DepartureLog, Engine, ExperimentCore, FleetSetup, Lane, Setup, engine_config, fleet_map,
-    lane_spec,
+    Change, DepartureLog, Engine, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup, engine_config,
+    fleet_map, lane_spec,
 };
 use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
@@ -88,6 +88,9 @@ impl World {
             log: Arc::clone(&log),
             fleet,
         });
+        if let Some(stated) = &checked.config.backpressure {
+            engine.count_flows(stated, Box::new(HeavyFlows::new(stated)), Nanos::ZERO);
+        }
         let experiment = checked.config.engine.experiment.as_ref();
         experiment.iter().for_each(|experiment| engine.set_drain_share(experiment.drain_share));
         let core = experiment.map(ExperimentCore::new);

@@ -1,0 +1,117 @@
+//! `plimsoll heavy`: lists the flows that send most packets.
+//!
+//! Why: an operator whose core is full wants to know which flow fills it.
+//! From: the daemon's `/v1/heavy`.
+//! Not here: which flows are counted, and how (`plimsoll_daemon`).
+//! Invariant: `--json` prints the API's answer.
+
+use std::net::IpAddr;
+
+use comfy_table::CellAlignment::{Left, Right};
+use plimsoll_daemon::{Client, HeavyReport, HeavyRow};
+use plimsoll_policy::protocol_name;
+
+use crate::args::Ask;
+use crate::failure::{Failure, print, print_json};
+use crate::show::{count, rate, table};
+
+/// Shows the heavy hitters of the running daemon.
+pub(crate) fn heavy(args: &Ask) -> Result<(), Failure> {
+    let report: Option<HeavyReport> = Client::new(&args.socket).get("/v1/heavy")?;
+    let Some(report) = report else {
+        let why = "no flow is counted: add `backpressure: {}` to the policy file, then `plimsoll reload`";
+        return Err(Failure::Wrong(why.to_owned()));
+    };
+    if args.json { print_json(&report) } else { print(&text(&report)) }
+}
+
+fn text(report: &HeavyReport) -> String {
+    let HeavyReport { over, packets, bits, counted: [_, unlisted], .. } = report;
+    let all = format!("{} packets/s, {}", count(packets.round() as u64), rate(*bits));
+    let mut text = if report.flows.is_empty() {
+        format!("no flow is heavy; all flows together: {all}\n")
+    } else {
+        let heads = ["tenant", "way", "flow", "packets/s", "rate", "part", "since"];
+        let mut table = table(&heads, &[Left, Left, Left, Right, Right, Right, Right]);
+        report.flows.iter().for_each(|flow| _ = table.add_row(row(flow)));
+        format!("the last {over:.1} s; all flows together: {all}\n{table}\n")
+    };
+    if *unlisted > 0 {
+        text.push_str(&format!("{} packets were of flows that found no place\n", count(*unlisted)));
+    }
+    text
+}
+
+fn row(flow: &HeavyRow) -> [String; 7] {
+    [
+        flow.tenant.clone(),
+        flow.direction.clone(),
+        headers(flow),
+        count(flow.packets.round() as u64),
+        rate(flow.bits),
+        format!("{:.1} %", flow.part * 100.0),
+        format!("{:.0}s ago", flow.age),
+    ]
+}
+
+/// A flow's headers in one line: `tcp 10.0.0.1:4096 > 10.0.0.2:80`.
+fn headers(flow: &HeavyRow) -> String {
+    let end = |addr: IpAddr, port: Option<u16>| match (addr, port) {
+        (addr, None) => addr.to_string(),
+        (IpAddr::V4(addr), Some(port)) => format!("{addr}:{port}"),
+        (IpAddr::V6(addr), Some(port)) => format!("[{addr}]:{port}"),
+    };
+    match (flow.src.zip(flow.dst), flow.protocol) {
+        (Some((src, dst)), Some(protocol)) => {
+            let protocol = protocol_name(protocol);
+            format!("{protocol} {} > {}", end(src, flow.src_port), end(dst, flow.dst_port))
+        }
+        _ => format!("EtherType 0x{:04x}", flow.ethertype.unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(src: &str, dst: &str, ports: Option<(u16, u16)>) -> HeavyRow {
+        HeavyRow {
+            tenant: "gateway".to_owned(),
+            direction: "in".to_owned(),
+            src: src.parse().ok(),
+            dst: dst.parse().ok(),
+            protocol: Some(6),
+            src_port: ports.map(|(src, _)| src),
+            dst_port: ports.map(|(_, dst)| dst),
+            ethertype: None,
+            packets: 12_345.0,
+            bits: 140e6,
+            part: 0.5,
+            age: 3.2,
+        }
+    }
+
+    #[test]
+    fn a_flow_is_shown_in_one_line() {
+        assert_eq!(headers(&row("10.0.0.1", "10.0.0.2", Some((1, 80)))), "tcp 10.0.0.1:1 > 10.0.0.2:80");
+        assert_eq!(headers(&row("::1", "::2", Some((1, 80)))), "tcp [::1]:1 > [::2]:80");
+        assert_eq!(headers(&row("::1", "::2", None)), "tcp ::1 > ::2");
+        let arp = HeavyRow { src: None, protocol: None, ethertype: Some(0x806), ..row("::1", "::2", None) };
+        assert_eq!(headers(&arp), "EtherType 0x0806");
+    }
+
+    #[test]
+    fn a_report_is_a_table_and_an_empty_one_says_so() {
+        let flows = vec![row("10.0.0.1", "10.0.0.2", Some((1, 80)))];
+        let report = HeavyReport { over: 2.5, flows, packets: 24_690.0, bits: 280e6, counted: [70_000, 0] };
+        let shown = text(&report);
+        assert!(
+            shown.starts_with("the last 2.5 s; all flows together: 24.7k packets/s, 280Mbps\nTENANT"),
+            "{shown}"
+        );
+        assert!(shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80") && shown.contains("50.0 %"), "{shown}");
+        let none = HeavyReport { flows: Vec::new(), counted: [70_000, 5], ..report };
+        assert!(text(&none).starts_with("no flow is heavy; all flows together: 24.7k"));
+        assert!(text(&none).ends_with("5 packets were of flows that found no place\n"));
+    }
+}
