@@ -23,7 +23,7 @@ pub fn sub_schema() -> serde_json::Value {
 }
 
 /// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
-pub(crate) const MAX_WEIGHT: u32 = 65_535;
+pub const MAX_WEIGHT: u32 = 65_535;
 /// Flow queues that an engine may have: a million classes have one each.
 pub(crate) const MOST_QUEUES: u32 = 1 << 20;
 /// Descriptors that an engine may have.
@@ -33,7 +33,8 @@ const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
 const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
-const NAMES: Shape = OneOrMore(&Text);
+/// One name, or a list of them.
+pub const NAMES: Shape = OneOrMore(&Text);
 const INTERFACE: Shape = Shape::Pattern("^[^/:\\s]{1,15}$");
 /// A word or a number.
 const SCALAR: Shape = Either(&[Text, NUMBER]);
@@ -46,11 +47,18 @@ const CHILDREN: Shape = Either(&[Named(&Optional(&Whole(1, MAX_WEIGHT as u64))),
 pub const CLASSES: Shape = Named(&Map(&CLASS));
 /// The value of `limits`.
 pub const LIMITS: Shape = Named(&Map(&LIMIT));
+/// The value of a tenant's `ingress`.
+pub const INGRESS_KEYS: Shape = Map(&INGRESS);
+/// The value of a tenant's `delay`.
+pub const DELAY: Shape = Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &TIME);
+/// The value of `descriptors`.
+pub const DESCRIPTORS: Shape = Whole(1, MOST_DESCRIPTORS as u64);
 /// The value of `engine`.
 pub const ENGINE_KEYS: Shape = Map(&ENGINE);
 const QUEUES: Shape = Named(&Map(&QUEUE));
 const PORT: Shape = Either(&[Words(&[("memory", "Frames in memory.")]), Shape::OneOf(&PORTS)]);
-const FLOWS: Shape = Words(&[("fifo", ""), ("drr", ""), ("lstf", ""), ("edf", "")]);
+/// The value of `flows`.
+pub const FLOWS: Shape = Words(&[("fifo", ""), ("drr", ""), ("lstf", ""), ("edf", "")]);
 const AMONG: Shape = Words(&[("drr", ""), ("priority", "")]);
 
 const COMPLETIONS: Shape = Words(&[
@@ -174,7 +182,7 @@ mapping! {
         /// Descriptors of one flow queue; a power of two.
         ring: Whole(1, 16_384),
         /// Descriptors in all.
-        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+        descriptors: DESCRIPTORS,
         /// Deepest tree that is accepted.
         max_depth: Whole(1, 64),
         /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
@@ -213,13 +221,13 @@ mapping! {
         /// Where its packets enter and leave.
         port = "{tap: {name: eth0}}": PORT,
         /// Its envelope for receiving, where it differs from that for sending.
-        ingress: Map(&INGRESS),
+        ingress: INGRESS_KEYS,
         /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
-        delay: Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &TIME),
+        delay: DELAY,
         /// Its share where the policy states none, and its part of the receiving core; in proportion to `max` where no tenant states a weight.
         weight: Whole(1, MAX_WEIGHT as u64),
         /// Descriptors that it may have in the engine.
-        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+        descriptors: DESCRIPTORS,
         /// IP addresses and networks that it may send from and claim; also hardware addresses besides its port's.
         addresses: NAMES,
         /// How strictly `addresses` is enforced.
@@ -348,7 +356,7 @@ mapping! {
         /// Packets of this class, for a leaf.
         match: Map(&PACKET_MATCH),
         /// Descriptors that a leaf's flows hold at a time, at most.
-        descriptors: Whole(1, MOST_DESCRIPTORS as u64),
+        descriptors: DESCRIPTORS,
     }
 
     /// The keys about sending that tenants and classes share.

@@ -38,7 +38,10 @@ pub use config::{
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
-pub use keys::{CLASSES, ENGINE_KEYS, HOST_FILE, LIMITS, SUB_FILE, schema, sub_schema};
+pub use keys::{
+    CLASSES, DELAY, DESCRIPTORS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS, LIMITS, MAX_WEIGHT, NAMES,
+    SUB_FILE, schema, sub_schema,
+};
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};

@@ -244,25 +244,25 @@ mapping! {
         /// Rate that it never exceeds.
         max: RATE,
         /// Its envelope for receiving, where it differs from that for sending.
-        ingress: Any,
+        ingress: Elsewhere(&plimsoll_policy::INGRESS_KEYS),
         /// The longest delay for a percentage of the packets, such as `{p50: 20us, p99: 100us}`.
-        delay: Any,
+        delay: Elsewhere(&plimsoll_policy::DELAY),
         /// Share of the rest.
-        weight: Whole(1, u32::MAX as u64),
+        weight: Whole(1, plimsoll_policy::MAX_WEIGHT as u64),
         /// File with the policy below it.
-        policy: Any,
+        policy: Elsewhere(&Shape::Text),
         /// Bytes that may leave at once under `max`.
-        burst: Any,
+        burst: Elsewhere(&SIZE),
         /// Limits that it sends through.
-        via: Any,
+        via: Elsewhere(&plimsoll_policy::NAMES),
         /// How its flows are ordered, where nothing below it orders them.
-        flows: Any,
+        flows: Elsewhere(&plimsoll_policy::FLOWS),
         /// Slack of packets that bring none.
-        slack: Any,
+        slack: Elsewhere(&TIME),
         /// Deadline of packets that bring none.
-        deadline: Any,
+        deadline: Elsewhere(&TIME),
         /// Descriptors that it may have in the engine.
-        descriptors: Any,
+        descriptors: Elsewhere(&plimsoll_policy::DESCRIPTORS),
     }
 
     pub(crate) static SYSTEM = "System" + POLICY {
