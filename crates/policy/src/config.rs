@@ -13,6 +13,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use serde::Serialize;
 
 use crate::addresses::{Addresses, MacAddr};
+use crate::press::{Ecn, Press};
 
 /// Everything in the operator's file but the policy itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,17 +28,19 @@ pub struct Config {
     pub tenants: Vec<TenantConfig>,
     /// How tenants reach those of other hosts; none: their frames leave as they are.
     pub overlay: Option<Overlay>,
-    /// Which flows are counted; none: no flow is.
+    /// Which flows are counted, and what is done about heavy ones; none: no flow is counted.
     pub backpressure: Option<Backpressure>,
 }
 
-/// The flows that are counted, and from which rate on one is a heavy hitter.
+/// The flows that are counted, from which rate on one is a heavy hitter, and what is done about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Backpressure {
     /// Tenants whose flows are counted, both ways, in the order of the file's `tenants`.
     pub tenants: Vec<String>,
     /// Packets a second from which a flow is a heavy hitter.
     pub heavy: PacketRate,
+    /// When and how heavy flows are slowed down; none: they are counted and listed.
+    pub press: Option<Press>,
 }
 
 impl Config {
@@ -449,6 +452,8 @@ pub struct TenantConfig {
     pub descriptors: u32,
     /// The addresses that its frames may bear.
     pub addresses: Addresses,
+    /// Whether backpressure may change its packets' ECN bits and TCP flags.
+    pub ecn: Ecn,
     /// The file with its own policy, as it was loaded.
     pub policy: Option<String>,
 }

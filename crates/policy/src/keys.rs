@@ -8,7 +8,8 @@
 use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
-use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Text, Whole, Words};
+use crate::press::Press;
+use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Part, Text, Whole, Words};
 
 /// The schema of the operator's file.
 #[must_use]
@@ -26,6 +27,10 @@ pub fn sub_schema() -> serde_json::Value {
 pub const MAX_WEIGHT: u32 = 65_535;
 /// Flow queues that an engine may have: a million classes have one each.
 pub(crate) const MOST_QUEUES: u32 = 1 << 20;
+/// Cores that a watched thing may use.
+pub(crate) const MOST_CORES: u32 = 1_024;
+/// The greatest process number of Linux (`PID_MAX_LIMIT`).
+pub(crate) const MOST_PID: u32 = 1 << 22;
 /// Descriptors that an engine may have.
 pub(crate) const MOST_DESCRIPTORS: u32 = 1 << 24;
 
@@ -78,6 +83,20 @@ const BINDING: Shape = Words(&[
     ("router", "It also forwards packets of others and advertises itself, but claims no other addresses."),
     ("off", "It may send from any address."),
 ]);
+const ECN: Shape = Words(&[
+    ("mediated", "Backpressure may change them, where its mode is `mark` or `mediate`."),
+    ("untouched", "They are never changed: a flow of the tenant is metered instead."),
+]);
+const WATCHED: Shape = Either(&[Words(&[("engine", "The engine's own core.")]), Shape::OneOf(&WATCH)]);
+const CORES: Shape = Shape::Number(0.001, MOST_CORES as f64);
+const PRESS_MODE: Shape = Words(&[
+    ("mark", "CE is set on one of several packets, where the sender supports ECN."),
+    ("meter", "A token bucket at the source's host; no packet is changed."),
+    ("mediate", "The hosts of both ends mediate ECN, and the source's host has a meter."),
+    ("drop", "Packets beyond the rate are dropped at this host."),
+    ("window", "The receive window of acknowledgements is rewritten."),
+]);
+const PRESS_RATE: Shape = Either(&[Words(&[("auto", "What brings the load below `release`.")]), RATE]);
 const SEALED: Shape =
     Either(&[Flag, Words(&[("accept", "While hosts change over: sealed frames and others are taken.")])]);
 const VIA: Shape = Words(&[
@@ -104,7 +123,7 @@ mapping! {
         tenants: Named(&Map(&TENANT)),
         /// The overlay on which tenants reach those of other hosts.
         overlay: Map(&OVERLAY),
-        /// Flows that send most packets: whose are counted, and from which rate on they are listed.
+        /// Flows that send most packets: whose are counted, from which rate on they are listed, and what is done about them.
         backpressure: Map(&BACKPRESSURE),
         /// Rates that hold wherever a class sends through them.
         limits: LIMITS,
@@ -232,6 +251,8 @@ mapping! {
         addresses: NAMES,
         /// How strictly `addresses` is enforced.
         binding: BINDING,
+        /// Whether backpressure may change the ECN bits and TCP flags of its packets.
+        ecn: ECN,
         /// The control group that all its packets are of, for matches on `cgroup`.
         cgroup: Whole(0, u64::MAX),
         /// The user that all its packets are of, for matches on `user`.
@@ -316,6 +337,40 @@ mapping! {
         tenants: NAMES,
         /// Packets a second from which a flow is a heavy hitter.
         heavy: PACKET_RATE,
+        /// Whose overload leads to heavy flows being slowed down; no flow is when absent.
+        watch: WATCHED,
+        /// Cores that the watched thing may use; when absent one, or a cgroup's `cpu.max`.
+        cores: CORES,
+        /// Load at which overload begins, as a part of the cores: `80%` when absent.
+        threshold: Part,
+        /// Load below which overload ends: `70%` when absent.
+        release: Part,
+        /// Time from one look at the load to the next, 100us to 1s.
+        poll: TIME,
+        /// A flow is slowed down if it sends more than this part of all heavy hitters' packets: `10%` when absent.
+        part: Part,
+        /// How a flow is slowed down.
+        mode: PRESS_MODE,
+        /// Rate to which each such flow is slowed down; `auto` when absent.
+        rate: PRESS_RATE,
+        /// With `rate: auto`, the rate below which no flow is slowed down.
+        least: RATE,
+        /// Time after its last refresh for which a meter stays, 100ms to 60s.
+        lifetime: TIME,
+        /// Burst of a meter, at least 64kB.
+        burst: SIZE,
+        /// Flows that may be slowed down at a time.
+        flows: Whole(1, Press::MOST_FLOWS as u64),
+    }
+
+    /// Something whose CPU load is watched.
+    pub(crate) static WATCH = "Watch" {
+        /// A tenant: the CPU time that its packets take on the way in.
+        tenant: Text,
+        /// A cgroup by its path below `/sys/fs/cgroup`.
+        cgroup: Shape::Pattern("^/"),
+        /// Threads by number, such as a virtual machine's vCPUs.
+        pids: OneOrMore(&Whole(1, MOST_PID as u64)),
     }
 
     pub(crate) static INGRESS = "Ingress" {

@@ -83,6 +83,8 @@ pub enum Law {
     NeverBinds,
     /// A key means something where it stands.
     Meaningless,
+    /// Flows are metered at their sources' hosts.
+    SourceNotReached,
     /// Two ports are two things.
     PortClash,
     /// The tenants' descriptors fit the host's.
@@ -97,7 +99,7 @@ pub enum Law {
 
 impl Law {
     /// Every rule, in the order of the reference.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::Syntax,
         Self::File,
         Self::UnknownKey,
@@ -127,6 +129,7 @@ impl Law {
         Self::UnusedLimit,
         Self::NeverBinds,
         Self::Meaningless,
+        Self::SourceNotReached,
         Self::PortClash,
         Self::TooManyDescriptors,
         Self::TooDeep,

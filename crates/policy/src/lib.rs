@@ -18,6 +18,7 @@ mod law;
 mod matching;
 mod packets;
 mod peers;
+mod press;
 mod program;
 mod read;
 mod show;
@@ -45,6 +46,7 @@ pub use keys::{
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
+pub use press::{Ecn, Part, PartError, Press, PressMode, PressRate, Watch};
 pub use program::*;
 pub use read::names::protocol_name;
 pub use show::{

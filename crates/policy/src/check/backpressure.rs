@@ -1,16 +1,17 @@
-//! Backpressure: it counts the flows of tenants that the file has.
+//! Backpressure: it counts the flows of tenants that the file has, and what it slows them down by makes sense.
 //!
-//! Why: a name that is misspelt would leave a tenant unwatched.
+//! Why: a name that is misspelt would leave a tenant unwatched, and an overload that never ends would slow flows down forever.
 //! From: `docs/policy.md`, "backpressure".
-//! Not here: counting (`queues`).
+//! Not here: counting (`queues`), and slowing flows down (the engine).
 //! Invariant: the tenants are in the order of the file, each once.
 
-use plimsoll_document::nearest;
+use plimsoll_document::{Located, Mark, Name, nearest};
 use plimsoll_units::PacketRate;
 
-use crate::config::Backpressure;
+use crate::config::{Backpressure, Overlay};
 use crate::law::{Law, Problem, Problems};
-use crate::read::syntax::{BackpressureEntry, TenantEntry};
+use crate::press::{Press, PressMode, PressRate, Watch};
+use crate::read::syntax::{BackpressureEntry, PressEntry, TenantEntry, WatchEntry};
 
 /// From this rate on a flow is a heavy hitter, unless stated: 99 % of flows stay below it with 1,250 bytes a packet
 /// (MIMIC §II: 100 Mb/s).
@@ -19,25 +20,158 @@ const HEAVY: u64 = 10_000;
 pub(crate) fn judge(
     entry: &BackpressureEntry,
     tenants: &[TenantEntry],
+    overlay: Option<&Overlay>,
     problems: &mut Problems,
 ) -> Backpressure {
     let known = || tenants.iter().map(|tenant| tenant.name.value.as_str());
     for name in entry.tenants.iter().flatten() {
-        if known().all(|tenant| tenant != name.value) {
-            let help = match nearest(&name.value, known()) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "write one of the file's `tenants`".to_owned(),
-            };
-            let message = format!("the file has no tenant `{}`", name.value);
-            problems
-                .push(Problem::error(Law::UnknownName, name.at, message).label("no tenant here").help(help));
-        }
+        is_known(name, tenants, problems);
     }
     let chosen = |tenant: &&str| {
         entry.tenants.as_ref().is_none_or(|names| names.iter().any(|name| name.value == **tenant))
     };
+    let counted: Vec<String> = known().filter(chosen).map(str::to_owned).collect();
+    let press = match &entry.watch {
+        Some(stated) => {
+            let watched = watch(stated, tenants, &counted, problems);
+            watched.map(|watch| press(watch, stated.at, &entry.press, overlay, problems))
+        }
+        None => {
+            nothing_watched(&entry.press, problems);
+            None
+        }
+    };
     Backpressure {
-        tenants: known().filter(chosen).map(str::to_owned).collect(),
+        tenants: counted,
         heavy: entry.heavy.or(PacketRate::new(HEAVY)).unwrap_or_else(|| unreachable!("not zero")),
+        press,
     }
+}
+
+/// Reports a tenant that the file does not have.
+fn is_known(name: &Name, tenants: &[TenantEntry], problems: &mut Problems) -> bool {
+    let known = || tenants.iter().map(|tenant| tenant.name.value.as_str());
+    let found = known().any(|tenant| tenant == name.value);
+    if !found {
+        let help = match nearest(&name.value, known()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "write one of the file's `tenants`".to_owned(),
+        };
+        let message = format!("the file has no tenant `{}`", name.value);
+        problems.push(Problem::error(Law::UnknownName, name.at, message).label("no tenant here").help(help));
+    }
+    found
+}
+
+/// Reports keys that slow flows down when nothing is watched.
+fn nothing_watched(entry: &PressEntry, problems: &mut Problems) {
+    for (key, at) in &entry.stated {
+        let message = format!("`{key}` says how heavy flows are slowed down, and no overload is watched for");
+        let problem = Problem::error(Law::Meaningless, *at, message).label("needs `watch`");
+        problems
+            .push(problem.help("add `watch: engine`, or leave it out: flows are then counted and listed"));
+    }
+}
+
+fn watch(
+    stated: &Located<WatchEntry>,
+    tenants: &[TenantEntry],
+    counted: &[String],
+    problems: &mut Problems,
+) -> Option<Watch> {
+    match &stated.value {
+        WatchEntry::Engine => Some(Watch::Engine),
+        WatchEntry::Cgroup(path) => Some(Watch::Cgroup(path.clone())),
+        WatchEntry::Pids(pids) => Some(Watch::Pids(pids.clone())),
+        WatchEntry::Unreadable => None,
+        WatchEntry::Tenant(name) => {
+            if is_known(name, tenants, problems) && !counted.contains(&name.value) {
+                let message = format!("`{}` is watched, and its flows are not counted", name.value);
+                let problem = Problem::error(Law::Meaningless, name.at, message).label("not counted");
+                let help = "add it to `tenants` of `backpressure`: none of its flows could be slowed down";
+                problems.push(problem.help(help));
+            }
+            Some(Watch::Tenant(name.value.clone()))
+        }
+    }
+}
+
+fn press(
+    watch: Watch,
+    watch_at: Mark,
+    entry: &PressEntry,
+    overlay: Option<&Overlay>,
+    problems: &mut Problems,
+) -> Press {
+    let default = Press::new(watch);
+    let or = |stated: &Option<Located<_>>, default| stated.as_ref().map_or(default, |found| found.value);
+    let press = Press {
+        cores: entry.cores,
+        threshold: or(&entry.threshold, default.threshold),
+        release: or(&entry.release, default.release),
+        poll: entry.poll.as_ref().map_or(default.poll, |found| found.value),
+        part: entry.part.unwrap_or(default.part),
+        mode: entry.mode.as_ref().map_or(default.mode, |found| found.value),
+        rate: rate(entry, default.rate, problems),
+        lifetime: entry.lifetime.as_ref().map_or(default.lifetime, |found| found.value),
+        burst: entry.burst.unwrap_or(default.burst),
+        flows: entry.flows.unwrap_or(default.flows),
+        watch: default.watch,
+    };
+    ends(&press, entry, watch_at, problems);
+    let mode_at = entry.mode.as_ref().map_or(watch_at, |found| found.at);
+    far_sources(press.mode, mode_at, overlay, problems);
+    press
+}
+
+fn rate(entry: &PressEntry, default: PressRate, problems: &mut Problems) -> PressRate {
+    match (&entry.rate, &entry.least) {
+        (Some(rate), least) => {
+            if let Some(least) = least {
+                let message = format!("`least` bounds `rate: auto`, and `rate` is {}", rate.value);
+                let problem = Problem::error(Law::Meaningless, least.at, message).label("bounds nothing");
+                problems.push(problem.also(rate.at, "stated here").help("leave one of the two out"));
+            }
+            PressRate::Fixed(rate.value)
+        }
+        (None, Some(least)) => PressRate::Auto { least: least.value },
+        (None, None) => default,
+    }
+}
+
+/// Overload ends before it begins again, and a meter outlives a few lost refreshes.
+fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Problems) {
+    if press.release >= press.threshold {
+        let stated = entry.release.as_ref().or(entry.threshold.as_ref());
+        let at = stated.map_or(watch_at, |found| found.at);
+        let message = format!("`release` is {} and `threshold` is {}", press.release, press.threshold);
+        let problem = Problem::error(Law::BadValue, at, message).label("no overload would end");
+        problems.push(
+            problem
+                .help("overload ends below where it begins: write a lower `release`, such as 70% with 80%"),
+        );
+    }
+    let least = press.poll.times(Press::LEAST_POLLS);
+    if press.lifetime < least {
+        let stated = entry.lifetime.as_ref().or(entry.poll.as_ref());
+        let at = stated.map_or(watch_at, |found| found.at);
+        let message = format!("`lifetime` is {} and `poll` is {}", press.lifetime, press.poll);
+        let problem = Problem::error(Law::BadValue, at, message).label("shorter than four polls");
+        problems
+            .push(problem.help(format!("a meter must outlive a few lost refreshes: write {least} or more")));
+    }
+}
+
+/// Warns that no notification can reach the sources of flows that come over the uplink.
+fn far_sources(mode: PressMode, at: Mark, overlay: Option<&Overlay>, problems: &mut Problems) {
+    let reached = overlay.is_some_and(|overlay| overlay.feedback.is_some());
+    if reached || !matches!(mode, PressMode::Meter | PressMode::Mediate) {
+        return;
+    }
+    let message = format!("`mode: {mode}` meters a flow at its source's host, and no host hears of it");
+    let problem = Problem::warning(Law::SourceNotReached, at, message).label("this host's tenants only");
+    problems.push(problem.help(
+        "of flows that come over the uplink, what is beyond the rate is dropped at this host; `overlay` with `feedback` reaches \
+         the hosts of a fleet",
+    ));
 }

@@ -242,7 +242,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         link.max_frame = Bytes::new(link.max_frame.as_u64().saturating_sub(header.as_u64()));
         link.overhead += header;
     }
-    let backpressure = counted.map(|stated| backpressure::judge(&stated, &tenants, &mut problems));
+    let backpressure =
+        counted.map(|stated| backpressure::judge(&stated, &tenants, overlay.as_ref(), &mut problems));
     envelope::judge(&graph, &minima, link, &mut problems);
     promises::judge(&tenants, link, &mut problems);
     rates::judge(&graph, link, &mut problems);
@@ -312,6 +313,7 @@ fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<T
         weight,
         descriptors,
         addresses: addresses::stated(entry),
+        ecn: entry.ecn,
         policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
     })
 }

@@ -1,10 +1,22 @@
-//! The operator's file: `backpressure`.
+//! The operator's file: `backpressure`, and `ecn` of a tenant.
 
-use plimsoll_document::Tree;
+use std::ops::RangeInclusive;
+use std::path::{Component, Path, PathBuf};
 
-use super::Reader;
-use super::syntax::BackpressureEntry;
-use crate::keys::BACKPRESSURE;
+use plimsoll_document::{Fields, Located, Name, Tree, Value, bad};
+use plimsoll_units::{BitRate, Bytes, Span};
+
+use super::syntax::{BackpressureEntry, PressEntry, WatchEntry};
+use super::{Reader, class};
+use crate::keys::{BACKPRESSURE, MOST_CORES, MOST_PID, WATCH};
+use crate::press::{Ecn, Part, Press, PressMode};
+
+/// The keys that say how heavy flows are slowed down.
+const PRESS_KEYS: [&str; 11] =
+    ["cores", "threshold", "release", "poll", "part", "mode", "rate", "least", "lifetime", "burst", "flows"];
+const WATCH_HELP: &str =
+    "write `engine`, `{tenant: gateway}`, `{cgroup: /gateway.slice}` or `{pids: [123, 124]}`";
+const PART: &str = "a part such as `80%` or `0.8`, at most `100%`";
 
 pub(super) fn backpressure(reader: &mut Reader, tree: &Tree) -> BackpressureEntry {
     let keys = reader.fields(tree, tree.at, "`backpressure`", &BACKPRESSURE);
@@ -15,5 +27,155 @@ pub(super) fn backpressure(reader: &mut Reader, tree: &Tree) -> BackpressureEntr
             .get("heavy")
             .and_then(|tree| reader.value(tree, "`heavy`", rate))
             .map(|found| found.value),
+        watch: keys.get("watch").map(|tree| {
+            let found = watch(reader, tree).unwrap_or(WatchEntry::Unreadable);
+            Located::new(found, tree.at)
+        }),
+        press: press(reader, &keys),
+    }
+}
+
+/// What is watched; nothing, with a problem, where it could not be read.
+fn watch(reader: &mut Reader, tree: &Tree) -> Option<WatchEntry> {
+    match &tree.value {
+        Value::Text(text) if text == "engine" => return Some(WatchEntry::Engine),
+        Value::Map(entries) if !entries.is_empty() => {}
+        _ => {
+            reader.report(bad(tree.at, "this is nothing that `watch` could be", WATCH_HELP));
+            return None;
+        }
+    }
+    let kinds = reader.fields(tree, tree.at, "`watch`", &WATCH);
+    let mut found = [
+        kinds.get("tenant").map(|tree| watched_tenant(reader, tree)),
+        kinds.get("cgroup").map(|tree| cgroup(reader, tree).map(WatchEntry::Cgroup)),
+        kinds.get("pids").map(|tree| pids(reader, tree).map(WatchEntry::Pids)),
+    ];
+    if found.iter().flatten().count() > 1 {
+        reader.report(bad(tree.at, "`watch` names several things", WATCH_HELP));
+    }
+    found.iter_mut().find_map(Option::take)?
+}
+
+fn watched_tenant(reader: &mut Reader, tree: &Tree) -> Option<WatchEntry> {
+    let text = reader.text(tree, "`tenant` of `watch`", "the name of a tenant")?;
+    Some(WatchEntry::Tenant(Name::new(text.to_owned(), tree.at)))
+}
+
+/// A cgroup's path from the root of the cgroup file system, which it cannot leave.
+fn cgroup(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {
+    let text = reader.text(tree, "`cgroup` of `watch`", "a path such as `/gateway.slice`")?;
+    let path = Path::new(text);
+    let inside = |part: Component<'_>| matches!(part, Component::RootDir | Component::Normal(_));
+    if path.is_absolute() && path.components().all(inside) && !text.contains('\0') {
+        return Some(path.to_owned());
+    }
+    let message = format!("`{text}` is no path of a cgroup");
+    let help = "write its path below /sys/fs/cgroup with a `/` in front and without `..`, such as \
+                `/machine.slice/gateway.scope`; `/proc/PID/cgroup` names that of a process";
+    reader.report(bad(tree.at, message, help));
+    None
+}
+
+/// The numbers of threads, each once.
+fn pids(reader: &mut Reader, tree: &Tree) -> Option<Vec<u32>> {
+    let items = reader.one_or_more(tree, "`pids` of `watch`");
+    let (asked, what) = (items.len(), "a number in `pids`");
+    let mut pids: Vec<u32> =
+        items.into_iter().filter_map(|item| Some(reader.positive(item, what, MOST_PID)?.value)).collect();
+    let whole = asked > 0 && pids.len() == asked;
+    pids.sort_unstable();
+    pids.dedup();
+    whole.then_some(pids)
+}
+
+fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
+    let stated = PRESS_KEYS.into_iter().filter_map(|key| Some((key, keys.key_at(key)?))).collect();
+    let mut part =
+        |key: &str| -> Option<Located<Part>> { reader.value(keys.get(key)?, &format!("`{key}`"), PART) };
+    let (threshold, release, part) = (part("threshold"), part("release"), part("part"));
+    PressEntry {
+        stated,
+        cores: keys.get("cores").and_then(|tree| cores(reader, tree)),
+        threshold,
+        release,
+        poll: keys.get("poll").and_then(|tree| within(reader, tree, "`poll`", Press::POLLS)),
+        part: part.map(|part| part.value),
+        mode: keys.get("mode").and_then(|tree| mode(reader, tree)),
+        rate: keys.get("rate").and_then(|tree| rate(reader, tree)),
+        least: keys.get("least").and_then(|tree| reader.value(tree, "`least`", class::RATE)),
+        lifetime: keys.get("lifetime").and_then(|tree| within(reader, tree, "`lifetime`", Press::LIFETIMES)),
+        burst: keys.get("burst").and_then(|tree| burst(reader, tree)),
+        flows: keys
+            .get("flows")
+            .and_then(|tree| reader.positive(tree, "`flows` of `backpressure`", Press::MOST_FLOWS))
+            .map(|found| found.value),
+    }
+}
+
+/// Cores, in thousandths.
+fn cores(reader: &mut Reader, tree: &Tree) -> Option<u32> {
+    let example = format!("a number of cores such as `2` or `0.5`, at most {MOST_CORES}");
+    let found: Located<f64> = reader.value(tree, "`cores`", &example)?;
+    let range: RangeInclusive<f64> = 1.0..=f64::from(MOST_CORES * 1_000);
+    let thousandths = (found.value * 1_000.0).round();
+    if range.contains(&thousandths) {
+        return Some(thousandths as u32);
+    }
+    reader.report(bad(tree.at, format!("`cores` is {}", found.value), format!("write {example}")));
+    None
+}
+
+fn within(reader: &mut Reader, tree: &Tree, what: &str, [least, most]: [Span; 2]) -> Option<Located<Span>> {
+    let example = format!("a time from {least} to {most}");
+    let found: Located<Span> = reader.value(tree, what, &example)?;
+    if (least..=most).contains(&found.value) {
+        return Some(found);
+    }
+    reader.report(bad(tree.at, format!("{what} is {}", found.value), format!("write {example}")));
+    None
+}
+
+fn mode(reader: &mut Reader, tree: &Tree) -> Option<Located<PressMode>> {
+    let text = reader.text(tree, "`mode`", "`mark`, `meter`, `mediate`, `drop` or `window`")?;
+    let found = PressMode::ALL.iter().find(|(name, _)| *name == text);
+    if found.is_none() {
+        let help = "write `mark` (CE on some packets), `meter` (a token bucket at the source's host), `mediate` (ECN mediated \
+                    by the hosts of both ends, and a meter), `drop` (at this host) or `window` (a smaller receive window)";
+        reader.report(bad(tree.at, format!("`{text}` is no way to slow a flow down"), help));
+    }
+    found.map(|(_, mode)| Located::new(*mode, tree.at))
+}
+
+/// A rate; nothing for `auto`, the default.
+fn rate(reader: &mut Reader, tree: &Tree) -> Option<Located<BitRate>> {
+    let example = "`auto`, or a rate such as `850Mbps`";
+    if reader.text(tree, "`rate` of `backpressure`", example)? == "auto" {
+        return None;
+    }
+    reader.value(tree, "`rate` of `backpressure`", example)
+}
+
+fn burst(reader: &mut Reader, tree: &Tree) -> Option<Bytes> {
+    let (least, most) = (Press::LEAST_BURST, Press::MOST_BURST);
+    let example = format!("a size from {least} to {most}");
+    let found = reader.value::<Bytes>(tree, "`burst` of `backpressure`", &example)?.value;
+    if (least..=most).contains(&found) {
+        return Some(found);
+    }
+    reader.report(bad(tree.at, format!("`burst` of `backpressure` is {found}"), format!("write {example}")));
+    None
+}
+
+/// Whether backpressure may change a tenant's packets.
+pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
+    match reader.text(tree, &format!("`ecn` of {what}"), "`mediated` or `untouched`") {
+        Some("untouched") => Ecn::Untouched,
+        Some("mediated") | None => Ecn::Mediated,
+        Some(other) => {
+            let help = "write `untouched` (backpressure changes none of its packets), or leave it out";
+            reader.report(bad(tree.at, format!("`{other}` is nothing that `ecn` could be"), help));
+            Ecn::default()
+        }
     }
 }

@@ -8,6 +8,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
 use crate::config::{Api, Encapsulation, EngineConfig, Feedback, Port, Sealed};
+use crate::press::{Ecn, Part, PressMode};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
 use plimsoll_document::{Located, Mark, Name};
@@ -31,6 +32,38 @@ pub(crate) struct HostFile {
 pub(crate) struct BackpressureEntry {
     pub tenants: Option<Vec<Name>>,
     pub heavy: Option<PacketRate>,
+    /// `None` without `watch`.
+    pub watch: Option<Located<WatchEntry>>,
+    pub press: PressEntry,
+}
+
+/// What is watched, as it is written.
+pub(crate) enum WatchEntry {
+    Engine,
+    Tenant(Name),
+    Cgroup(PathBuf),
+    Pids(Vec<u32>),
+    /// Something that could not be read.
+    Unreadable,
+}
+
+/// The keys of `backpressure` that mean nothing without `watch`.
+#[derive(Default)]
+pub(crate) struct PressEntry {
+    /// Those that are stated, and where.
+    pub stated: Vec<(&'static str, Mark)>,
+    pub cores: Option<u32>,
+    pub threshold: Option<Located<Part>>,
+    pub release: Option<Located<Part>>,
+    pub poll: Option<Located<Span>>,
+    pub part: Option<Part>,
+    pub mode: Option<Located<PressMode>>,
+    /// A stated rate other than `auto`.
+    pub rate: Option<Located<BitRate>>,
+    pub least: Option<Located<BitRate>>,
+    pub lifetime: Option<Located<Span>>,
+    pub burst: Option<Bytes>,
+    pub flows: Option<u32>,
 }
 
 /// `overlay:`, before its names are looked up.
@@ -120,6 +153,8 @@ pub(crate) struct TenantEntry {
     pub delay: Vec<Located<DelayTarget>>,
     /// The addresses that it may send from.
     pub addresses: AddressesEntry,
+    /// Whether backpressure may change its packets.
+    pub ecn: Ecn,
     /// The control group that all its packets are of.
     pub cgroup: Option<Located<u64>>,
     /// The user that all its packets are of.
@@ -152,6 +187,7 @@ impl TenantEntry {
             ingress,
             delay,
             addresses,
+            ecn: Ecn::default(),
             cgroup: None,
             user: None,
             class,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::words::{describe_match, order_words, scope_words};
 use crate::check::Checked;
 use crate::config::{Config, FleetHost};
+use crate::press::Ecn;
 use crate::program::Program;
 
 /// Everything that differs between two policies.
@@ -187,6 +188,7 @@ fn tenants(checked: &Checked) -> Things {
             "binding",
             (tenant.addresses.word() != "unbound").then(|| tenant.addresses.word()),
         );
+        some(&mut properties, "ecn", (tenant.ecn != Ecn::default()).then_some(tenant.ecn));
         if slo.ingress != slo.egress {
             some(&mut properties, "ingress min", slo.ingress.min);
             some(&mut properties, "ingress max", slo.ingress.max);
@@ -198,10 +200,26 @@ fn tenants(checked: &Checked) -> Things {
 
 fn backpressure(config: &Config) -> Things {
     let Some(backpressure) = &config.backpressure else { return Things::new() };
-    alone(Properties::from([
+    let mut properties = Properties::from([
         ("tenants", backpressure.tenants.join(",")),
         ("heavy", backpressure.heavy.to_string()),
-    ]))
+    ]);
+    if let Some(press) = &backpressure.press {
+        properties.extend([
+            ("watch", press.watch.to_string()),
+            ("threshold", press.threshold.to_string()),
+            ("release", press.release.to_string()),
+            ("poll", press.poll.to_string()),
+            ("part", press.part.to_string()),
+            ("mode", press.mode.to_string()),
+            ("rate", press.rate.to_string()),
+            ("lifetime", press.lifetime.to_string()),
+            ("burst", press.burst.to_string()),
+            ("flows", press.flows.to_string()),
+        ]);
+        some(&mut properties, "cores", press.cores.map(|thousandths| f64::from(thousandths) / 1_000.0));
+    }
+    alone(properties)
 }
 
 fn overlay(config: &Config) -> Things {

@@ -6,6 +6,7 @@
 //! Invariant: the same policy gives the same text, byte for byte.
 
 mod addresses;
+mod backpressure;
 mod diff;
 mod explain;
 mod filter;

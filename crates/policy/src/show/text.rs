@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use super::addresses::addresses_text;
+use super::backpressure::backpressure_text;
 use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Backpressure, Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
+use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
@@ -44,13 +45,7 @@ pub fn tree_text(checked: &Checked) -> String {
     if let Some(overlay) = &checked.config.overlay {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
     }
-    if let Some(Backpressure { tenants, heavy }) = &checked.config.backpressure {
-        let _ = writeln!(
-            text,
-            "\nHeavy hitters: flows of {} with {heavy} or more, both ways",
-            tenants.join(", ")
-        );
-    }
+    text.push_str(&backpressure_text(&checked.config));
     text.push_str(&addresses_text(&checked.config));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text

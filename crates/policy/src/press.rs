@@ -1,0 +1,296 @@
+//! Backpressure as the policy file states it: whose overload counts, and how heavy flows are slowed down then.
+//!
+//! Why: the engine's control loop, `check` and the simulator need the same typed values.
+//! From: MIMIC §III and §V; where the paper leaves a number open, what `docs/policy.md`, "backpressure", gives as default.
+//! Not here: reading the keys (`read`), finding heavy flows (`queues`), and slowing them down (the engine).
+//! Invariant: `release < threshold <= 100%`, and a meter's lifetime covers at least four polls.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use plimsoll_units::{BitRate, Bytes, Span};
+use serde::{Serialize, Serializer};
+
+/// When and how heavy flows are slowed down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Press {
+    /// Whose overload it is about (MI-M1).
+    pub watch: Watch,
+    /// CPU capacity of what is watched, in thousandths of a core, at least 1. When absent: one core, and for a cgroup its
+    /// `cpu.max` where that is set.
+    pub cores: Option<u32>,
+    /// Load at which overload begins, as a part of `cores` (MI-M1).
+    pub threshold: Part,
+    /// Load below which overload ends; less than `threshold` (MI-M1).
+    pub release: Part,
+    /// Time from one look at the load to the next, 100 µs to 1 s (MI-M1).
+    pub poll: Span,
+    /// A flow is slowed down if it sends more than this part of the packets of all reported heavy hitters (MI-M8).
+    pub part: Part,
+    /// How a flow is slowed down (MI-M9 to M13, M19).
+    pub mode: PressMode,
+    /// Rate to which each chosen flow is slowed down (MI-M12, M17, M18).
+    pub rate: PressRate,
+    /// Time after its last refresh for which a meter stays installed, 100 ms to 60 s and at least four polls (MI-M12).
+    pub lifetime: Span,
+    /// Burst of a meter, at least [`Press::LEAST_BURST`] (MI-M12).
+    pub burst: Bytes,
+    /// Flows that may be slowed down at a time, 1 to [`Press::MOST_FLOWS`].
+    pub flows: u32,
+}
+
+impl Press {
+    /// Least burst of a meter: a segment of TCP offload, which a smaller bucket could never let through.
+    pub const LEAST_BURST: Bytes = Bytes::new(64_000);
+    /// Greatest burst of a meter.
+    pub const MOST_BURST: Bytes = Bytes::new(64_000_000);
+    /// Most flows that a policy may have slowed down at a time.
+    pub const MOST_FLOWS: u32 = 4_096;
+    /// Shortest and longest time between two looks at the load.
+    pub const POLLS: [Span; 2] = [Span::micros(100), Span::secs(1)];
+    /// Shortest and longest lifetime of a meter.
+    pub const LIFETIMES: [Span; 2] = [Span::millis(100), Span::secs(60)];
+    /// Polls that a meter outlives at least, so that a few lost refreshes do not remove it.
+    pub const LEAST_POLLS: u64 = 4;
+
+    /// What a policy with nothing but `watch` gets.
+    #[must_use]
+    pub fn new(watch: Watch) -> Self {
+        Self {
+            watch,
+            cores: None,
+            threshold: Part::percent(80),
+            release: Part::percent(70),
+            poll: Span::millis(1),
+            part: Part::percent(10),
+            mode: PressMode::default(),
+            rate: PressRate::default(),
+            lifetime: Span::secs(3),
+            burst: Self::LEAST_BURST,
+            flows: 256,
+        }
+    }
+}
+
+/// Whose overload leads to backpressure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Watch {
+    /// The core of the engine itself.
+    Engine,
+    /// The CPU time that a tenant's packets take on the way in, as the engine measures it.
+    Tenant(String),
+    /// The CPU time of a cgroup, from its `cpu.stat`: an absolute path below `/sys/fs/cgroup`, without `..`.
+    Cgroup(PathBuf),
+    /// The CPU time of these threads, such as a virtual machine's vCPUs. Not empty, each above zero.
+    Pids(Vec<u32>),
+}
+
+/// The value as a policy file states it.
+impl fmt::Display for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Engine => f.write_str("engine"),
+            Self::Tenant(name) => write!(f, "{{tenant: {name}}}"),
+            Self::Cgroup(path) => write!(f, "{{cgroup: {}}}", path.display()),
+            Self::Pids(pids) => {
+                let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+                write!(f, "{{pids: [{}]}}", pids.join(", "))
+            }
+        }
+    }
+}
+
+/// How a flow is slowed down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PressMode {
+    /// CE is set on one of K packets, where the flow has ECT (MIMIC's BK-VM; MI-M9, M10, M17).
+    Mark,
+    /// A token bucket at the source's host, installed by a notification (BK-NIC; MI-M11, M12). Changes no packet.
+    #[default]
+    Meter,
+    /// Marks, with ECN mediated by the end hosts for senders that have none, and a meter (BK-VM&NIC; MI-M13 to M16).
+    Mediate,
+    /// Packets beyond the rate are dropped at this host (MI-M19).
+    Drop,
+    /// The receive window in acknowledgements is rewritten (MI-M19).
+    Window,
+}
+
+impl PressMode {
+    /// Every mode with its name in a policy file.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("mark", Self::Mark),
+        ("meter", Self::Meter),
+        ("mediate", Self::Mediate),
+        ("drop", Self::Drop),
+        ("window", Self::Window),
+    ];
+}
+
+impl fmt::Display for PressMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mark => "mark",
+            Self::Meter => "meter",
+            Self::Mediate => "mediate",
+            Self::Drop => "drop",
+            Self::Window => "window",
+        })
+    }
+}
+
+/// The rate to which a flow is slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PressRate {
+    /// What brings the load below `release`.
+    Auto {
+        /// No flow is slowed down further than this.
+        least: BitRate,
+    },
+    /// This rate for each flow.
+    Fixed(BitRate),
+}
+
+impl Default for PressRate {
+    /// As low as the load demands, but 100 Mb/s at least: 99 % of flows stay below it (MI-C3).
+    fn default() -> Self {
+        Self::Auto { least: BitRate::mbps(100) }
+    }
+}
+
+impl fmt::Display for PressRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto { least } => write!(f, "auto, at least {least}"),
+            Self::Fixed(rate) => rate.fmt(f),
+        }
+    }
+}
+
+/// Whether backpressure may change the ECN bits and TCP flags of a tenant's packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ecn {
+    /// It may, where the mode is `mark` or `mediate`.
+    #[default]
+    Mediated,
+    /// It never does: a flow to or from this tenant is metered instead (MI-S1).
+    Untouched,
+}
+
+impl fmt::Display for Ecn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mediated => "mediated",
+            Self::Untouched => "untouched",
+        })
+    }
+}
+
+/// A part of a whole, in millionths: above zero, and at most all of it.
+///
+/// ```
+/// use plimsoll_policy::Part;
+///
+/// let part: Part = "12.5%".parse().expect("a part");
+/// assert_eq!((part.to_string().as_str(), part.of(1_000)), ("12.5%", 125));
+/// assert_eq!("0.125".parse(), Ok(part));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Part(u32);
+
+/// The whole, in millionths.
+const WHOLE: u32 = 1_000_000;
+
+impl Part {
+    /// A number of hundredths, 1 to 100.
+    pub(crate) const fn percent(percent: u32) -> Self {
+        assert!(0 < percent && percent <= 100, "a part of a whole");
+        Self(percent * (WHOLE / 100))
+    }
+
+    /// Millionths of the whole.
+    #[must_use]
+    pub const fn millionths(self) -> u32 {
+        self.0
+    }
+
+    /// This part of `whole`, rounded down: what is compared with it is above the part, and not just near it.
+    #[must_use]
+    pub const fn of(self, whole: u64) -> u64 {
+        (whole as u128 * self.0 as u128 / WHOLE as u128) as u64
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = WHOLE / 100;
+        let decimals = format!("{:04}", self.0 % each);
+        let decimals = decimals.trim_end_matches('0');
+        let point = if decimals.is_empty() { "" } else { "." };
+        write!(f, "{}{point}{decimals}%", self.0 / each)
+    }
+}
+
+impl Serialize for Part {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A text that is no part of a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no part such as `80%` or `0.8`, above zero and at most `100%`")]
+pub struct PartError;
+
+impl FromStr for Part {
+    type Err = PartError;
+
+    /// `80%` or `0.8`, with a millionth as the finest step.
+    fn from_str(text: &str) -> Result<Self, PartError> {
+        let (number, whole) = match text.strip_suffix('%') {
+            Some(percent) => (percent.trim_end(), WHOLE / 100),
+            None => (text, WHOLE),
+        };
+        if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+            return Err(PartError);
+        }
+        let number: f64 = number.parse().map_err(|_| PartError)?;
+        let millionths = (number * f64::from(whole)).round();
+        let inside = (1.0..=f64::from(WHOLE)).contains(&millionths);
+        if inside { Ok(Self(millionths as u32)) } else { Err(PartError) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_a_percentage_or_a_fraction() {
+        for (text, millionths, shown) in [
+            ("80%", 800_000, "80%"),
+            ("0.8", 800_000, "80%"),
+            ("100%", 1_000_000, "100%"),
+            ("1", 1_000_000, "100%"),
+            ("12.5 %", 125_000, "12.5%"),
+            ("0.0001%", 1, "0.0001%"),
+        ] {
+            let part: Part = text.parse().unwrap_or_else(|_| panic!("{text}"));
+            assert_eq!((part.millionths(), part.to_string().as_str()), (millionths, shown), "{text}");
+        }
+        for text in ["", "%", "0%", "0", "101%", "1.1", "80", "-1%", "1e-1", "nan", "inf", "1.2.3", "half"] {
+            assert_eq!(text.parse::<Part>(), Err(PartError), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_number_is_rounded_down_and_never_overflows() {
+        assert_eq!(Part::percent(10).of(19), 1);
+        assert_eq!(Part::percent(100).of(u64::MAX), u64::MAX);
+    }
+}

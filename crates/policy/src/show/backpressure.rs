@@ -1,0 +1,79 @@
+//! Backpressure as text: what is watched, and what is done about heavy flows.
+
+use std::fmt::Write as _;
+
+use crate::config::{Backpressure, Config};
+use crate::press::{Ecn, Press, PressMode, PressRate, Watch};
+
+/// The flows that are counted, and how those that overload something are slowed down; empty without `backpressure`.
+pub(super) fn backpressure_text(config: &Config) -> String {
+    let Some(Backpressure { tenants, heavy, press }) = &config.backpressure else { return String::new() };
+    let mut text =
+        format!("\nHeavy hitters: flows of {} with {heavy} or more, both ways\n", tenants.join(", "));
+    let Some(press) = press else { return text };
+    let Press { threshold, release, poll, part, flows, .. } = press;
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "Backpressure: {} is watched every {poll}; overload is from {threshold} of {} on, and ends below {release}\n  \
+         it slows down flows with more than {part} of all heavy hitters' packets, {flows} at most, each to {}\n  {}",
+        watched(&press.watch),
+        capacity(press),
+        match press.rate {
+            PressRate::Fixed(rate) => rate.to_string(),
+            PressRate::Auto { least } => format!("what brings the load below {release}, {least} at least"),
+        },
+        way(press),
+    );
+    let untouched: Vec<&str> = config
+        .tenants
+        .iter()
+        .filter(|tenant| tenant.ecn == Ecn::Untouched)
+        .map(|tenant| tenant.name.as_str())
+        .collect();
+    if !untouched.is_empty() {
+        let _ = writeln!(
+            text,
+            "  ECN bits and TCP flags are never changed, and flows metered instead, for {}",
+            untouched.join(", ")
+        );
+    }
+    text
+}
+
+fn watched(watch: &Watch) -> String {
+    match watch {
+        Watch::Engine => "the engine's core".to_owned(),
+        Watch::Tenant(name) => format!("the CPU time of `{name}` on the way in"),
+        Watch::Cgroup(path) => format!("cgroup {}", path.display()),
+        Watch::Pids(pids) => {
+            let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+            format!("the CPU time of threads {}", pids.join(", "))
+        }
+    }
+}
+
+fn capacity(press: &Press) -> String {
+    match (press.cores, &press.watch) {
+        (Some(1_000), _) => "a core".to_owned(),
+        (Some(thousandths), _) => format!("{} cores", f64::from(thousandths) / 1_000.0),
+        (None, Watch::Cgroup(_)) => "its `cpu.max`, or else a core,".to_owned(),
+        (None, _) => "a core".to_owned(),
+    }
+}
+
+fn way(press: &Press) -> String {
+    let Press { lifetime, burst, .. } = press;
+    let meter = format!("a meter with a burst of {burst}, which expires {lifetime} after its last refresh");
+    match press.mode {
+        PressMode::Mark => "by CE on one of several packets, where the sender supports ECN".to_owned(),
+        PressMode::Meter => format!("by {meter}, at the source's host"),
+        PressMode::Mediate => {
+            format!(
+                "by CE, with ECN mediated by the hosts of both ends, and by {meter}, at the source's host"
+            )
+        }
+        PressMode::Drop => "by dropping what is beyond the rate, at this host".to_owned(),
+        PressMode::Window => "by a smaller receive window in acknowledgements".to_owned(),
+    }
+}
