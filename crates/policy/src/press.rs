@@ -191,48 +191,41 @@ impl fmt::Display for Ecn {
     }
 }
 
-/// A part of a whole, in millionths: above zero, and at most all of it.
+/// A part of a whole, in thousandths: above zero, and at most all of it.
 ///
 /// ```
 /// use plimsoll_policy::Part;
 ///
 /// let part: Part = "12.5%".parse().expect("a part");
-/// assert_eq!((part.to_string().as_str(), part.of(1_000)), ("12.5%", 125));
+/// assert_eq!((part.to_string().as_str(), part.per_mille()), ("12.5%", 125));
 /// assert_eq!("0.125".parse(), Ok(part));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Part(u32);
 
-/// The whole, in millionths.
-const WHOLE: u32 = 1_000_000;
+/// The whole, in thousandths.
+const WHOLE: u32 = 1_000;
 
 impl Part {
     /// A number of hundredths, 1 to 100.
-    pub(crate) const fn percent(percent: u32) -> Self {
+    const fn percent(percent: u32) -> Self {
         assert!(0 < percent && percent <= 100, "a part of a whole");
         Self(percent * (WHOLE / 100))
     }
 
-    /// Millionths of the whole.
+    /// Thousandths of the whole, 1 to 1,000.
     #[must_use]
-    pub const fn millionths(self) -> u32 {
+    pub const fn per_mille(self) -> u32 {
         self.0
-    }
-
-    /// This part of `whole`, rounded down: what is compared with it is above the part, and not just near it.
-    #[must_use]
-    pub const fn of(self, whole: u64) -> u64 {
-        (whole as u128 * self.0 as u128 / WHOLE as u128) as u64
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = WHOLE / 100;
-        let decimals = format!("{:04}", self.0 % each);
-        let decimals = decimals.trim_end_matches('0');
-        let point = if decimals.is_empty() { "" } else { "." };
-        write!(f, "{}{point}{decimals}%", self.0 / each)
+        match (self.0 / 10, self.0 % 10) {
+            (percent, 0) => write!(f, "{percent}%"),
+            (percent, tenth) => write!(f, "{percent}.{tenth}%"),
+        }
     }
 }
 
@@ -244,13 +237,13 @@ impl Serialize for Part {
 
 /// A text that is no part of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no part such as `80%` or `0.8`, above zero and at most `100%`")]
+#[error("no part such as `80%` or `0.8`, above zero and at most `100%`, in steps of `0.1%`")]
 pub struct PartError;
 
 impl FromStr for Part {
     type Err = PartError;
 
-    /// `80%` or `0.8`, with a millionth as the finest step.
+    /// Reads `80%`, `12.5%` or `0.8`.
     fn from_str(text: &str) -> Result<Self, PartError> {
         let (number, whole) = match text.strip_suffix('%') {
             Some(percent) => (percent.trim_end(), WHOLE / 100),
@@ -259,10 +252,11 @@ impl FromStr for Part {
         if !number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
             return Err(PartError);
         }
-        let number: f64 = number.parse().map_err(|_| PartError)?;
-        let millionths = (number * f64::from(whole)).round();
-        let inside = (1.0..=f64::from(WHOLE)).contains(&millionths);
-        if inside { Ok(Self(millionths as u32)) } else { Err(PartError) }
+        let thousandths = number.parse::<f64>().map_err(|_| PartError)? * f64::from(whole);
+        let part = thousandths.round();
+        // `0.57` of 1,000 is 569.999... in binary.
+        let exact = (thousandths - part).abs() < 1e-6;
+        if exact && (1.0..=f64::from(WHOLE)).contains(&part) { Ok(Self(part as u32)) } else { Err(PartError) }
     }
 }
 
@@ -272,25 +266,28 @@ mod tests {
 
     #[test]
     fn a_part_is_a_percentage_or_a_fraction() {
-        for (text, millionths, shown) in [
-            ("80%", 800_000, "80%"),
-            ("0.8", 800_000, "80%"),
-            ("100%", 1_000_000, "100%"),
-            ("1", 1_000_000, "100%"),
-            ("12.5 %", 125_000, "12.5%"),
-            ("0.0001%", 1, "0.0001%"),
+        for (text, thousandths, shown) in [
+            ("80%", 800, "80%"),
+            ("0.8", 800, "80%"),
+            ("100%", 1_000, "100%"),
+            ("1", 1_000, "100%"),
+            ("12.5 %", 125, "12.5%"),
+            ("0.57", 570, "57%"),
+            ("0.1%", 1, "0.1%"),
         ] {
             let part: Part = text.parse().unwrap_or_else(|_| panic!("{text}"));
-            assert_eq!((part.millionths(), part.to_string().as_str()), (millionths, shown), "{text}");
+            assert_eq!((part.per_mille(), part.to_string().as_str()), (thousandths, shown), "{text}");
         }
-        for text in ["", "%", "0%", "0", "101%", "1.1", "80", "-1%", "1e-1", "nan", "inf", "1.2.3", "half"] {
+        let wrong = "% 0% 0 101% 1.1 80 -1% 1e-1 nan inf 1.2.3 half 0.05% 12.34% .";
+        for text in wrong.split(' ').chain([""]) {
             assert_eq!(text.parse::<Part>(), Err(PartError), "{text}");
         }
     }
 
     #[test]
-    fn a_part_of_a_number_is_rounded_down_and_never_overflows() {
-        assert_eq!(Part::percent(10).of(19), 1);
-        assert_eq!(Part::percent(100).of(u64::MAX), u64::MAX);
+    fn what_is_shown_reads_back() {
+        for thousandths in 1..=WHOLE {
+            assert_eq!(Part(thousandths).to_string().parse(), Ok(Part(thousandths)));
+        }
     }
 }

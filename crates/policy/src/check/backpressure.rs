@@ -8,7 +8,7 @@
 use plimsoll_document::{Located, Mark, Name, nearest};
 use plimsoll_units::PacketRate;
 
-use crate::config::{Backpressure, Overlay};
+use crate::config::Backpressure;
 use crate::law::{Law, Problem, Problems};
 use crate::press::{Press, PressMode, PressRate, Watch};
 use crate::read::syntax::{BackpressureEntry, PressEntry, TenantEntry, WatchEntry};
@@ -16,31 +16,31 @@ use crate::read::syntax::{BackpressureEntry, PressEntry, TenantEntry, WatchEntry
 /// From this rate on a flow is a heavy hitter, unless stated: 99 % of flows stay below it with 1,250 bytes a packet
 /// (MIMIC §II: 100 Mb/s).
 const HEAVY: u64 = 10_000;
+/// Tenants that a message names.
+const MOST_NAMED: usize = 8;
 
+/// `fleet`: whether feedback reaches the hosts of a fleet.
 pub(crate) fn judge(
     entry: &BackpressureEntry,
     tenants: &[TenantEntry],
-    overlay: Option<&Overlay>,
+    fleet: bool,
     problems: &mut Problems,
 ) -> Backpressure {
     let known = || tenants.iter().map(|tenant| tenant.name.value.as_str());
     for name in entry.tenants.iter().flatten() {
-        is_known(name, tenants, problems);
+        is_known(name, tenants, "write one of the file's `tenants`", problems);
     }
     let chosen = |tenant: &&str| {
         entry.tenants.as_ref().is_none_or(|names| names.iter().any(|name| name.value == **tenant))
     };
     let counted: Vec<String> = known().filter(chosen).map(str::to_owned).collect();
-    let press = match &entry.watch {
-        Some(stated) => {
-            let watched = watch(stated, tenants, &counted, problems);
-            watched.map(|watch| press(watch, stated.at, &entry.press, overlay, problems))
-        }
-        None => {
-            nothing_watched(&entry.press, problems);
-            None
-        }
-    };
+    let press = entry.watch.as_ref().map(|stated| {
+        let watch = watch(&stated.value, tenants, &counted, problems);
+        press(watch, stated.at, &entry.press, fleet, problems)
+    });
+    if press.is_none() {
+        nothing_watched(&entry.press, problems);
+    }
     Backpressure {
         tenants: counted,
         heavy: entry.heavy.or(PacketRate::new(HEAVY)).unwrap_or_else(|| unreachable!("not zero")),
@@ -49,13 +49,13 @@ pub(crate) fn judge(
 }
 
 /// Reports a tenant that the file does not have.
-fn is_known(name: &Name, tenants: &[TenantEntry], problems: &mut Problems) -> bool {
+fn is_known(name: &Name, tenants: &[TenantEntry], otherwise: &str, problems: &mut Problems) -> bool {
     let known = || tenants.iter().map(|tenant| tenant.name.value.as_str());
     let found = known().any(|tenant| tenant == name.value);
     if !found {
         let help = match nearest(&name.value, known()) {
             Some(near) => format!("did you mean `{near}`?"),
-            None => "write one of the file's `tenants`".to_owned(),
+            None => otherwise.to_owned(),
         };
         let message = format!("the file has no tenant `{}`", name.value);
         problems.push(Problem::error(Law::UnknownName, name.at, message).label("no tenant here").help(help));
@@ -66,43 +66,36 @@ fn is_known(name: &Name, tenants: &[TenantEntry], problems: &mut Problems) -> bo
 /// Reports keys that slow flows down when nothing is watched.
 fn nothing_watched(entry: &PressEntry, problems: &mut Problems) {
     for (key, at) in &entry.stated {
-        let message = format!("`{key}` says how heavy flows are slowed down, and no overload is watched for");
+        let message = format!("`{key}` says how heavy flows are slowed down, and nothing is watched");
         let problem = Problem::error(Law::Meaningless, *at, message).label("needs `watch`");
         problems
             .push(problem.help("add `watch: engine`, or leave it out: flows are then counted and listed"));
     }
 }
 
-fn watch(
-    stated: &Located<WatchEntry>,
-    tenants: &[TenantEntry],
-    counted: &[String],
-    problems: &mut Problems,
-) -> Option<Watch> {
-    match &stated.value {
-        WatchEntry::Engine => Some(Watch::Engine),
-        WatchEntry::Cgroup(path) => Some(Watch::Cgroup(path.clone())),
-        WatchEntry::Pids(pids) => Some(Watch::Pids(pids.clone())),
-        WatchEntry::Unreadable => None,
+/// What is watched. The engine stands in for what could not be read, so that the other keys' mistakes are told as well.
+fn watch(stated: &WatchEntry, tenants: &[TenantEntry], counted: &[String], problems: &mut Problems) -> Watch {
+    match stated {
+        WatchEntry::Engine | WatchEntry::Unreadable => Watch::Engine,
+        WatchEntry::Cgroup(path) => Watch::Cgroup(path.clone()),
+        WatchEntry::Pids(pids) => Watch::Pids(pids.clone()),
         WatchEntry::Tenant(name) => {
-            if is_known(name, tenants, problems) && !counted.contains(&name.value) {
+            let named = tenants.iter().take(MOST_NAMED).map(|tenant| format!("`{}`", tenant.name.value));
+            let named = named.collect::<Vec<_>>().join(", ");
+            let more = if tenants.len() > MOST_NAMED { " and others" } else { "" };
+            let otherwise = format!("the file's tenants are {named}{more}");
+            if is_known(name, tenants, &otherwise, problems) && !counted.contains(&name.value) {
                 let message = format!("`{}` is watched, and its flows are not counted", name.value);
                 let problem = Problem::error(Law::Meaningless, name.at, message).label("not counted");
                 let help = "add it to `tenants` of `backpressure`: none of its flows could be slowed down";
                 problems.push(problem.help(help));
             }
-            Some(Watch::Tenant(name.value.clone()))
+            Watch::Tenant(name.value.clone())
         }
     }
 }
 
-fn press(
-    watch: Watch,
-    watch_at: Mark,
-    entry: &PressEntry,
-    overlay: Option<&Overlay>,
-    problems: &mut Problems,
-) -> Press {
+fn press(watch: Watch, watch_at: Mark, entry: &PressEntry, fleet: bool, problems: &mut Problems) -> Press {
     let default = Press::new(watch);
     let or = |stated: &Option<Located<_>>, default| stated.as_ref().map_or(default, |found| found.value);
     let press = Press {
@@ -120,7 +113,7 @@ fn press(
     };
     ends(&press, entry, watch_at, problems);
     let mode_at = entry.mode.as_ref().map_or(watch_at, |found| found.at);
-    far_sources(press.mode, mode_at, overlay, problems);
+    far_sources(press.mode, mode_at, fleet, problems);
     press
 }
 
@@ -163,9 +156,8 @@ fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Proble
 }
 
 /// Warns that no notification can reach the sources of flows that come over the uplink.
-fn far_sources(mode: PressMode, at: Mark, overlay: Option<&Overlay>, problems: &mut Problems) {
-    let reached = overlay.is_some_and(|overlay| overlay.feedback.is_some());
-    if reached || !matches!(mode, PressMode::Meter | PressMode::Mediate) {
+fn far_sources(mode: PressMode, at: Mark, fleet: bool, problems: &mut Problems) {
+    if fleet || !matches!(mode, PressMode::Meter | PressMode::Mediate) {
         return;
     }
     let message = format!("`mode: {mode}` meters a flow at its source's host, and no host hears of it");

@@ -242,8 +242,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         link.max_frame = Bytes::new(link.max_frame.as_u64().saturating_sub(header.as_u64()));
         link.overhead += header;
     }
-    let backpressure =
-        counted.map(|stated| backpressure::judge(&stated, &tenants, overlay.as_ref(), &mut problems));
+    let fleet = overlay_stated.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
+    let backpressure = counted.map(|stated| backpressure::judge(&stated, &tenants, fleet, &mut problems));
     envelope::judge(&graph, &minima, link, &mut problems);
     promises::judge(&tenants, link, &mut problems);
     rates::judge(&graph, link, &mut problems);

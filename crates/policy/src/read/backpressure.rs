@@ -16,7 +16,7 @@ const PRESS_KEYS: [&str; 11] =
     ["cores", "threshold", "release", "poll", "part", "mode", "rate", "least", "lifetime", "burst", "flows"];
 const WATCH_HELP: &str =
     "write `engine`, `{tenant: gateway}`, `{cgroup: /gateway.slice}` or `{pids: [123, 124]}`";
-const PART: &str = "a part such as `80%` or `0.8`, at most `100%`";
+const PART: &str = "a part such as `80%` or `0.8`, at most `100%`, in steps of `0.1%`";
 
 pub(super) fn backpressure(reader: &mut Reader, tree: &Tree) -> BackpressureEntry {
     let keys = reader.fields(tree, tree.at, "`backpressure`", &BACKPRESSURE);

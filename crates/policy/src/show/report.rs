@@ -8,7 +8,9 @@ use crate::addresses::Addresses;
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::promises::worst;
 use crate::check::{Checked, cost};
+use crate::config::Backpressure;
 use crate::law::ProblemRecord;
+use crate::press::Ecn;
 use crate::program::NodeKind;
 use crate::slo::Slo;
 
@@ -33,6 +35,8 @@ pub struct Report {
     pub rules: Vec<RuleRecord>,
     /// The class of all other packets.
     pub default_class: String,
+    /// The flows that are counted, and what is done about heavy ones.
+    pub backpressure: Option<Backpressure>,
     /// The assumptions that the guarantees rest on.
     pub assumptions: &'static str,
     /// Warnings for the author.
@@ -92,6 +96,8 @@ pub struct TenantRecord {
     pub binding: &'static str,
     /// The addresses that it states, IP first.
     pub addresses: Vec<String>,
+    /// Whether backpressure may change its packets.
+    pub ecn: Ecn,
 }
 
 /// A limit.
@@ -144,6 +150,7 @@ pub fn report(checked: &Checked) -> Report {
     let tenants = program.tenants.iter().zip(worst(program)).map(|(tenant, worst)| {
         let node = program.node(tenant.node);
         let stated = checked.config.tenants.iter().find(|one| one.name == tenant.name);
+        let ecn = stated.map(|one| one.ecn).unwrap_or_default();
         let stated = stated.map(|one| &one.addresses);
         TenantRecord {
             name: tenant.name.clone(),
@@ -153,6 +160,7 @@ pub fn report(checked: &Checked) -> Report {
             worst_in: worst.ingress,
             binding: stated.map_or("unbound", Addresses::word),
             addresses: stated.map_or_else(Vec::new, Addresses::texts),
+            ecn,
         }
     });
     let limits = program.limits.iter().map(|limit| {
@@ -173,6 +181,7 @@ pub fn report(checked: &Checked) -> Report {
         limits: limits.collect(),
         rules: rules.collect(),
         default_class: name(program.default_class),
+        backpressure: checked.config.backpressure.clone(),
         assumptions: ASSUMPTIONS,
         warnings: checked.warning_records(),
     }

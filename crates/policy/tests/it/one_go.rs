@@ -16,12 +16,14 @@ struct Mistake {
     law: Law,
     /// A piece of the message.
     says: &'static str,
-    /// Lines below `engine:`, `tenants:`, `limits:` and `policy:`, what `root` lists beside, and further files.
+    /// Lines below `engine:`, `tenants:`, `limits:` and `policy:`, what `root` lists beside, keys of `backpressure`, and further
+    /// files.
     engine: &'static str,
     tenants: &'static str,
     limits: &'static str,
     classes: &'static str,
     root: &'static [&'static str],
+    backpressure: &'static str,
     files: &'static [(&'static str, &'static str)],
 }
 
@@ -33,6 +35,7 @@ const NONE: Mistake = Mistake {
     limits: "",
     classes: "",
     root: &[],
+    backpressure: "",
     files: &[],
 };
 
@@ -383,6 +386,13 @@ const MISTAKES: &[Mistake] = &[
         root: &["c48"],
         ..NONE
     },
+    Mistake {
+        law: Law::SourceNotReached,
+        says: "`mode: meter` meters a flow at its source's host",
+        backpressure: "watch: engine, mode: meter, ",
+        ..NONE
+    },
+    Mistake { law: Law::BadValue, says: "`threshold` is `120%`", backpressure: "threshold: 120%, ", ..NONE },
 ];
 
 /// The policy with these mistakes, as files.
@@ -394,9 +404,10 @@ fn files(mistakes: &[Mistake]) -> BTreeMap<String, String> {
     let mtu = if mistakes.iter().any(|mistake| mistake.says == "`mtu` is 20") { ", mtu: 20" } else { "" };
     let text = format!(
         "uplink: {{port: memory, rate: 10Gbps{mtu}}}\nengine: {{max_depth: 4, descriptors: 65536{}}}\ntenants:\n  \
-         shop: {{port: memory}}\n{}{limits}policy:\n  root: {{wfq: [plain, shop, {}]}}\n  plain: {{match: {{vlan: 1}}}}\n{}",
+         shop: {{port: memory}}\n{}{limits}backpressure: {{{}}}\npolicy:\n  root: {{wfq: [plain, shop, {}]}}\n  plain: {{match: {{vlan: 1}}}}\n{}",
         each(|mistake| mistake.engine),
         each(|mistake| mistake.tenants),
+        each(|mistake| mistake.backpressure),
         root.join(", "),
         each(|mistake| mistake.classes),
     );
