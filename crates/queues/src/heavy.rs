@@ -265,6 +265,13 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         (self.buckets.bytes(), self.flows.bytes() + self.reports.bytes())
     }
 
+    /// Bytes that the buckets and the flow table would take; nothing is allocated.
+    #[must_use]
+    pub fn bytes_of(config: &HeavyConfig) -> (usize, usize) {
+        let buckets = Buckets::<K, SLOTS>::bytes_of(config.buckets);
+        (buckets, Flows::<K>::bytes_of(config.flows) + Reports::bytes_of(config.reports))
+    }
+
     /// Gives a slot to a flow. A flow that holds it moves to the flow table.
     fn take_slot(&mut self, slot: Place, hash: u64, key: &K) -> Place {
         if self.buckets.is_used(slot) {
@@ -351,7 +358,11 @@ impl Reports {
     }
 
     fn bytes(&self) -> usize {
-        2 * self.capacity * size_of::<Report>()
+        Self::bytes_of(self.capacity)
+    }
+
+    fn bytes_of(capacity: usize) -> usize {
+        2 * capacity * size_of::<Report>()
     }
 
     fn is_empty(&self) -> bool {

@@ -5,6 +5,7 @@
 //! Not here: the engine's own bytes (`plimsoll_nic::footprint`).
 //! Invariant: every scheduler is compared for the same classes and queues.
 
+use plimsoll_daemon::HeavyFlows;
 use plimsoll_nic::{Config, Footprint, Part, footprint};
 use plimsoll_policy::{Checked, Program};
 use serde_json::{Map, Value, json};
@@ -72,6 +73,25 @@ impl Control {
     }
 }
 
+/// Memory for counting flows, which a policy without backpressure does not have.
+struct Counting {
+    /// The tables.
+    parts: Vec<Part>,
+    /// The tables together.
+    bytes: u64,
+}
+
+impl Counting {
+    fn of(checked: &Checked) -> Self {
+        let counted = checked.config.backpressure.is_some();
+        let tables = if counted { HeavyFlows::memory().to_vec() } else { Vec::new() };
+        let parts: Vec<Part> =
+            tables.into_iter().map(|(what, bytes)| Part { what, bytes: bytes as u64 }).collect();
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        Self { parts, bytes }
+    }
+}
+
 /// A row of control as a row of the engine.
 fn row(part: plimsoll_control::state::Part) -> Part {
     Part { what: part.what, bytes: part.bytes }
@@ -88,15 +108,21 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     };
     let found = footprint(&checked.program, &config);
     let peers = Peers::of(&found, &checked.program);
-    let control = Control::of(checked);
+    let (control, counting) = (Control::of(checked), Counting::of(checked));
     if json {
-        return print_json(&machine(&found, &peers, &control));
+        return print_json(&machine(&found, &peers, &control, &counting));
     }
     print(&text(&found, &peers))?;
-    if control.parts.is_empty() { Ok(()) } else { print(&control_text(&control, checked)) }
+    if !control.parts.is_empty() {
+        print(&control_text(&control, checked))?;
+    }
+    if !counting.parts.is_empty() {
+        print(&[line("tables that count flows", counting.bytes), rows(&counting.parts)].concat())?;
+    }
+    Ok(())
 }
 
-fn machine(found: &Footprint, peers: &Peers, control: &Control) -> Value {
+fn machine(found: &Footprint, peers: &Peers, control: &Control, counting: &Counting) -> Value {
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
@@ -109,6 +135,7 @@ fn machine(found: &Footprint, peers: &Peers, control: &Control) -> Value {
         "linux_fq_bytes": peers.linux_fq_bytes, "avoided_bytes": peers.avoided_bytes,
         "control": named(&control.parts), "control_bytes": control.bytes,
         "control_total_bytes": control.total_bytes, "told_limit_bytes": control.limit_bytes,
+        "counting": named(&counting.parts), "counting_bytes": counting.bytes,
     })
 }
 

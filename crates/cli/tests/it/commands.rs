@@ -484,3 +484,25 @@ fn memory_counts_what_control_keeps_where_hosts_tell_each_other() {
     let shown = plimsoll(&["check", "--memory", &file]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("a tenant's control, as a receiver"));
 }
+
+#[test]
+fn memory_counts_the_tables_of_heavy_hitters() {
+    let folder = Folder::new("memory-heavy");
+    let policy = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory}}, backpressure: {}}";
+    let (with, without) =
+        (folder.write("p.yaml", policy), folder.write("q.yaml", policy.replace(", backpressure: {}", "")));
+    let counted = |file: &str| -> serde_json::Value {
+        let done = plimsoll(&["check", "--memory", "--json", file]);
+        assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+        serde_json::from_slice(&done.stdout).expect("JSON")
+    };
+    let found = counted(&with);
+    let bytes = found["counting_bytes"].as_u64().expect("all tables");
+    let parts = found["counting"].as_object().expect("parts").values();
+    assert_eq!(parts.map(|part| part.as_u64().expect("bytes")).sum::<u64>(), bytes);
+    // 131,072 slots and 262,144 flows, each with a key of some 40 B.
+    assert!((20_000_000..60_000_000).contains(&bytes), "{bytes}");
+    assert_eq!(counted(&without)["counting_bytes"], 0);
+    let shown = plimsoll(&["check", "--memory", &with]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("tables that count flows"));
+}

@@ -110,6 +110,18 @@ impl HeavyFlows {
         }
     }
 
+    /// Bytes of the tables that [`new`](Self::new) allocates, by what they hold.
+    #[must_use]
+    pub fn memory() -> [(&'static str, usize); 3] {
+        let (buckets, flows) = HeavyHitters::<Counted>::bytes_of(&HeavyConfig::default());
+        let list = MOST * (size_of::<Listed>() + size_of::<Heavy<Counted>>());
+        [
+            ("flows of the last millisecond", buckets),
+            ("flows of the last seconds", flows),
+            ("list of heavy hitters", list),
+        ]
+    }
+
     /// Begins to count now.
     pub(super) fn begin(&mut self, now: Nanos) {
         self.hitters.begin(now);

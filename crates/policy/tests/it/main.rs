@@ -1,5 +1,6 @@
 //! The policy language, as its users meet it.
 
+mod backpressure;
 mod cost;
 mod documents;
 mod golden;

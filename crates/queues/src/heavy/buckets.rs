@@ -53,6 +53,12 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
         size_of_val(&*self.buckets) + size_of_val(&*self.keys) + size_of_val(&*self.occupied)
     }
 
+    /// [`Self::bytes`] of this number of buckets.
+    pub(super) fn bytes_of(buckets: usize) -> usize {
+        let each = size_of::<Bucket<SLOTS>>() + size_of::<[K; SLOTS]>();
+        buckets * each + buckets.div_ceil(64) * size_of::<u64>()
+    }
+
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         prefetch_index(&self.buckets, self.bucket(hash));

@@ -101,6 +101,11 @@ impl<K: Copy + Default> Flows<K> {
         size_of_val(&*self.sets) + size_of_val(&*self.entries) + size_of_val(&*self.keys)
     }
 
+    /// [`Self::bytes`] of this number of flows.
+    pub(super) fn bytes_of(flows: usize) -> usize {
+        flows / WAYS * size_of::<Set>() + flows * (size_of::<Entry>() + size_of::<K>())
+    }
+
     pub(super) fn begin_generation(&mut self, generations: u64) {
         self.generation += generations;
     }

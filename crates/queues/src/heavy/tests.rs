@@ -252,3 +252,12 @@ proptest! {
         prop_assert_eq!(reported, exact);
     }
 }
+
+#[test]
+fn memory_is_known_before_it_is_taken() {
+    for (buckets, flows, reports) in [(2, 8, 0), (128, 1_024, 7), (32 << 10, 256 << 10, 1_024)] {
+        let config = HeavyConfig { buckets, flows, reports, ..HeavyConfig::default() };
+        let said = HeavyHitters::<[u64; 5]>::bytes_of(&config);
+        assert_eq!(HeavyHitters::<[u64; 5]>::new(config, Nanos::ZERO).bytes(), said);
+    }
+}

@@ -1,0 +1,168 @@
+//! `backpressure`: what the keys mean, how `check` shows them, and what a reload says of them.
+
+use plimsoll_policy::{
+    Checked, Ecn, Law, Press, PressMode, PressRate, Watch, check_str, diff, report, tree_text,
+};
+use plimsoll_units::{BitRate, Bytes, Span};
+
+/// A policy with two tenants, the second of which opts out, and these keys of `backpressure`.
+fn check(keys: &str) -> Checked {
+    let text = format!(
+        "uplink: {{port: memory, rate: 10Gbps}}\ntenants:\n  gateway: {{port: memory}}\n  shop: {{port: memory, ecn: \
+         untouched}}\nbackpressure: {{{keys}}}\n"
+    );
+    check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+}
+
+fn press(keys: &str) -> Press {
+    check(keys).config.backpressure.expect("stated").press.expect("watched")
+}
+
+#[test]
+fn what_is_watched_is_enough() {
+    let found = press("watch: engine");
+    let expected = Press {
+        watch: Watch::Engine,
+        cores: None,
+        threshold: "80%".parse().expect("a part"),
+        release: "70%".parse().expect("a part"),
+        poll: Span::millis(1),
+        part: "10%".parse().expect("a part"),
+        mode: PressMode::Meter,
+        rate: PressRate::Auto { least: BitRate::mbps(100) },
+        lifetime: Span::secs(3),
+        burst: Bytes::new(64_000),
+        flows: 256,
+    };
+    assert_eq!(found, expected);
+    assert_eq!(check("heavy: 5kpps").config.backpressure.expect("stated").press, None);
+}
+
+#[test]
+fn each_key_is_what_it_says() {
+    let found = press(
+        "watch: {cgroup: /gateway.slice}, cores: 1.5, threshold: 0.9, release: 62.5%, poll: 5ms, part: 20%, mode: mediate, \
+         rate: auto, least: 50Mbps, lifetime: 200ms, burst: 1MB, flows: 8",
+    );
+    assert_eq!(found.watch, Watch::Cgroup("/gateway.slice".into()));
+    assert_eq!(found.cores, Some(1_500));
+    assert_eq!([found.threshold, found.release, found.part].map(|part| part.per_mille()), [900, 625, 200]);
+    assert_eq!((found.poll, found.lifetime), (Span::millis(5), Span::millis(200)));
+    assert_eq!((found.mode, found.rate), (PressMode::Mediate, PressRate::Auto { least: BitRate::mbps(50) }));
+    assert_eq!((found.burst, found.flows), (Bytes::new(1_000_000), 8));
+
+    assert_eq!(press("watch: engine, rate: 850Mbps").rate, PressRate::Fixed(BitRate::mbps(850)));
+    assert_eq!(press("watch: {tenant: shop}").watch, Watch::Tenant("shop".to_owned()));
+    assert_eq!(press("watch: {pids: [12, 7, 12]}").watch, Watch::Pids(vec![7, 12]), "each once, in order");
+    assert_eq!(press("watch: {pids: 7}").watch, Watch::Pids(vec![7]));
+    for (name, mode) in PressMode::ALL {
+        assert_eq!(press(&format!("watch: engine, mode: {name}")).mode, mode);
+        assert_eq!(mode.to_string(), name);
+    }
+    let tenants = check("watch: engine").config.tenants;
+    assert_eq!(tenants.iter().map(|tenant| tenant.ecn).collect::<Vec<_>>(), [Ecn::Mediated, Ecn::Untouched]);
+}
+
+#[test]
+fn a_cgroup_stays_below_the_root_and_threads_have_numbers() {
+    let legal = ["{cgroup: /}", "{cgroup: /a/b.scope}", "{pids: [1, 4194304]}", "engine"];
+    legal.iter().for_each(|watch| drop(press(&format!("watch: {watch}"))));
+    let wrong = [
+        "{cgroup: a}",
+        "{cgroup: \"\"}",
+        "{cgroup: /..}",
+        "{cgroup: /a/../../b}",
+        "{cgroup: \"/a\\0b\"}",
+        "{pids: [0]}",
+        "{pids: [-1]}",
+        "{pids: [4194305]}",
+        "{pids: []}",
+        "{pids: {}}",
+        "{tenant: gateway, pids: 1}",
+        "{}",
+        "[]",
+        "tenant",
+    ];
+    for watch in wrong {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{gateway: {{port: memory}}}}, backpressure: {{watch: {watch}}}}}"
+        );
+        let errors = check_str("p.yaml", &text).expect_err(watch);
+        assert!(errors.problems().iter().all(|problem| !problem.help.is_empty()), "{watch}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_fleet_that_can_be_told_raises_no_doubt() {
+    let overlay = |feedback: &str| {
+        format!(
+            "overlay: {{kind: geneve, vni: 7, host: a, hosts: {{a: {{address: 192.0.2.1, tenants: {{gateway: \
+             02:00:00:00:0a:01}}}}}}{feedback}}}"
+        )
+    };
+    let doubts = |mode: &str, overlay: &str| -> Vec<Law> {
+        let text = format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{gateway: {{port: memory}}}}\nbackpressure: {{watch: engine, \
+             mode: {mode}}}\n{overlay}\n"
+        );
+        let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        checked.warnings.iter().map(|problem| problem.rule).collect()
+    };
+    for mode in ["meter", "mediate"] {
+        assert_eq!(doubts(mode, ""), [Law::SourceNotReached]);
+        assert_eq!(doubts(mode, &overlay("")), [Law::SourceNotReached]);
+        assert_eq!(doubts(mode, &overlay(", feedback: {key: /k}")), []);
+    }
+    for mode in ["mark", "drop", "window"] {
+        assert_eq!(doubts(mode, ""), [], "{mode} needs no other host");
+    }
+}
+
+#[test]
+fn check_shows_what_is_watched_and_what_is_done() {
+    let shown = |keys: &str| {
+        let text = tree_text(&check(keys));
+        let from = text.find("Heavy hitters").expect("shown");
+        let end = text[from..].find("\n\n").map_or(text.len(), |end| from + end);
+        text[from..end].to_owned()
+    };
+    assert_eq!(shown("heavy: 5kpps"), "Heavy hitters: flows of gateway, shop with 5kpps or more, both ways");
+    assert_eq!(
+        shown("tenants: [gateway], watch: {tenant: gateway}, rate: 850Mbps, cores: 2"),
+        "Heavy hitters: flows of gateway with 10kpps or more, both ways\n\
+         Backpressure: the CPU time of `gateway` on the way in is watched every 1ms; overload is from 80% of 2 cores on, and \
+         ends below 70%\n  it slows down flows with more than 10% of all heavy hitters' packets, 256 at most, each to 850Mbps\n  \
+         by a meter with a burst of 64kB, which expires 3s after its last refresh, at the source's host\n  \
+         ECN bits and TCP flags are never changed, and flows metered instead, for shop"
+    );
+    let text = shown("watch: {cgroup: /gw.slice}, mode: mark");
+    assert!(
+        text.contains("cgroup /gw.slice is watched every 1ms; overload is from 80% of its `cpu.max`"),
+        "{text}"
+    );
+    assert!(text.contains("each to what brings the load below 70%, 100Mbps at least"), "{text}");
+    let json = serde_json::to_value(report(&check("watch: {pids: [5]}"))).expect("JSON");
+    assert_eq!(json["backpressure"]["press"]["watch"]["pids"][0], 5);
+    assert_eq!(json["backpressure"]["press"]["threshold"], "80%");
+    assert_eq!(json["tenants"][1]["ecn"], "untouched");
+}
+
+#[test]
+fn a_reload_says_what_changes() {
+    let changes = |old: &str, new: &str| diff(&check(old), &check(new)).to_string();
+    assert_eq!(changes("watch: engine", "watch: engine, threshold: 80%"), "nothing changes\n");
+    assert_eq!(
+        changes(
+            "watch: engine",
+            "watch: {tenant: gateway}, threshold: 0.9, cores: 0.5, rate: 850Mbps, mode: drop"
+        ),
+        "~ backpressure: cores none -> 0.5\n~ backpressure: mode meter -> drop\n\
+         ~ backpressure: rate auto, at least 100Mbps -> 850Mbps\n~ backpressure: threshold 80% -> 90%\n\
+         ~ backpressure: watch engine -> {tenant: gateway}\n"
+    );
+    assert!(changes("", "watch: engine").contains("~ backpressure: watch none -> engine\n"));
+    let opts_out = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: memory, ecn: untouched}}}";
+    let [old, new] = [opts_out.replace(", ecn: untouched", ""), opts_out.to_owned()]
+        .map(|text| check_str("p.yaml", &text).expect("legal"));
+    assert_eq!(diff(&old, &new).to_string(), "~ tenant a: ecn none -> untouched\n");
+}
