@@ -26,6 +26,16 @@ pub fn choose<K: Copy + Ord>(reported: &[Heavy<K>], over: PerMille, chosen: &mut
     top.checked_div(all).unwrap_or(0) as PerMille
 }
 
+/// Chooses each flow with at least half of the packets of the top one of `flows`, and leaves them in `flows`, ordered as
+/// [`choose`] does.
+///
+/// For an overload by many equal flows, of which none has a large part of the packets.
+pub(super) fn choose_like_top<K: Copy + Ord>(flows: &mut Vec<Heavy<K>>) {
+    let top = flows.iter().map(|heavy| heavy.sent.packets).max().unwrap_or(0);
+    flows.retain(|heavy| heavy.sent.packets >= top.div_ceil(2));
+    flows.sort_unstable_by_key(|heavy| (Reverse(heavy.sent.packets), heavy.key));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
