@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod backpressure;
 pub mod bandwidth;
 pub mod directory;
 pub mod distributor;

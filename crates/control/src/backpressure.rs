@@ -1,0 +1,464 @@
+//! Backpressure on heavy hitters: when to slow flows down, which flows, how hard, and for how long.
+//!
+//! Why: one flow can fill the core of a gateway. Slowing down that flow at its source spares every other flow.
+//! From: MIMIC §II, §III-A and §V-A. What MIMIC leaves open (thresholds, when a flow is let go, the automatic target) is ours.
+//! Not here: counting packets by flow (`queues`), measuring CPU time, marking and dropping packets, carrying notifications: the
+//! driver does that, and passes the time.
+//! Invariant: at most `flows` flows are pressed; none longer than `lifetime` after its last start or refresh; the same inputs
+//! give the same orders, as arithmetic is in integers and no order depends on a hash.
+//!
+//! **When a flow is refreshed.** At the end of each window, a pressed flow that was reported in the window is refreshed
+//!
+//! - while the overload lasts, or
+//! - while the flow still sends at least half of its target, and the overload would return without the pressing: if all such
+//!   flows sent what they sent most since they were pressed, each packet costing the same CPU time, the load would reach the
+//!   threshold at which an overload begins.
+//!
+//! Any other flow is let go at the end of its lifetime.
+//!
+//! **Many equal flows.** Where the overload lasts for a window although pressed flows can give up no more, and no other flow has
+//! the part of packets for which it is chosen, the flows with at least half of the packets of the top one are pressed.
+//!
+//! **The automatic target** ([`Target::Auto`]) aims a little below the release threshold. The excess load is divided over the
+//! chosen flows by their packets, each packet costing the same: each flow gives up the same part of its rate. A flow's rate is
+//! the difference of two reports, so that it is pressed from its second report on. Targets are lowered while an overload lasts,
+//! and raised while pressed flows leave the thing clearly below its aim.
+
+mod choice;
+mod marking;
+mod meter;
+mod meters;
+mod pressed;
+mod reports;
+mod target;
+mod trigger;
+
+#[cfg(test)]
+mod tests;
+
+use core::fmt::Debug;
+use core::hash::Hash;
+
+use plimsoll_queues::Heavy;
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+
+use crate::PerMille;
+use pressed::Flow;
+use reports::{Gauge, Rate, Reports};
+use target::{ONE, Sends};
+
+pub use choice::choose;
+use choice::choose_like_top;
+pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
+pub use meter::{Meter, Verdict};
+pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled};
+pub use pressed::Pressed;
+pub use trigger::{Overload, Thresholds, Trigger, utilization};
+
+/// The rate to which a chosen flow is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// This rate.
+    Fixed(BitRate),
+    /// The rate that brings the watched thing below its release threshold; at least this.
+    Auto(BitRate),
+}
+
+/// A flow's way to its receiver, from which its marking interval follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The round-trip time.
+    pub rtt: Span,
+    /// A packet's size as rates count it.
+    pub mss: Bytes,
+}
+
+/// What is watched, which flows are chosen, and what they are held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// When the watched thing is overloaded.
+    pub thresholds: Thresholds,
+    /// Thousandths of a core that the watched thing may use.
+    pub capacity: u32,
+    /// A flow is chosen if it has more than this part of the packets of all reported flows.
+    pub over: PerMille,
+    /// The rate of a chosen flow.
+    pub target: Target,
+    /// The way of a flow for which the driver knows none.
+    pub path: Path,
+    /// How long a flow stays pressed after its last refresh.
+    pub lifetime: Span,
+    /// How often targets, marking intervals and refreshes are decided, and the shortest time over which a rate is measured.
+    /// A flow that goes on as it is is refreshed each quarter of its lifetime only.
+    pub window: Span,
+    /// Flows that are pressed at once.
+    pub flows: usize,
+    /// Flows reported at once; further ones are ignored, and counted.
+    pub reports: usize,
+}
+
+impl Default for Settings {
+    /// One core, 80 % and 70 %, flows with more than a tenth of the packets, 850 Mb/s, 0.77 ms, 3 s, windows of 20 ms, 256 flows
+    /// of 1,024 reports.
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds::default(),
+            capacity: 1_000,
+            over: 100,
+            target: Target::Fixed(BitRate::mbps(850)),
+            path: Path { rtt: Span::micros(770), mss: Bytes::new(1_500) },
+            lifetime: Span::secs(3),
+            window: Span::millis(20),
+            flows: 256,
+            reports: 1_024,
+        }
+    }
+}
+
+/// What the watched thing did since the poll before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// CPU time that it used, summed over its cores.
+    pub busy: Span,
+    /// The time that passed.
+    pub over: Span,
+    /// Packets that it handled; zero if not known: those of the reported flows then stand for all, and the automatic target
+    /// takes more steps.
+    pub packets: u64,
+}
+
+/// What is to be done about a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order<K> {
+    /// Press this flow from now on.
+    Start(Pressed<K>),
+    /// Go on for another lifetime, with these values.
+    Refresh(Pressed<K>),
+    /// Stop: the flow's lifetime is over.
+    End(K),
+}
+
+/// What a [`Backpressure`] did since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Overloads that began.
+    pub overloads: u64,
+    /// Flows that were pressed.
+    pub started: u64,
+    /// Refreshes that were ordered.
+    pub refreshed: u64,
+    /// Flows that were let go.
+    pub ended: u64,
+    /// Choices that were dropped as too many flows were pressed; counted at each poll.
+    pub full: u64,
+    /// Reports that were ignored as there were too many.
+    pub unread: u64,
+}
+
+/// Decides which flows are pressed back for one watched thing.
+///
+/// ```
+/// use plimsoll_control::backpressure::{Backpressure, Order, Settings, Work};
+/// use plimsoll_queues::{Heavy, Tally};
+/// use plimsoll_units::{Nanos, Span};
+///
+/// let mut backpressure: Backpressure<&str> = Backpressure::new(Settings::default(), Nanos::ZERO);
+/// let heavy = |key, packets| Heavy { key, sent: Tally { packets, bytes: 1_500 * packets } };
+/// let reported = [heavy("elephant", 50_000), heavy("goat", 2_000)];
+/// let work = |busy| Work { busy: Span::micros(busy), over: Span::millis(1), packets: 600 };
+///
+/// let at = |ms| Nanos::ZERO + Span::millis(ms);
+/// assert_eq!(backpressure.poll(work(600), &reported, |_| None, at(1)), [], "60 % is no overload");
+/// let reported = [heavy("elephant", 50_200), heavy("goat", 2_010)];
+/// let orders = backpressure.poll(work(900), &reported, |_| None, at(2));
+/// let [Order::Start(pressed)] = orders else { panic!("one flow has a tenth of the packets") };
+/// assert_eq!((pressed.key, pressed.interval), ("elephant", 1_983));
+/// assert_eq!(backpressure.top(), Some(961), "thousandths of the packets are the elephant's");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backpressure<K> {
+    settings: Settings,
+    trigger: Trigger,
+    reports: Reports<K>,
+    /// By key.
+    flows: Vec<Flow<K>>,
+    window: Window,
+    /// A window of overload ended in which no flow was to be chosen and pressed flows kept to their targets.
+    widens: bool,
+    chosen: Vec<Heavy<K>>,
+    top: Option<PerMille>,
+    orders: Vec<Order<K>>,
+    counters: Counters,
+}
+
+/// What the watched thing did since the window began.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    began: Nanos,
+    busy: Span,
+    over: Span,
+    packets: u64,
+}
+
+impl Window {
+    fn new(began: Nanos) -> Self {
+        Self { began, busy: Span::ZERO, over: Span::ZERO, packets: 0 }
+    }
+
+    fn add(&mut self, work: Work) {
+        self.busy += work.busy;
+        self.over += work.over;
+        self.packets = self.packets.saturating_add(work.packets);
+    }
+
+    /// The part of `capacity` that was used, and packets per second.
+    fn load(&self, capacity: u32) -> (PerMille, u64) {
+        let gauge = Gauge::new(self.packets, 0, self.over);
+        (utilization(self.busy, self.over, capacity), gauge.rate().map_or(0, |rate| rate.packets))
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
+    /// Presses no flow yet. Takes all memory.
+    #[must_use]
+    pub fn new(settings: Settings, now: Nanos) -> Self {
+        Self {
+            trigger: Trigger::new(settings.thresholds, settings.capacity),
+            reports: Reports::new(settings.reports),
+            flows: Vec::with_capacity(settings.flows),
+            window: Window::new(now),
+            widens: false,
+            chosen: Vec::with_capacity(settings.reports),
+            top: None,
+            // A poll orders at most one thing for each pressed flow and ends as many.
+            orders: Vec::with_capacity(2 * settings.flows),
+            counters: Counters::default(),
+            settings,
+        }
+    }
+
+    /// Handles one poll, each millisecond, and returns what is to be done, in a fixed order.
+    ///
+    /// `reported` are the flows over the threshold that were counted since the last poll, as
+    /// [`HeavyHitters::read`](plimsoll_queues::HeavyHitters::read) returns them. `path` returns a flow's way, where it is known;
+    /// it is asked when the flow is first pressed. `now` must not run backwards.
+    pub fn poll(
+        &mut self,
+        work: Work,
+        reported: &[Heavy<K>],
+        path: impl FnMut(&K) -> Option<Path>,
+        now: Nanos,
+    ) -> &[Order<K>] {
+        self.orders.clear();
+        self.expire(now);
+        let work = self.measure(work, reported, now);
+        let overload = self.trigger.poll(work.busy, work.over);
+        self.counters.overloads += u64::from(overload == Overload::Begins);
+        if overload.is_on() {
+            self.press(work, path, now);
+        }
+        if now.since(self.window.began) >= self.settings.window {
+            self.end_window(now);
+        }
+        &self.orders
+    }
+
+    /// Lets go of flows whose lifetime is over.
+    fn expire(&mut self, now: Nanos) {
+        let orders = &mut self.orders;
+        self.flows.retain(|flow| {
+            let holds = now < flow.pressed().until;
+            if !holds {
+                orders.push(Order::End(flow.pressed().key));
+            }
+            holds
+        });
+        self.counters.ended += self.orders.len() as u64;
+    }
+
+    fn measure(&mut self, work: Work, reported: &[Heavy<K>], now: Nanos) -> Work {
+        self.counters.unread += self.reports.take(reported, self.settings.window, now) as u64;
+        let reports = &self.reports;
+        for flow in &mut self.flows {
+            let key = flow.pressed().key;
+            let reported = reports.current().binary_search_by_key(&key, |heavy| heavy.key).is_ok();
+            flow.note(reported, reports.gauge(&key));
+        }
+        let packets = if work.packets > 0 { work.packets } else { reports.packets() };
+        let work = Work { packets, ..work };
+        self.window.add(work);
+        work
+    }
+
+    /// Presses the flows that are chosen and not pressed yet.
+    fn press(&mut self, work: Work, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
+        let top = choose(self.reports.current(), self.settings.over, &mut self.chosen);
+        self.top = (!self.reports.current().is_empty()).then_some(top);
+        let flows = &self.flows;
+        self.chosen.retain(|heavy| position(flows, &heavy.key).is_err());
+        if self.chosen.is_empty() && core::mem::take(&mut self.widens) {
+            let all = self.reports.current();
+            self.chosen.extend(all.iter().filter(|heavy| position(flows, &heavy.key).is_err()));
+            choose_like_top(&mut self.chosen);
+        }
+        let factor = self.first_factor(work, now);
+        for at in 0..self.chosen.len() {
+            let key = self.chosen[at].key;
+            let rate = self.rate(&key);
+            let Some(target) = self.first_target(rate, factor) else { continue };
+            if self.flows.len() >= self.settings.flows {
+                self.counters.full += 1;
+                continue;
+            }
+            let path = path(&key).unwrap_or(self.settings.path);
+            let flow = Flow::new(key, target, path, rate, now, self.settings.lifetime);
+            self.orders.push(Order::Start(*flow.pressed()));
+            self.counters.started += 1;
+            if let Err(place) = position(&self.flows, &key) {
+                self.flows.insert(place, flow);
+            }
+        }
+    }
+
+    /// The factor by which the rates of newly chosen flows are multiplied.
+    fn first_factor(&self, work: Work, now: Nanos) -> u64 {
+        let mut poll = Window::new(now);
+        poll.add(work);
+        let (used, all) = poll.load(self.settings.capacity);
+        let rates = self.chosen.iter().filter_map(|heavy| self.rate(&heavy.key));
+        let packets = rates.map(|rate| rate.packets).fold(0, u64::saturating_add);
+        let new = Sends { now: packets, allowed: packets };
+        target::factor(used, self.aim(), all, self.sends(), new)
+    }
+
+    /// The target of a newly chosen flow; `None` if it is to be left alone: it keeps to a fixed target already, or an automatic
+    /// one is not known yet or not needed.
+    fn first_target(&self, rate: Option<Rate>, factor: u64) -> Option<BitRate> {
+        match self.settings.target {
+            Target::Fixed(target) => rate.is_none_or(|rate| rate.bits > target.get()).then_some(target),
+            Target::Auto(least) => rate
+                .filter(|rate| factor < ONE && rate.bits > least.get())
+                .map(|rate| times(rate.bits, factor).max(least)),
+        }
+    }
+
+    /// How fast a reported flow sends; `None` where one report is all that is known.
+    fn rate(&self, key: &K) -> Option<Rate> {
+        self.reports.gauge(key).and_then(|new| new.rate())
+    }
+
+    /// What pressed flows send together.
+    fn sends(&self) -> Sends {
+        self.flows.iter().map(Flow::sends).fold(Sends::default(), |sum, sends| Sends {
+            now: sum.now.saturating_add(sends.now),
+            allowed: sum.allowed.saturating_add(sends.allowed),
+        })
+    }
+
+    /// The load at which automatic targets aim.
+    fn aim(&self) -> PerMille {
+        self.trigger.thresholds().off_below.saturating_sub(MARGIN)
+    }
+
+    /// Ends a window: measures the pressed flows, changes their targets and marking intervals, and refreshes those that are to
+    /// stay pressed.
+    fn end_window(&mut self, now: Nanos) {
+        let (used, all) = self.window.load(self.settings.capacity);
+        self.window = Window::new(now);
+        self.flows.iter_mut().for_each(Flow::end_window);
+        let on = self.trigger.is_on();
+        let held = on || self.would_return(used, all);
+        self.widens = on && self.is_exhausted();
+        let factor = self.next_factor(used, all);
+        let settings = &self.settings;
+        for flow in &mut self.flows {
+            if !flow.was_reported() || !(on || held && flow.fills_target()) {
+                continue;
+            }
+            if let Target::Auto(least) = settings.target {
+                flow.retarget(factor, least);
+            }
+            flow.trim(settings.window);
+            if flow.refresh(settings.lifetime, now) {
+                self.orders.push(Order::Refresh(*flow.pressed()));
+                self.counters.refreshed += 1;
+            }
+        }
+    }
+
+    /// Whether pressed flows can give up no more: each keeps to its target, and an automatic target is at its least.
+    fn is_exhausted(&self) -> bool {
+        let least = |target| match self.settings.target {
+            Target::Fixed(_) => true,
+            Target::Auto(least) => target <= least,
+        };
+        let Sends { now, allowed } = self.sends();
+        now <= allowed.saturating_add(allowed / 4) && self.flows.iter().all(|flow| least(flow.target()))
+    }
+
+    /// Whether the overload would return if pressed flows sent as much as they once did.
+    fn would_return(&self, used: PerMille, all: u64) -> bool {
+        let filling = || self.flows.iter().filter(|flow| flow.fills_target());
+        let sum = |packets: fn(&Flow<K>) -> u64| filling().map(packets).fold(0, u64::saturating_add);
+        let (now, wanted) = (sum(|flow| flow.sends().now), sum(Flow::wanted_packets));
+        target::load_with(used, all, now, wanted) >= self.trigger.thresholds().on_at
+    }
+
+    /// The factor by which automatic targets change after a window.
+    fn next_factor(&self, used: PerMille, all: u64) -> u64 {
+        let aim = self.aim();
+        let factor = target::factor(used, aim, all, Sends::default(), self.sends());
+        let calm = used.saturating_add(MARGIN) >= aim;
+        // Half of the way up: what others send may rise as well.
+        if self.trigger.is_on() {
+            factor.min(ONE)
+        } else if calm {
+            ONE
+        } else {
+            ONE.midpoint(factor.max(ONE))
+        }
+    }
+
+    /// Whether the watched thing is overloaded.
+    #[must_use]
+    pub const fn is_overloaded(&self) -> bool {
+        self.trigger.is_on()
+    }
+
+    /// The top flow's part of the packets of all reported flows, in the newest poll that found an overload; `None` if that poll
+    /// had no reports (MIMIC §II, figure 2).
+    #[must_use]
+    pub const fn top(&self) -> Option<PerMille> {
+        self.top
+    }
+
+    /// The flows that are pressed, by key.
+    pub fn pressed(&self) -> impl ExactSizeIterator<Item = &Pressed<K>> {
+        self.flows.iter().map(Flow::pressed)
+    }
+
+    /// When the next flow is let go, if it is not refreshed.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        self.pressed().map(|pressed| pressed.until).min()
+    }
+
+    /// What was chosen, ordered and left out.
+    #[must_use]
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+fn position<K: Ord + Copy>(flows: &[Flow<K>], key: &K) -> Result<usize, usize> {
+    flows.binary_search_by(|flow| flow.key().cmp(key))
+}
+
+/// `bits` times a factor in parts of [`ONE`], at least 1.
+fn times(bits: u64, factor: u64) -> BitRate {
+    let bits = u128::from(bits) * u128::from(factor) / u128::from(ONE);
+    BitRate::new(u64::try_from(bits).unwrap_or(u64::MAX).max(1)).expect("at least 1")
+}
+
+/// How far below the release threshold automatic targets aim, and how far below that the load must be for them to rise.
+const MARGIN: PerMille = 25;

@@ -1,0 +1,389 @@
+//! The table of meters at a source host: which flows are held to a rate, and for whom.
+//!
+//! Why: other hosts decide what is installed here, so a bound has to hold whatever they ask for.
+//! From: MIMIC §III-C; bounds, lifetime and eviction are ours.
+//! Not here: the token bucket (`meter`), and who may ask (`feedback` and the caller).
+//! Invariant: never more meters than the table has room for, nor more of one peer than its bound; a meter that was not refreshed
+//! within its lifetime throttles nothing.
+//!
+//! A meter gives way only when its lifetime is over: an install beyond a bound is refused, so that no peer can push out what
+//! another has installed. A flow has one meter. If two peers ask for one, the lower rate holds and its peer owns the meter; the
+//! other peer's requests are refused until the meter has lapsed.
+
+use core::hash::Hash;
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+
+use super::meter::{Meter, Verdict};
+use crate::HostId;
+
+/// Sizes and times of [`Meters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterSettings {
+    /// Meters in all.
+    pub meters: usize,
+    /// Meters that one peer may own.
+    pub per_peer: usize,
+    /// The burst of each meter, from [`Meter::LEAST_BURST`].
+    pub burst: Bytes,
+    /// How long a meter holds after its last refresh: 2 to 5 s, other values count as the nearer of these.
+    pub lifetime: Span,
+    /// The lowest rate; a lower request counts as this, so that no peer can stop a flow.
+    pub least: BitRate,
+    /// Seed of the table's hash. Peers must not know it live.
+    pub seed: u64,
+}
+
+impl Default for MeterSettings {
+    /// 4,096 meters, 256 for each peer, bursts of 128 KiB, 3 s, at least 1 Mb/s.
+    fn default() -> Self {
+        Self {
+            meters: 4_096,
+            per_peer: 256,
+            burst: Bytes::kib(128),
+            lifetime: Span::secs(3),
+            least: BitRate::mbps(1),
+            seed: 0,
+        }
+    }
+}
+
+/// What an accepted request did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// The flow has a meter now.
+    New,
+    /// The flow's meter was refreshed, and has the requested rate.
+    Refreshed,
+}
+
+/// Why a request installed nothing. It is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotInstalled {
+    /// All meters are in use.
+    #[error("the table of meters is full")]
+    Full,
+    /// The peer owns as many meters as it may.
+    #[error("the peer owns as many meters as it may")]
+    PeerFull,
+    /// Another peer holds the flow to as low a rate, or a lower one.
+    #[error("another peer holds the flow to as low a rate")]
+    HeldLower,
+}
+
+/// What [`Meters`] did since they were made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MeterCounters {
+    /// Meters that were installed.
+    pub installed: u64,
+    /// Requests that refreshed a meter.
+    pub refreshed: u64,
+    /// Meters whose lifetime ended.
+    pub expired: u64,
+    /// Meters that were taken away before their lifetime ended.
+    pub removed: u64,
+    /// Requests refused because the table was full.
+    pub full: u64,
+    /// Requests refused because the peer had as many meters as it may.
+    pub peer_full: u64,
+    /// Requests refused because another peer holds the flow to as low a rate.
+    pub held_lower: u64,
+    /// Packets of metered flows that conformed.
+    pub conforming: u64,
+    /// Packets of metered flows that did not.
+    pub excess: u64,
+}
+
+/// The meters of one host, by flow.
+///
+/// ```
+/// use plimsoll_control::HostId;
+/// use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Verdict};
+/// use plimsoll_units::{BitRate, Nanos, Span};
+///
+/// let mut meters: Meters<&str> = Meters::new(MeterSettings::default());
+/// let rate = BitRate::mbps(850);
+/// assert_eq!(meters.install("elephant", HostId(7), rate, Nanos::ZERO), Ok(Installed::New));
+/// let passed = (0..1_000).filter(|_| meters.judge(&"elephant", 1_500, Nanos::ZERO) == Verdict::Conforming);
+/// assert_eq!(passed.count(), 87, "128 KiB");
+/// assert_eq!(meters.judge(&"mouse", 1_500, Nanos::ZERO), Verdict::Conforming);
+/// let later = Nanos::ZERO + Span::secs(3);
+/// assert_eq!(meters.judge(&"elephant", 1_500, later), Verdict::Conforming, "its lifetime is over");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Meters<K> {
+    settings: MeterSettings,
+    meters: HashMap<K, Owned, FixedState>,
+    /// How many meters each peer owns; a peer without one is not listed.
+    owned: HashMap<HostId, usize, FixedState>,
+    counters: MeterCounters,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Owned {
+    meter: Meter,
+    by: HostId,
+}
+
+impl<K: Copy + Eq + Hash + Ord> Meters<K> {
+    /// No meters yet. Takes all memory.
+    #[must_use]
+    pub fn new(settings: MeterSettings) -> Self {
+        let lifetime = settings.lifetime.clamp(SHORTEST, LONGEST);
+        Self {
+            settings: MeterSettings { lifetime, ..settings },
+            meters: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
+            owned: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
+            counters: MeterCounters::default(),
+        }
+    }
+
+    /// Installs or refreshes the meter of `flow` for `peer`: it holds the flow to `rate` for the lifetime from `now` on.
+    ///
+    /// Constant time, unless a bound is reached: then every meter is looked at for one that has lapsed.
+    ///
+    /// # Errors
+    /// [`NotInstalled`] says which bound refused the request. Nothing has changed then.
+    pub fn install(
+        &mut self,
+        flow: K,
+        peer: HostId,
+        rate: BitRate,
+        now: Nanos,
+    ) -> Result<Installed, NotInstalled> {
+        let rate = rate.max(self.settings.least);
+        let done = self.admit(&flow, peer, rate, now);
+        match done {
+            Ok(Installed::New) => self.insert(flow, peer, rate, now),
+            Ok(Installed::Refreshed) => self.refresh(&flow, peer, rate, now),
+            Err(NotInstalled::Full) => self.counters.full += 1,
+            Err(NotInstalled::PeerFull) => self.counters.peer_full += 1,
+            Err(NotInstalled::HeldLower) => self.counters.held_lower += 1,
+        }
+        done
+    }
+
+    /// Whether the request is within all bounds.
+    fn admit(
+        &mut self,
+        flow: &K,
+        peer: HostId,
+        rate: BitRate,
+        now: Nanos,
+    ) -> Result<Installed, NotInstalled> {
+        if self.meters.get(flow).is_some_and(|owned| owned.meter.has_lapsed(now)) {
+            self.forget(flow);
+            self.counters.expired += 1;
+        }
+        let held = self.meters.get(flow);
+        match held {
+            Some(held) if held.by == peer => return Ok(Installed::Refreshed),
+            Some(held) if held.meter.rate() <= rate => return Err(NotInstalled::HeldLower),
+            _ => {}
+        }
+        let new = held.is_none();
+        if self.meters.len() >= self.settings.meters || self.owned_by(peer) >= self.settings.per_peer {
+            self.expire(now);
+        }
+        if self.owned_by(peer) >= self.settings.per_peer {
+            Err(NotInstalled::PeerFull)
+        } else if !new {
+            Ok(Installed::Refreshed)
+        } else if self.meters.len() >= self.settings.meters {
+            Err(NotInstalled::Full)
+        } else {
+            Ok(Installed::New)
+        }
+    }
+
+    fn insert(&mut self, flow: K, peer: HostId, rate: BitRate, now: Nanos) {
+        let meter = Meter::new(rate, self.settings.burst, now + self.settings.lifetime);
+        self.meters.insert(flow, Owned { meter, by: peer });
+        *self.owned.entry(peer).or_default() += 1;
+        self.counters.installed += 1;
+    }
+
+    fn refresh(&mut self, flow: &K, peer: HostId, rate: BitRate, now: Nanos) {
+        let Some(owned) = self.meters.get_mut(flow) else { return };
+        owned.meter.refresh(rate, now + self.settings.lifetime, now);
+        let before = core::mem::replace(&mut owned.by, peer);
+        if before != peer {
+            self.disown(before);
+            *self.owned.entry(peer).or_default() += 1;
+        }
+        self.counters.refreshed += 1;
+    }
+
+    /// Takes away the meter of `flow` if `peer` owns it, and says whether it did.
+    pub fn remove(&mut self, flow: &K, peer: HostId) -> bool {
+        let owns = self.meters.get(flow).is_some_and(|owned| owned.by == peer);
+        if owns {
+            self.forget(flow);
+            self.counters.removed += 1;
+        }
+        owns
+    }
+
+    /// Judges a packet of `len` bytes, below 2^30, by its flow's meter; a flow without one conforms. Constant time.
+    #[inline]
+    pub fn judge(&mut self, flow: &K, len: u32, now: Nanos) -> Verdict {
+        if self.meters.is_empty() {
+            return Verdict::Conforming;
+        }
+        let Some(owned) = self.meters.get_mut(flow) else { return Verdict::Conforming };
+        let verdict = owned.meter.judge(len, now);
+        match verdict {
+            Verdict::Conforming => self.counters.conforming += 1,
+            Verdict::Excess => self.counters.excess += 1,
+        }
+        verdict
+    }
+
+    /// Frees the places of meters that have lapsed, and returns how many. They throttle nothing before that either.
+    pub fn expire(&mut self, now: Nanos) -> usize {
+        let before = self.meters.len();
+        let owned = &mut self.owned;
+        self.meters.retain(|_, held| {
+            let lapsed = held.meter.has_lapsed(now);
+            if lapsed {
+                disown(owned, held.by);
+            }
+            !lapsed
+        });
+        let expired = before - self.meters.len();
+        self.counters.expired += expired as u64;
+        expired
+    }
+
+    fn forget(&mut self, flow: &K) {
+        if let Some(owned) = self.meters.remove(flow) {
+            self.disown(owned.by);
+        }
+    }
+
+    fn disown(&mut self, peer: HostId) {
+        disown(&mut self.owned, peer);
+    }
+
+    /// Meters that this peer owns, lapsed ones that still have a place included.
+    #[must_use]
+    pub fn owned_by(&self, peer: HostId) -> usize {
+        self.owned.get(&peer).copied().unwrap_or(0)
+    }
+
+    /// The meters that hold at `now`, with their owners, by flow.
+    #[must_use]
+    pub fn list(&self, now: Nanos) -> Vec<(K, HostId, Meter)> {
+        let holds = self.meters.iter().filter(|(_, owned)| !owned.meter.has_lapsed(now));
+        let mut list: Vec<_> = holds.map(|(&flow, owned)| (flow, owned.by, owned.meter)).collect();
+        list.sort_unstable_by_key(|&(flow, ..)| flow);
+        list
+    }
+
+    /// What was installed, refused and judged.
+    #[must_use]
+    pub const fn counters(&self) -> MeterCounters {
+        self.counters
+    }
+}
+
+fn disown(owned: &mut HashMap<HostId, usize, FixedState>, peer: HostId) {
+    if let Some(count) = owned.get_mut(&peer) {
+        *count -= 1;
+        if *count == 0 {
+            owned.remove(&peer);
+        }
+    }
+}
+
+/// The shortest and the longest lifetime of a meter.
+const SHORTEST: Span = Span::secs(2);
+const LONGEST: Span = Span::secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const RATE: BitRate = BitRate::mbps(850);
+    const ONE: HostId = HostId(1);
+    const OTHER: HostId = HostId(2);
+
+    fn small() -> Meters<u32> {
+        Meters::new(MeterSettings { meters: 3, per_peer: 2, ..MeterSettings::default() })
+    }
+
+    fn at(ms: u64) -> Nanos {
+        Nanos::ZERO + Span::millis(ms)
+    }
+
+    #[test]
+    fn bounds_refuse_and_lapsed_meters_give_way() {
+        let mut meters = small();
+        let mut install = |flow, peer, ms| meters.install(flow, peer, RATE, at(ms));
+        assert_eq!([install(1, ONE, 0), install(2, ONE, 1_000)], [Ok(Installed::New); 2]);
+        assert_eq!(install(3, ONE, 1_000), Err(NotInstalled::PeerFull));
+        assert_eq!(install(4, OTHER, 1_000), Ok(Installed::New));
+        assert_eq!(install(5, OTHER, 1_000), Err(NotInstalled::Full));
+        assert_eq!(install(2, ONE, 2_000), Ok(Installed::Refreshed));
+        assert_eq!(install(3, ONE, 3_000), Ok(Installed::New), "the first has lapsed");
+        let MeterCounters { installed, refreshed, expired, full, peer_full, .. } = meters.counters();
+        assert_eq!([installed, refreshed, expired, full, peer_full], [4, 1, 1, 1, 1]);
+        assert_eq!([meters.owned_by(ONE), meters.owned_by(OTHER)], [2, 1]);
+    }
+
+    #[test]
+    fn the_lower_rate_of_two_peers_holds() {
+        let mut meters = small();
+        let low = BitRate::mbps(100);
+        assert_eq!(meters.install(1, ONE, RATE, at(0)), Ok(Installed::New));
+        assert_eq!(meters.install(1, OTHER, RATE, at(0)), Err(NotInstalled::HeldLower));
+        assert_eq!(meters.install(1, OTHER, low, at(0)), Ok(Installed::Refreshed));
+        assert_eq!(meters.install(1, ONE, RATE, at(2_999)), Err(NotInstalled::HeldLower));
+        assert_eq!(
+            meters.list(at(2_999)).iter().map(|held| (held.1, held.2.rate())).next(),
+            Some((OTHER, low))
+        );
+        assert!(!meters.remove(&1, ONE) && meters.remove(&1, OTHER));
+        assert_eq!([meters.owned_by(ONE), meters.owned_by(OTHER)], [0; 2]);
+    }
+
+    #[test]
+    fn no_peer_can_stop_a_flow() {
+        let mut meters = small();
+        meters.install(1, ONE, BitRate::new(1).expect("some"), at(0)).expect("there is room");
+        assert_eq!(meters.list(at(0))[0].2.rate(), BitRate::mbps(1));
+    }
+
+    proptest! {
+        /// Whatever is asked for: the bounds hold, owners are counted right, and a flow that was not refreshed for the lifetime
+        /// is not throttled.
+        #[test]
+        fn bounds_and_lifetime_hold(
+            asked in proptest::collection::vec((0_u32..6, 0_u32..3, 1_u64..4, 0_u64..1_500, any::<bool>()), 1..100),
+        ) {
+            let mut meters = small();
+            let (mut ms, mut refreshed) = (0, [None; 6]);
+            for (flow, peer, mbps, gap, remove) in asked {
+                ms += gap;
+                if remove {
+                    meters.remove(&flow, HostId(peer));
+                } else if meters.install(flow, HostId(peer), BitRate::mbps(mbps), at(ms)).is_ok() {
+                    refreshed[flow as usize] = Some(ms);
+                }
+                let list = meters.list(at(ms));
+                prop_assert!(list.len() <= 3);
+                for peer in 0..3 {
+                    let holds = list.iter().filter(|held| held.1 == HostId(peer)).count();
+                    prop_assert!(holds <= meters.owned_by(HostId(peer)) && meters.owned_by(HostId(peer)) <= 2);
+                }
+                for (flow, refreshed) in (0..).zip(refreshed) {
+                    let lapsed = refreshed.is_none_or(|refreshed| ms >= refreshed + 3_000);
+                    prop_assert!(!lapsed || (0..3).all(|_| meters.judge(&flow, 60_000, at(ms)) == Verdict::Conforming));
+                }
+            }
+        }
+    }
+}
