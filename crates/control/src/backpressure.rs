@@ -218,6 +218,15 @@ impl Window {
     }
 }
 
+impl<K> Backpressure<K> {
+    /// Bytes of the tables that [`new`](Self::new) allocates; nothing is allocated here.
+    #[must_use]
+    pub const fn bytes_of(settings: &Settings) -> usize {
+        let of_flows = settings.flows * (size_of::<Flow<K>>() + 2 * size_of::<Order<K>>());
+        Reports::<K>::bytes_of(settings.reports) + settings.reports * size_of::<Heavy<K>>() + of_flows
+    }
+}
+
 impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     /// Presses no flow yet. Takes all memory.
     #[must_use]

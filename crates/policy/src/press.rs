@@ -41,7 +41,7 @@ pub struct Press {
 }
 
 impl Press {
-    /// Least burst of a meter: a segment of TCP offload, which a smaller bucket could never let through.
+    /// Least burst that may be stated (MI-M12). A meter itself holds at least one longest frame, which is a little more.
     pub const LEAST_BURST: Bytes = Bytes::new(64_000);
     /// Greatest burst of a meter.
     pub const MOST_BURST: Bytes = Bytes::new(64_000_000);
@@ -67,7 +67,7 @@ impl Press {
             mode: PressMode::default(),
             rate: PressRate::default(),
             lifetime: Span::secs(3),
-            burst: Self::LEAST_BURST,
+            burst: Bytes::kib(128),
             flows: 256,
         }
     }

@@ -73,18 +73,21 @@ impl Control {
     }
 }
 
-/// Memory for counting flows, which a policy without backpressure does not have.
-struct Counting {
+/// Memory for counting flows and slowing them down, which a policy without backpressure does not have.
+struct Pressing {
     /// The tables.
     parts: Vec<Part>,
     /// The tables together.
     bytes: u64,
 }
 
-impl Counting {
+impl Pressing {
     fn of(checked: &Checked) -> Self {
-        let counted = checked.config.backpressure.is_some();
-        let tables = if counted { HeavyFlows::memory().to_vec() } else { Vec::new() };
+        let stated = checked.config.backpressure.as_ref();
+        let mut tables = stated.map_or_else(Vec::new, |_| HeavyFlows::memory().to_vec());
+        tables.extend(
+            stated.and_then(|stated| stated.press.as_ref()).into_iter().flat_map(HeavyFlows::press_memory),
+        );
         let parts: Vec<Part> =
             tables.into_iter().map(|(what, bytes)| Part { what, bytes: bytes as u64 }).collect();
         let bytes = parts.iter().map(|part| part.bytes).sum();
@@ -108,21 +111,21 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     };
     let found = footprint(&checked.program, &config);
     let peers = Peers::of(&found, &checked.program);
-    let (control, counting) = (Control::of(checked), Counting::of(checked));
+    let (control, pressing) = (Control::of(checked), Pressing::of(checked));
     if json {
-        return print_json(&machine(&found, &peers, &control, &counting));
+        return print_json(&machine(&found, &peers, &control, &pressing));
     }
     print(&text(&found, &peers))?;
     if !control.parts.is_empty() {
         print(&control_text(&control, checked))?;
     }
-    if !counting.parts.is_empty() {
-        print(&[line("tables that count flows", counting.bytes), rows(&counting.parts)].concat())?;
+    if !pressing.parts.is_empty() {
+        print(&[line("tables of backpressure", pressing.bytes), rows(&pressing.parts)].concat())?;
     }
     Ok(())
 }
 
-fn machine(found: &Footprint, peers: &Peers, control: &Control, counting: &Counting) -> Value {
+fn machine(found: &Footprint, peers: &Peers, control: &Control, pressing: &Pressing) -> Value {
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
@@ -135,7 +138,7 @@ fn machine(found: &Footprint, peers: &Peers, control: &Control, counting: &Count
         "linux_fq_bytes": peers.linux_fq_bytes, "avoided_bytes": peers.avoided_bytes,
         "control": named(&control.parts), "control_bytes": control.bytes,
         "control_total_bytes": control.total_bytes, "told_limit_bytes": control.limit_bytes,
-        "counting": named(&counting.parts), "counting_bytes": counting.bytes,
+        "backpressure": named(&pressing.parts), "backpressure_bytes": pressing.bytes,
     })
 }
 

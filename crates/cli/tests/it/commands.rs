@@ -497,12 +497,18 @@ fn memory_counts_the_tables_of_heavy_hitters() {
         serde_json::from_slice(&done.stdout).expect("JSON")
     };
     let found = counted(&with);
-    let bytes = found["counting_bytes"].as_u64().expect("all tables");
-    let parts = found["counting"].as_object().expect("parts").values();
+    let bytes = found["backpressure_bytes"].as_u64().expect("all tables");
+    let parts = found["backpressure"].as_object().expect("parts").values();
     assert_eq!(parts.map(|part| part.as_u64().expect("bytes")).sum::<u64>(), bytes);
     // 131,072 slots and 262,144 flows, each with a key of some 40 B.
     assert!((20_000_000..60_000_000).contains(&bytes), "{bytes}");
-    assert_eq!(counted(&without)["counting_bytes"], 0);
+    assert_eq!(counted(&without)["backpressure_bytes"], 0);
+    let watched = policy.replace("{}", "{watch: engine, mode: mark, flows: 1000}");
+    let more = counted(&folder.write("r.yaml", watched))["backpressure_bytes"].as_u64().expect("all tables");
+    assert!(
+        (bytes + 100_000..bytes + 10_000_000).contains(&more),
+        "pressed flows and meters as well: {more}"
+    );
     let shown = plimsoll(&["check", "--memory", &with]);
-    assert!(String::from_utf8_lossy(&shown.stdout).contains("tables that count flows"));
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("tables of backpressure"));
 }

@@ -127,6 +127,16 @@ struct Owned {
     by: HostId,
 }
 
+impl<K> Meters<K> {
+    /// Bytes of the tables that [`new`](Self::new) allocates, about: hash tables are at most seven eighths full, of a power of two
+    /// of places, each with a byte that says whether it is taken. Nothing is allocated here.
+    #[must_use]
+    pub const fn bytes_of(settings: &MeterSettings) -> usize {
+        let places = (settings.meters * 8 / 7).next_power_of_two();
+        places * (size_of::<(K, Owned)>() + 1 + size_of::<(HostId, usize)>() + 1)
+    }
+}
+
 impl<K: Copy + Eq + Hash + Ord> Meters<K> {
     /// No meters yet. Takes all memory.
     #[must_use]
@@ -313,6 +323,17 @@ mod tests {
 
     fn small() -> Meters<u32> {
         Meters::new(MeterSettings { meters: 3, per_peer: 2, ..MeterSettings::default() })
+    }
+
+    #[test]
+    fn memory_is_known_before_it_is_taken() {
+        for number in [100, 896, 897, 4_096] {
+            let settings = MeterSettings { meters: number, ..MeterSettings::default() };
+            let meters: Meters<u32> = Meters::new(settings);
+            let each = size_of::<(u32, Owned)>() + size_of::<(HostId, usize)>() + 2;
+            let room = Meters::<u32>::bytes_of(&settings) / each / 8 * 7;
+            assert_eq!((meters.meters.capacity(), meters.owned.capacity()), (room, room), "{number}");
+        }
     }
 
     fn at(ms: u64) -> Nanos {

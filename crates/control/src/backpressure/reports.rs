@@ -68,6 +68,13 @@ pub(super) struct Reports<K> {
     current: Vec<Heavy<K>>,
 }
 
+impl<K> Reports<K> {
+    /// Bytes of the tables for this number of flows.
+    pub(super) const fn bytes_of(capacity: usize) -> usize {
+        capacity * (2 * size_of::<Known<K>>() + size_of::<Heavy<K>>())
+    }
+}
+
 impl<K: Copy + Ord> Reports<K> {
     pub(super) fn new(capacity: usize) -> Self {
         let [known, before] = [(); 2].map(|()| Vec::with_capacity(capacity));

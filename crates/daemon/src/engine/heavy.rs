@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
-use plimsoll_policy::Backpressure;
+use plimsoll_control::backpressure::{Backpressure as Pressing, MeterSettings, Meters, Settings};
+use plimsoll_policy::{Backpressure, Press};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{FlowKey, Parsed};
@@ -110,7 +111,7 @@ impl HeavyFlows {
         }
     }
 
-    /// Bytes of the tables that [`new`](Self::new) allocates, by what they hold.
+    /// Bytes of the tables that count flows, by what they hold. Nothing is allocated.
     #[must_use]
     pub fn memory() -> [(&'static str, usize); 3] {
         let (buckets, flows) = HeavyHitters::<Counted>::bytes_of(&HeavyConfig::default());
@@ -120,6 +121,16 @@ impl HeavyFlows {
             ("flows of the last seconds", flows),
             ("list of heavy hitters", list),
         ]
+    }
+
+    /// Bytes of the tables with which flows are slowed down, by what they hold. Nothing is allocated.
+    #[must_use]
+    pub fn press_memory(press: &Press) -> [(&'static str, usize); 2] {
+        let flows = press.flows as usize;
+        let settings = Settings { flows, ..Settings::default() };
+        // Other hosts install meters here whatever this host's policy presses.
+        let meters = Meters::<Counted>::bytes_of(&MeterSettings::default());
+        [("flows that are slowed down", Pressing::<Counted>::bytes_of(&settings)), ("meters", meters)]
     }
 
     /// Begins to count now.

@@ -31,7 +31,7 @@ fn what_is_watched_is_enough() {
         mode: PressMode::Meter,
         rate: PressRate::Auto { least: BitRate::mbps(100) },
         lifetime: Span::secs(3),
-        burst: Bytes::new(64_000),
+        burst: Bytes::kib(128),
         flows: 256,
     };
     assert_eq!(found, expected);
@@ -132,7 +132,7 @@ fn check_shows_what_is_watched_and_what_is_done() {
         "Heavy hitters: flows of gateway with 10kpps or more, both ways\n\
          Backpressure: the CPU time of `gateway` on the way in is watched every 1ms; overload is from 80% of 2 cores on, and \
          ends below 70%\n  it slows down flows with more than 10% of all heavy hitters' packets, 256 at most, each to 850Mbps\n  \
-         by a meter with a burst of 64kB, which expires 3s after its last refresh, at the source's host\n  \
+         by a meter with a burst of 131.072kB, which expires 3s after its last refresh, at the source's host\n  \
          ECN bits and TCP flags are never changed, and flows metered instead, for shop"
     );
     let text = shown("watch: {cgroup: /gw.slice}, mode: mark");
