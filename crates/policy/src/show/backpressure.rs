@@ -15,7 +15,7 @@ pub(super) fn backpressure_text(config: &Config) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "Backpressure: {} is watched every {poll}; overload is from {threshold} of {} on, and ends below {release}\n  \
+        "Backpressure: {} is watched every {poll}; overload begins at {threshold} of {} and ends below {release}\n  \
          it slows down flows with more than {part} of all heavy hitters' packets, {flows} at most, each to {}\n  {}",
         watched(&press.watch),
         capacity(press),
@@ -57,7 +57,7 @@ fn capacity(press: &Press) -> String {
     match (press.cores, &press.watch) {
         (Some(1_000), _) => "a core".to_owned(),
         (Some(thousandths), _) => format!("{} cores", f64::from(thousandths) / 1_000.0),
-        (None, Watch::Cgroup(_)) => "its `cpu.max`, or else a core,".to_owned(),
+        (None, Watch::Cgroup(_)) => "its `cpu.max` (a core without one)".to_owned(),
         (None, _) => "a core".to_owned(),
     }
 }
