@@ -9,10 +9,7 @@
 mod journey;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
 
-use plimsoll_nic::QueueId;
-use plimsoll_policy::{Fields, Metadata};
 use plimsoll_scenario::Change;
 use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
@@ -21,6 +18,7 @@ use crate::agenda::{Agenda, SourceId};
 use crate::control::{Agents, Vm};
 use crate::cores::Core;
 use crate::fault::Faults;
+use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::link::Link;
@@ -173,32 +171,6 @@ pub(crate) enum Carrier {
         /// The link.
         link: u32,
     },
-}
-
-/// A flow: packets with the same addresses, protocol and ports, and their answers.
-#[derive(Clone, Debug)]
-pub(crate) struct Flow {
-    pub(crate) workload: u32,
-    /// The client's end, and the server's.
-    pub(crate) ends: [End; 2],
-    pub(crate) protocol: u8,
-    /// The first of its two connections' end points, for TCP.
-    pub(crate) socket: u32,
-}
-
-/// One end of a flow.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub(crate) node: u32,
-    /// The tenant that sends from here; `None` beyond the uplink.
-    pub(crate) tenant: Option<u32>,
-    pub(crate) address: Ipv4Addr,
-    pub(crate) port: u16,
-    pub(crate) dscp: u8,
-    /// The engine's flow queue, once there is one.
-    pub(crate) queue: Option<QueueId>,
-    /// The core that it runs on, if its work there takes time.
-    pub(crate) core: Option<u32>,
 }
 
 /// A connection's end point.
@@ -427,41 +399,6 @@ impl Carrier {
         match self {
             Self::Limiter { limiter, .. } => Some(limiter),
             Self::Plain | Self::Nic { .. } => None,
-        }
-    }
-}
-
-impl End {
-    /// The vNIC, if it is a tenant's.
-    fn vm(&self) -> Option<Vm> {
-        self.tenant.map(|tenant| Vm { tenant, node: self.node })
-    }
-
-    /// The vNIC, if it is a tenant's on another host.
-    pub(crate) fn elsewhere(&self, node: u32) -> Option<Vm> {
-        self.vm().filter(|vm| vm.node != node)
-    }
-}
-
-impl Flow {
-    /// A packet's sending and receiving end.
-    #[inline]
-    pub(crate) fn way(&self, back: bool) -> (&End, &End) {
-        let [client, server] = &self.ends;
-        if back { (server, client) } else { (client, server) }
-    }
-
-    /// The fields of such a packet for classification, without the tenant.
-    fn fields(&self, back: bool) -> Fields {
-        let (from, to) = self.way(back);
-        Fields {
-            tenant: None,
-            addresses: Some((from.address.into(), to.address.into())),
-            protocol: Some(self.protocol),
-            ports: Some((from.port, to.port)),
-            dscp: from.dscp,
-            vlan: 0,
-            metadata: Metadata::default(),
         }
     }
 }

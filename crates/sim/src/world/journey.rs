@@ -7,10 +7,11 @@
 
 use plimsoll_units::{Nanos, Span};
 
-use super::{Carrier, End, LinkEnd, NO_LINK, Way, World};
+use super::{Carrier, LinkEnd, NO_LINK, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
 use crate::fault::DOWN;
+use crate::flow::End;
 use crate::host_nic::Refused;
 use crate::link::Offered;
 use crate::packet::{Body, Packet};
