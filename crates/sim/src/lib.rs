@@ -46,7 +46,6 @@ mod replay;
 mod rerun;
 mod round;
 mod run;
-mod sockets;
 pub mod tcp;
 mod topology;
 mod trace;

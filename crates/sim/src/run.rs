@@ -20,7 +20,8 @@ use crate::error::SimError;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::trace::Trace;
-use crate::world::{Carrier, GRACE, Node, Way, World};
+use crate::traffic::GRACE;
+use crate::world::{Carrier, Node, Way, World};
 
 /// How to simulate a scenario.
 #[derive(Clone, Debug, Default)]

@@ -2,11 +2,14 @@
 //!
 //! Why: each event has one moment, and all events have one order.
 //! From: discrete-event simulation; a link, a host's NIC or a timer is one source of events with one next moment.
-//! Not here: how a world is built (`build`), what workloads send (`traffic`), and a packet's way (`journey`).
+//! Not here: how a world is built (`build`), what workloads send (`traffic`), a packet's way (`journey`), connections
+//! (`sockets`), and what a fault does (`downtime`).
 //! Invariant: a run depends on the world's description and its seed alone; for every workload, packets sent are packets
 //! delivered, dropped for a counted reason, or still under way.
 
+mod downtime;
 mod journey;
+mod sockets;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -330,7 +333,7 @@ impl World {
     }
 
     /// Carries out the orders of a host's agent, and schedules the end of its epoch.
-    pub(crate) fn steer(&mut self, node: u32) {
+    fn steer(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
         if let Some((source, next)) = control.timeout(node) {
             self.agenda.keep(source, next);
@@ -360,15 +363,10 @@ impl World {
     }
 
     /// Calls `act` with a workload and the world that it is part of.
-    pub(crate) fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
+    fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
         let mut app = core::mem::take(&mut self.apps[index as usize]);
         act(&mut app, self);
         self.apps[index as usize] = app;
-    }
-
-    /// Sets a workload's timer, or clears it.
-    pub(crate) fn set_timer(&mut self, source: SourceId, at: Option<Nanos>) {
-        self.agenda.keep(source, at);
     }
 
     /// Packets of each workload that are still under way.
@@ -405,6 +403,3 @@ impl Carrier {
 
 /// Events between two calls of `tell`.
 const TELL_EVERY: u64 = 1 << 18;
-
-/// How long after the run's end answers still count, as in the lab.
-pub(crate) const GRACE: Span = Span::millis(500);
