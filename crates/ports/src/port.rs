@@ -1,4 +1,4 @@
-//! The interface that all ports have in common.
+//! A port of any kind, behind one type.
 //!
 //! Why: the daemon polls TAPs, sockets and files in one loop, whatever their kind.
 //! From: an enum with a `match` rather than a trait object, so that no call per packet goes through a table of functions.

@@ -3,7 +3,7 @@
 //! Why: rows and heaps queue a child in its own record, so that it takes half a cache line and no more.
 //! Not here: what a start means (`grouped`, `rate_share`), and how children are queued (`rows`, `heaps`).
 
-/// A child's start, and where the child is queued: `Place` says where in a row or in a heap.
+/// A child's start, and its place in the row (`rows::Links`) or heap (`heaps::Cell`) that queues it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub(crate) struct Child<Place> {
