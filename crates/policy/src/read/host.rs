@@ -230,7 +230,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
         addresses: addresses::addresses(reader, &keys, &what),
-        cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", METADATA)),
+        cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", super::names::CGROUP)),
         user: keys.get("user").and_then(|tree| reader.value(tree, "`user`", METADATA)),
         ..TenantEntry::new(name.clone(), entry)
     }
