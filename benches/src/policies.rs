@@ -83,6 +83,7 @@ impl Builder {
             node,
             descriptors: u32::MAX,
             stated: Metadata::default(),
+            from_client: true,
             slo: Slo::default(),
         });
         node

@@ -360,6 +360,12 @@ pub(crate) struct Doorbells {
     pub(crate) json: bool,
 }
 
+/// The number of lanes of a PCIe link: a connector or a chip has no others.
+fn lanes(text: &str) -> Result<u16, String> {
+    let lanes = text.parse().ok().filter(|lanes| matches!(lanes, 1 | 2 | 4 | 8 | 12 | 16));
+    lanes.ok_or_else(|| "a PCIe link has 1, 2, 4, 8, 12 or 16 lanes".to_owned())
+}
+
 /// `plimsoll bench pcie`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PCIE_EXAMPLES)]
@@ -368,7 +374,7 @@ pub(crate) struct Pcie {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=5))]
     pub(crate) generation: u8,
     /// Number of lanes; DMI 3.0, between a chipset and its CPU, is 4 lanes of generation 3
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=16))]
+    #[arg(long, default_value_t = 8, value_parser = lanes)]
     pub(crate) lanes: u16,
     /// Most payload of one packet on the bus (TLP)
     #[arg(long, default_value = "64B", value_parser = some_bytes)]

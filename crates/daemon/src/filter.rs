@@ -73,6 +73,9 @@ pub enum FilterError {
         /// What would be right.
         want: &'static str,
     },
+    /// Several mistakes.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Several(Vec<FilterError>),
 }
 
 const KEYS: &str = "tenant, class, src, dst, protocol, src_port, dst_port, dscp, vlan, priority, cgroup, user, app \
@@ -83,10 +86,13 @@ impl FromStr for Filter {
     /// Reads conditions separated by spaces or commas; `tcp`, `udp`, `icmp` and `sctp` may stand alone.
     fn from_str(text: &str) -> Result<Self, FilterError> {
         let mut filter = Self::default();
-        for word in text.split([' ', ',', '\t']).filter(|word| !word.is_empty()) {
-            filter.add(word)?;
+        let words = text.split([' ', ',', '\t']).filter(|word| !word.is_empty());
+        let mut mistakes: Vec<_> = words.filter_map(|word| filter.add(word).err()).collect();
+        match mistakes.len() {
+            0 => Ok(filter),
+            1 => Err(mistakes.remove(0)),
+            _ => Err(FilterError::Several(mistakes)),
         }
-        Ok(filter)
     }
 }
 
@@ -110,11 +116,11 @@ impl Filter {
             "dst_port" => self.dst_port = Some(read("dst_port", value, "a port number")?),
             "dscp" => self.dscp = Some(read("dscp", value, "a number up to 63")?),
             "vlan" => self.vlan = Some(read("vlan", value, "a VLAN identifier up to 4094")?),
-            "priority" => self.metadata.priority = Some(read("priority", value, NUMBER)?),
-            "cgroup" => self.metadata.cgroup = Some(read("cgroup", value, NUMBER)?),
-            "user" => self.metadata.user = Some(read("user", value, NUMBER)?),
-            "app" => self.metadata.app = Some(read("app", value, NUMBER)?),
-            "core" => self.metadata.core = Some(read("core", value, NUMBER)?),
+            "priority" => self.metadata.priority = Some(read("priority", value, UP_TO_32_BITS)?),
+            "cgroup" => self.metadata.cgroup = Some(read("cgroup", value, UP_TO_64_BITS)?),
+            "user" => self.metadata.user = Some(read("user", value, UP_TO_32_BITS)?),
+            "app" => self.metadata.app = Some(read("app", value, UP_TO_32_BITS)?),
+            "core" => self.metadata.core = Some(read("core", value, UP_TO_16_BITS)?),
             _ => return Err(FilterError::NoKey(key.to_owned())),
         }
         Ok(())
@@ -172,7 +178,9 @@ impl Filter {
     }
 }
 
-const NUMBER: &str = "a whole number in range";
+const UP_TO_16_BITS: &str = "a whole number from 0 to 65535";
+const UP_TO_32_BITS: &str = "a whole number from 0 to 4294967295";
+const UP_TO_64_BITS: &str = "a whole number from 0 to 18446744073709551615";
 
 /// Number of a protocol that operators name.
 #[must_use]
@@ -270,7 +278,7 @@ mod tests {
                 && !user.holds(&said, Some(&program.tenants[1]))
         );
         let error = "user=root".parse::<Filter>().expect_err("a name").to_string();
-        assert_eq!(error, "`user=root`: not a whole number in range");
+        assert_eq!(error, "`user=root`: not a whole number from 0 to 4294967295");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use plimsoll_units::BitRate;
 use plimsoll_wire::doorbell;
 pub use plimsoll_wire::doorbell::ENTRIES_PER_LINE;
 
-use crate::host::QueueId;
+use crate::ids::QueueId;
 
 /// One core's doorbells, on the host's side.
 #[derive(Clone, Debug, Default)]

@@ -9,8 +9,7 @@
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::host::QueueId;
-use crate::ids::RecordId;
+use crate::ids::{QueueId, RecordId};
 
 /// A head's rank, its flow queue's number, and its record.
 pub(crate) type Entry = (u64, QueueId, RecordId);

@@ -12,16 +12,12 @@ mod rings;
 use plimsoll_units::Nanos;
 
 use crate::account::Accounts;
-use crate::ids::{OwnerId, RecordId, Table, Tagged};
+use crate::ids::{OwnerId, QueueId, RecordId, Table, Tagged};
 use crate::refusal::Refusal;
 pub(crate) use cut::Cut;
 pub use cut::MAX_DESCRIPTOR;
 pub(crate) use rings::SLOT_BYTES;
 use rings::{Rings, Slot};
-
-/// Names a flow queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueId(pub u32);
 
 /// A frame that the host hands to the engine, or a large segment that leaves as several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

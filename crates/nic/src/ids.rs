@@ -10,7 +10,9 @@ use core::ops::{Deref, DerefMut, Index, IndexMut};
 use plimsoll_policy::{LimitId, NodeId, TenantId};
 use prefetch_index::prefetch_index;
 
-use crate::host::QueueId;
+/// Names a flow queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId(pub u32);
 
 /// An index of a table.
 pub(crate) trait Id: Copy {

@@ -61,7 +61,8 @@ pub use config::Config;
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
 pub use egress::Nic;
 pub use footprint::{Footprint, Part, footprint};
-pub use host::{Descriptor, MAX_DESCRIPTOR, QueueId};
+pub use host::{Descriptor, MAX_DESCRIPTOR};
+pub use ids::QueueId;
 pub use ingress::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 pub use refusal::Refusal;
 pub use stats::{

@@ -3,7 +3,7 @@
 use plimsoll_policy::{LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
 
-use crate::host::QueueId;
+use crate::ids::QueueId;
 use crate::refusal::Refusal;
 
 /// A frame, or a large segment, that leaves now.

@@ -167,6 +167,8 @@ pub struct Tenant {
     pub descriptors: u32,
     /// What the operator states of all its packets: the control group and the user, where the policy has them.
     pub stated: Metadata,
+    /// Whether its port is a vNIC, whose client may say what the operator does not state.
+    pub from_client: bool,
     /// Its promises in both directions, and the figures derived from them.
     pub slo: Slo,
 }
@@ -312,6 +314,21 @@ impl Tenant {
             differs(stated, wanted).map(|stated| ("user", stated))
         })
     }
+
+    /// The first field of `wanted` that no packet of this tenant has, as neither its port nor the operator fills it.
+    #[must_use]
+    pub fn lacks(&self, wanted: &Metadata) -> Option<&'static str> {
+        let Metadata { priority, cgroup, user, app, core } = *wanted;
+        let fields = [
+            ("priority", priority.is_some()),
+            ("cgroup", cgroup.is_some() && self.stated.cgroup.is_none()),
+            ("user", user.is_some() && self.stated.user.is_none()),
+            ("app", app.is_some()),
+            ("core", core.is_some()),
+        ];
+        let mut lacking = fields.into_iter().filter(|(_, lacks)| *lacks && !self.from_client);
+        lacking.next().map(|(field, _)| field)
+    }
 }
 
 impl LookedAt {
@@ -411,20 +428,32 @@ impl Program {
         core::iter::successors(Some(id), |&id| self.node(id).parent)
     }
 
-    /// Why the operator's words exclude a packet with this metadata; none where it may exist. Without a tenant, it may be any
-    /// tenant's.
+    /// Why no tenant sends a packet with this metadata: the operator states other values, or no port fills a field. None where
+    /// such a packet may exist. Without a tenant, it may be any tenant's.
     #[must_use]
     pub fn excludes(&self, tenant: Option<TenantId>, metadata: &Metadata) -> Option<String> {
         if let Some(tenant) = tenant {
             let tenant = &self.tenants[tenant.0 as usize];
-            let (field, stated) = tenant.contradicts(metadata)?;
             let name = &tenant.name;
-            return Some(format!("the `{field}` of tenant `{name}` is {stated}, so it sends no such packet"));
+            if let Some((field, stated)) = tenant.contradicts(metadata) {
+                return Some(format!(
+                    "the `{field}` of tenant `{name}` is {stated}, so it sends no such packet"
+                ));
+            }
+            let field = tenant.lacks(metadata)?;
+            let or_stated = if matches!(field, "cgroup" | "user") { ", or the tenant's own key" } else { "" };
+            let fills = format!("a `vnic` port fills it, from what its client says{or_stated}");
+            return Some(format!("the port of tenant `{name}` fills no `{field}`; {fills}"));
         }
         let none = !self.tenants.is_empty() && self.senders(None, metadata).is_empty();
         none.then(|| {
-            "the policy states another `cgroup` or `user` for each tenant, so none sends such a packet"
-                .to_owned()
+            let lacks = self.tenants.iter().find_map(|tenant| tenant.lacks(metadata));
+            match lacks {
+                Some(field) if self.tenants.iter().all(|tenant| tenant.lacks(metadata).is_some()) => {
+                    format!("no port of this policy fills `{field}`; a `vnic` port fills it, from what its client says")
+                }
+                _ => "each tenant has another `cgroup` or `user`, or a port that does not fill them, so none sends such a packet".to_owned(),
+            }
         })
     }
 
@@ -433,7 +462,8 @@ impl Program {
     pub fn senders(&self, tenant: Option<TenantId>, metadata: &Metadata) -> Vec<TenantId> {
         let all = (0..).map(TenantId).zip(&self.tenants);
         let may = all.filter(|(id, one)| {
-            tenant.is_none_or(|tenant| tenant == *id) && one.contradicts(metadata).is_none()
+            let has = one.contradicts(metadata).is_none() && one.lacks(metadata).is_none();
+            has && tenant.is_none_or(|tenant| tenant == *id)
         });
         may.map(|(id, _)| id).collect()
     }

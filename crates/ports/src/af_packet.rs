@@ -13,13 +13,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use plimsoll_wire::VnetHeader;
 
+use crate::contract::{Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
+use crate::counters::{Counters, DropReason, Sending};
+use crate::device::Device;
 use crate::error::PortError;
-use crate::handover::Device;
 use crate::ledger::{Ledger, Refused};
 use crate::netns::{Netns, NetnsRef};
-use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
-};
 use crate::socket;
 use batch::{Inbox, Outbox};
 

@@ -24,12 +24,11 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 use serde::{Deserialize, Serialize};
 
+use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
+use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
 use crate::netns::{LinkInfo, Netns, NetnsRef};
-use crate::port::{
-    Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble, asks_for_work,
-};
 use crate::socket;
 use bpf::Redirect;
 pub use helped::{XdpAttempt, XdpHelper};

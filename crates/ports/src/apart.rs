@@ -35,13 +35,14 @@ pub use shared::Behaviour;
 use shared::Shared;
 use worker::Worker;
 
+use crate::contract::{Capabilities, FRAME_ROOM, Fds, Received, Trouble};
+use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
-use crate::port::{Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Port, Received, Sending, Trouble};
 use crate::posted::{Taken, Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
 /// A port that is served apart, seen from the engine's thread.
-pub struct Apart<P: Served = Port> {
+pub struct Apart<P: Served> {
     from_port: Reader<FromPort>,
     to_port: Writer<ToPort>,
     completions: Producer<(Ticket, Status)>,
@@ -256,7 +257,7 @@ impl<P: Served> Apart<P> {
         self.begin()
     }
 
-    /// Takes the next frame and completes it at once; see [`Port::receive`].
+    /// Takes the next frame and completes it at once; see [`crate::Port::receive`].
     ///
     /// # Errors
     /// As for [`Apart::begin`].

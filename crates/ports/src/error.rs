@@ -2,7 +2,7 @@
 //!
 //! Why: an operator needs to read what failed, where, and what to do about it.
 //! From: errors of the kind "the operator asked for something impossible", with names and numbers in them.
-//! Not here: failures of a running port (`port::Trouble`), which are counted.
+//! Not here: failures of a running port (`contract::Trouble`), which are counted.
 
 use std::io;
 use std::path::PathBuf;
@@ -137,6 +137,18 @@ impl PortError {
             Some(libc::EPERM | libc::EACCES) => Self::denied(what, place),
             _ => Self::System { what, place, source },
         }
+    }
+
+    /// Turns netlink's error on the action `what` in `place` into the most helpful variant.
+    pub(crate) fn netlink(what: &str, place: &str, error: &nlink::Error) -> Self {
+        if error.is_permission_denied() {
+            return Self::denied(what, place);
+        }
+        let source = error.errno().map_or_else(
+            || io::Error::other(error.to_string()),
+            |errno| io::Error::from_raw_os_error(errno.abs()),
+        );
+        Self::system(what, place, source)
     }
 }
 

@@ -13,24 +13,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::af_packet::{PacketConfig, PacketSocket};
+pub use crate::device::Device;
 use crate::error::PortError;
 use crate::pcap::{PcapConfig, PcapPort};
-use crate::port::{Capabilities, Port};
+use crate::port::Port;
+pub use crate::release::Release;
 use crate::shared_memory::{VnicConfig, VnicPort};
 use crate::tap::{Tap, TapConfig};
 use crate::vhost_user::{VhostUser, VhostUserConfig};
-
-/// The properties of an open device that go with its descriptor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Device {
-    pub(crate) name: String,
-    /// Its name in the service manager's store; TAPs only.
-    pub(crate) key: String,
-    pub(crate) mac: [u8; 6],
-    pub(crate) capabilities: Capabilities,
-    /// Whether it carries virtio-net headers; packet sockets only.
-    pub(crate) vnet: bool,
-}
 
 /// The kind of a port, and its properties that go with its descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,26 +113,6 @@ pub enum TakeOver<'a> {
     Vnic(&'a VnicConfig, Release),
     /// A vhost-user listening socket and its record, both removed by `Release` when the port is dropped.
     VhostUser(&'a VhostUserConfig, Release),
-}
-
-/// Removes a socket's path from the file system; usually asks the process that made it to do so.
-pub struct Release(Box<dyn FnOnce() + Send + Sync>);
-
-impl Release {
-    /// A release that calls `free`.
-    pub fn by(free: impl FnOnce() + Send + Sync + 'static) -> Self {
-        Self(Box::new(free))
-    }
-
-    pub(crate) fn free(self) {
-        (self.0)();
-    }
-}
-
-impl std::fmt::Debug for Release {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Release")
-    }
 }
 
 impl TakeOver<'_> {

@@ -3,12 +3,12 @@
 //! Why: sockets and files collect frames for one call and may refuse one of them later; the caller of `send` needs to know
 //! which, to charge the loss to its tenant.
 //! From: frame numbers, as the port knows no tenants: the n-th frame that it accepted, counted from zero.
-//! Not here: counting by reason (`port::Counters`), and the tenant of a frame.
+//! Not here: counting by reason (`counters`), and the tenant of a frame.
 //! Invariant: each number is reported at most once, and at most [`MOST`] ranges of numbers wait to be fetched.
 
 use std::collections::VecDeque;
 
-use crate::port::DropReason;
+use crate::counters::DropReason;
 
 /// A range of frames that [`crate::Port::send`] had accepted and that could not leave. The port counts them as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,9 @@
 mod af_packet;
 mod af_xdp;
 mod apart;
+mod contract;
+mod counters;
+mod device;
 mod error;
 pub mod foreign;
 pub mod handover;
@@ -21,6 +24,7 @@ mod pcap;
 mod port;
 mod posted;
 pub mod realtime;
+mod release;
 mod shared_memory;
 mod socket;
 mod stall;
@@ -31,15 +35,14 @@ mod vhost_user;
 pub use af_packet::{PacketConfig, PacketSocket};
 pub use af_xdp::{XdpAttempt, XdpConfig, XdpHelper, XdpMode, XdpSocket};
 pub use apart::{Apart, Behaviour, Served, Shown};
+pub use contract::{Capabilities, FRAME_ROOM, Fds, Level, Outgoing, Received, Trouble};
+pub use counters::{Counters, DropReason, PairCounters, Sending};
 pub use error::PortError;
 pub use kept::Kept;
 pub use ledger::Refused;
 pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
 pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
-pub use port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, Outgoing, PairCounters, Port, Received,
-    Sending, Trouble,
-};
+pub use port::Port;
 pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{QueuesLeft, VnicAnswer, VnicConfig, VnicPort, VnicRequest};
 pub use stall::{STALL, Stalls};

@@ -15,9 +15,10 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
+use crate::contract::{Capabilities, Fds, Received, Trouble};
+use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
-use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble};
 
 /// Options of a [`MemoryPort::pair`].
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +115,7 @@ impl MemoryPort {
         if frame.len() > self.config.frame {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
-        if !self.config.segmentation && crate::port::asks_for_work(vnet) {
+        if !self.config.segmentation && crate::contract::asks_for_work(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
         if self.outbox.full.is_abandoned() {

@@ -167,7 +167,7 @@ impl Netns {
                     place: NAMED.into(),
                 }
             } else {
-                link::explain("create", &netns.to_string(), &error)
+                PortError::netlink("create", &netns.to_string(), &error)
             }
         })?;
         let mut made = Self::open(&netns)?;

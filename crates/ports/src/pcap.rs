@@ -15,9 +15,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use plimsoll_units::Nanos;
 use plimsoll_wire::VnetHeader;
 
+use crate::contract::{Capabilities, Fds, Received, Trouble, asks_for_work};
+use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
-use crate::port::{Capabilities, Counters, DropReason, Fds, Received, Sending, Trouble, asks_for_work};
 
 pub use capture::{Capture, Unwritten};
 use source::{Item, Source};

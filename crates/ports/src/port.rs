@@ -1,22 +1,20 @@
-//! The interface that all ports have in common.
+//! A port of any kind, behind one type.
 //!
 //! Why: the daemon polls TAPs, sockets and files in one loop, whatever their kind.
 //! From: an enum with a `match` rather than a trait object, so that no call per packet goes through a table of functions.
 //! Not here: threads, waiting, classification, and any decision on which frame goes next.
 //! Invariant: every frame accepted or refused is counted once, as sent or with the reason why not.
 
-mod counters;
+mod served;
 
-use std::os::fd::RawFd;
-
-use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
-use serde::{Deserialize, Serialize};
 
 use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
 use crate::apart::Apart;
+use crate::contract::{Capabilities, Fds, Level, Outgoing, Received, Trouble};
+use crate::counters::{Counters, PairCounters, Sending};
 use crate::error::PortError;
 use crate::ledger::Refused;
 use crate::memory::MemoryPort;
@@ -25,116 +23,6 @@ use crate::posted::{Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
 use crate::tap::Tap;
 use crate::vhost_user::VhostUser;
-
-pub use counters::{Counters, DropReason, PairCounters};
-
-/// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
-/// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
-pub const FRAME_ROOM: usize = 65_536 + 64;
-
-/// A received frame, whose bytes are in the caller's buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Length of the frame in bytes.
-    pub len: usize,
-    /// Checksum and segmentation that the sender has left to be done; `None` when the port has no such headers.
-    pub vnet: Option<VnetHeader>,
-    /// Time of capture, for ports that know it (`pcap`).
-    pub at: Option<Nanos>,
-    /// Time that the frame spent in the kernel before it was read, for ports that know it (`af_packet`).
-    pub waited: Option<Span>,
-}
-
-/// The result of [`Port::send`] for a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sending {
-    /// The port has accepted the frame; [`Port::flush`] makes sure that it leaves.
-    Sent,
-    /// There is no room now; keep the frame and try again when [`Port::fds`] reports writable.
-    Full,
-    /// This frame can never be sent; it has been counted under the reason.
-    Refused(DropReason),
-}
-
-/// Why a port as a whole carries no frames now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// The interface is down; it may come up again, so try again later.
-    Down,
-    /// The interface or its namespace has disappeared; the port must be opened anew.
-    Gone,
-}
-
-/// The level of backpressure that a port gives its guest, ordered by how much the guest must be changed for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// A frame belongs to the engine once it was read; one without room is lost and counted. Needs no change in the guest.
-    L0,
-    /// A descriptor stays with the port until its frame has left, and completes in order.
-    L1,
-    /// A descriptor stays with the port until its frame has left, and completes in any order, so that flows do not wait for
-    /// each other.
-    L2,
-    /// The guest has a queue for each flow, and states each frame's flow and metadata.
-    L3,
-}
-
-impl Level {
-    /// The level's name for operators.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::L0 => "L0",
-            Self::L1 => "L1",
-            Self::L2 => "L2",
-            Self::L3 => "L3",
-        }
-    }
-}
-
-/// The offloads and MTU of a port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Capabilities {
-    /// Frames larger than the MTU may be sent, with a virtio-net header that says how to segment them.
-    pub takes_segmentation: bool,
-    /// Frames larger than the MTU may be received, with such a header.
-    pub gives_segmentation: bool,
-    /// Segmentation covers UDP as well as TCP (an older kernel may lack it).
-    pub udp_segmentation: bool,
-    /// Frames may be sent with their transport checksum still to be completed.
-    pub takes_partial_checksum: bool,
-    /// Largest IP packet of one segment, link headers not counted.
-    pub mtu: u32,
-}
-
-impl Capabilities {
-    /// Whether a frame may be sent with this header.
-    pub(crate) fn allow(&self, vnet: Option<&VnetHeader>) -> bool {
-        vnet.is_none_or(|vnet| match vnet.gso_type {
-            VnetHeader::GSO_NONE => vnet.flags & VnetHeader::NEEDS_CSUM == 0 || self.takes_partial_checksum,
-            VnetHeader::GSO_UDP_L4 => self.udp_segmentation,
-            _ => self.takes_segmentation,
-        })
-    }
-}
-
-/// File descriptors to wait on, with `poll` or `epoll`. They remain the port's own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fds {
-    /// Readable when [`Port::receive`] has a frame; `None` for ports that must be polled.
-    pub receive: Option<RawFd>,
-    /// Writable when [`Port::send`] has room again; `None` for ports that must be polled.
-    pub transmit: Option<RawFd>,
-}
-
-/// One frame to send, for [`Port::send_batch`].
-#[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
-    /// The frame from its Ethernet header on.
-    pub frame: &'a [u8],
-    /// Checksum and segmentation left to be done; `None` for a finished frame.
-    pub vnet: Option<&'a VnetHeader>,
-}
 
 /// A port, through which packets enter and leave.
 #[derive(Debug)]
@@ -154,7 +42,7 @@ pub enum Port {
     /// A virtual machine, through its virtio rings.
     VhostUser(VhostUser),
     /// A vNIC or virtual machine, served by a thread of its own.
-    Apart(Box<Apart>),
+    Apart(Box<Apart<Self>>),
 }
 
 /// Evaluates `$call` with `$it` bound to the variant's port.
@@ -174,7 +62,7 @@ macro_rules! each {
 }
 
 impl Port {
-    /// Reads one frame into `buffer`, which must hold [`FRAME_ROOM`] bytes; `None` when none waits.
+    /// Reads one frame into `buffer`, which must hold [`crate::FRAME_ROOM`] bytes; `None` when none waits.
     ///
     /// # Errors
     /// [`Trouble`] when the port as a whole carries no frames.
@@ -490,21 +378,4 @@ impl Port {
         let _ = self.flush();
         self.counters()
     }
-}
-
-/// Length of the shortest frame: an Ethernet header.
-pub(crate) const MIN_FRAME: usize = 14;
-
-/// Whether a header asks for an offload, which a port without virtio-net headers cannot do.
-pub(crate) fn asks_for_work(vnet: Option<&VnetHeader>) -> bool {
-    vnet.is_some_and(|vnet| vnet.flags & VnetHeader::NEEDS_CSUM != 0 || vnet.gso_type != VnetHeader::GSO_NONE)
-}
-
-/// The header as Linux's devices expect it: ten bytes, without the number of buffers.
-pub(crate) fn vnet_bytes(vnet: Option<&VnetHeader>) -> [u8; VnetHeader::LEN] {
-    let mut bytes = [0; VnetHeader::LEN];
-    if let Some(vnet) = vnet {
-        bytes.copy_from_slice(&vnet.to_bytes()[..VnetHeader::LEN]);
-    }
-    bytes
 }

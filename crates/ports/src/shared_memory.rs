@@ -29,11 +29,12 @@ use plimsoll_wire::VnetHeader;
 
 use client::{listen, watch};
 
+use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble};
+use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
-use crate::handover::Release;
-use crate::port::{Capabilities, Counters, DropReason, Fds, MIN_FRAME, Received, Sending, Trouble};
 use crate::posted::{Took, new_session};
+use crate::release::Release;
 
 /// How a [`VnicPort`] is made.
 #[derive(Clone, Debug)]
@@ -335,7 +336,7 @@ impl VnicPort {
         if !self.is_connected() {
             return Err(Trouble::Down);
         }
-        if crate::port::asks_for_work(vnet) {
+        if crate::contract::asks_for_work(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
         if frame.len() < MIN_FRAME {

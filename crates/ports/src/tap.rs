@@ -19,13 +19,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use plimsoll_wire::VnetHeader;
 
-use crate::error::{PortError, check_interface_name};
-use crate::handover::Device;
-use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
-use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, MIN_FRAME, Received, Sending, Trouble,
-    asks_for_work, vnet_bytes,
+use crate::contract::{
+    Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
 };
+use crate::counters::{Counters, DropReason, Sending};
+use crate::device::Device;
+use crate::error::{PortError, check_interface_name};
+use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 
 /// Options for making a TAP.
 #[derive(Clone, Debug)]

@@ -34,14 +34,12 @@ use record::Record;
 pub(crate) use record::beside as record_of;
 use ring::{Direction, Live, MOST_PARTS, Next, Part, Ring};
 
+use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received, Trouble, vnet_bytes};
+use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
-use crate::handover::Release;
-use crate::port::{
-    Capabilities, Counters, DropReason, FRAME_ROOM, Fds, Level, MIN_FRAME, PairCounters, Received, Sending,
-    Trouble, vnet_bytes,
-};
 use crate::posted::{Taken, Ticket, Took};
+use crate::release::Release;
 
 /// Options of a [`VhostUser`].
 #[derive(Clone, Debug)]

@@ -24,9 +24,8 @@ use crate::cores::Core;
 use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
-use crate::run::Trace;
 use crate::topology::{Edge, Topology};
-use crate::trace::Tracer;
+use crate::trace::{Trace, Tracer};
 use crate::world::{Carrier, LinkEnd, Node, Source, Way, World};
 
 /// The world of one system.

@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -20,7 +19,9 @@ use crate::build;
 use crate::error::SimError;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
-use crate::world::{Carrier, GRACE, Node, Way, World};
+use crate::trace::Trace;
+use crate::traffic::GRACE;
+use crate::world::{Carrier, Node, Way, World};
 
 /// How to simulate a scenario.
 #[derive(Clone, Debug, Default)]
@@ -35,26 +36,6 @@ pub struct Options {
     pub threads: Option<NonZeroUsize>,
     /// The trace to write, packet by packet.
     pub trace: Option<Trace>,
-}
-
-/// A trace to be written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    /// The file, in pcapng. With several runs each has a file of its own, named after its system and seed.
-    pub file: PathBuf,
-    /// Names of the links to trace; if empty, every host's own link.
-    pub at: Vec<String>,
-}
-
-impl Trace {
-    /// The file of one of several runs.
-    fn of(&self, job: &Job<'_>) -> Self {
-        let stem = self.file.file_stem().unwrap_or_default().to_string_lossy();
-        let point = if job.index > 0 { format!("-{}", job.index) } else { String::new() };
-        let name = format!("{stem}{point}-{}-{}", job.system.name, job.seed);
-        let end = self.file.extension().map(|end| format!(".{}", end.to_string_lossy())).unwrap_or_default();
-        Self { file: self.file.with_file_name(name + &end), at: self.at.clone() }
-    }
 }
 
 /// The outcome of a simulation.
@@ -151,7 +132,9 @@ pub fn run_each(
     }
     if let Some(trace) = &options.trace {
         let alone = jobs.len() == 1;
-        jobs.iter_mut().for_each(|job| job.trace = Some(if alone { trace.clone() } else { trace.of(job) }));
+        jobs.iter_mut().for_each(|job| {
+            job.trace = Some(if alone { trace.clone() } else { job.trace_of_its_own(trace) })
+        });
     }
     for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
         match (&mut outcomes[job.index], finished) {
@@ -240,6 +223,15 @@ impl Job<'_> {
         };
         let panicked = |_| Err(SimError::Panicked { system: self.system.name.clone(), seed: self.seed });
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(panicked)
+    }
+
+    /// This run's trace, where several runs are traced: its file has the run's system and seed in its name.
+    fn trace_of_its_own(&self, trace: &Trace) -> Trace {
+        let stem = trace.file.file_stem().unwrap_or_default().to_string_lossy();
+        let point = if self.index > 0 { format!("-{}", self.index) } else { String::new() };
+        let name = format!("{stem}{point}-{}-{}", self.system.name, self.seed);
+        let end = trace.file.extension().map(|end| format!(".{}", end.to_string_lossy())).unwrap_or_default();
+        Trace { file: trace.file.with_file_name(name + &end), at: trace.at.clone() }
     }
 
     fn progress(&self, run: usize, runs: usize, now: Nanos, events: u64) -> Progress {

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufWriter, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use etherparse::{
@@ -25,9 +25,18 @@ use pcap_file::pcapng::blocks::interface_description::{
 use plimsoll_nic::{Nic, Transmit};
 use plimsoll_units::{Nanos, Span};
 
+use crate::flow::Flow;
 use crate::packet::{Body, Packet};
 use crate::tcp::{self, Ecn, Flags};
-use crate::world::Flow;
+
+/// A trace to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    /// The file, in pcapng. With several runs each has a file of its own, named after its system and seed.
+    pub file: PathBuf,
+    /// Names of the links to trace; if empty, every host's own link.
+    pub at: Vec<String>,
+}
 
 /// A capture being written.
 pub(crate) struct Tracer {

@@ -3,7 +3,7 @@
 //! Why: the same workloads as the lab's, at rates and sizes that no machine holds.
 //! From: `docs/scenarios.md`, "Workloads"; the lab's generators, with their open-loop latency counted from when a
 //! request was due.
-//! Not here: TCP itself (`tcp`), the world that carries it (`world`).
+//! Not here: TCP itself (`tcp`), and the world that carries it (`world`): a workload knows it only as a [`Stack`].
 //! Invariant: a workload acts only when a timer fires, or a datagram or more of a stream arrives; it sends nothing new from
 //! its stop on.
 
@@ -25,7 +25,31 @@ pub(crate) use sizes::Sizes;
 pub(crate) use udp::Udp;
 
 use crate::agenda::SourceId;
-use crate::world::World;
+use crate::packet::Packet;
+
+/// The clock, the timers and the sockets that a workload has.
+///
+/// A socket is one end point of a connection.
+pub(crate) trait Stack {
+    /// The time now.
+    fn now(&self) -> Nanos;
+    /// Sets a timer, or clears it.
+    fn set_timer(&mut self, timer: SourceId, at: Option<Nanos>);
+    /// Sends a packet from an end of a flow.
+    fn send_packet(&mut self, packet: Packet);
+    /// Appends to the stream that a socket sends.
+    fn write(&mut self, socket: u32, bytes: u64);
+    /// Like [`Stack::write`], for an answer: it takes time on its tenant's core, where that has a cost.
+    fn answer(&mut self, socket: u32, bytes: u64);
+    /// Makes a socket send without end.
+    fn write_unlimited(&mut self, socket: u32);
+    /// Bytes written to a socket so far.
+    fn written(&self, socket: u32) -> u64;
+    /// Fills a socket's buffer, so that `most` bytes are not acknowledged yet.
+    fn fill(&mut self, socket: u32, most: u64);
+    /// Closes both end points of a connection at once; no packet tells the other side.
+    fn close(&mut self, socket: u32);
+}
 
 /// A workload.
 #[derive(Debug, Default)]
@@ -59,44 +83,44 @@ pub(crate) struct Assignment {
 
 impl App {
     /// Handles one of its timers; the first one fires at the start.
-    pub(crate) fn timeout(&mut self, world: &mut World, timer: u32) {
+    pub(crate) fn timeout(&mut self, stack: &mut impl Stack, timer: u32) {
         match self {
             Self::Away => {}
-            Self::Udp(app) => app.timeout(world),
-            Self::Probe(app) => app.timeout(world),
-            Self::Bulk(app) => app.timeout(world, timer),
-            Self::Rpc(app) => app.timeout(world),
-            Self::Rounds(app) => app.timeout(world, timer),
+            Self::Udp(app) => app.timeout(stack),
+            Self::Probe(app) => app.timeout(stack),
+            Self::Bulk(app) => app.timeout(stack, timer),
+            Self::Rpc(app) => app.timeout(stack),
+            Self::Rounds(app) => app.timeout(stack, timer),
         }
     }
 
     /// Handles a datagram that has arrived at one of a flow's ends.
-    pub(crate) fn datagram(&mut self, world: &mut World, flow: u32, back: bool, number: u64) {
+    pub(crate) fn datagram(&mut self, stack: &mut impl Stack, flow: u32, back: bool, number: u64) {
         if let Self::Probe(app) = self {
-            app.datagram(world, flow, back, number);
+            app.datagram(stack, flow, back, number);
         }
     }
 
     /// Handles more bytes of a stream at this end point: `total` since the beginning.
-    pub(crate) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
+    pub(crate) fn received(&mut self, stack: &mut impl Stack, socket: u32, total: u64) {
         match self {
-            Self::Rpc(app) => app.received(world, socket, total),
-            Self::Rounds(app) => app.received(world, socket, total),
+            Self::Rpc(app) => app.received(stack, socket, total),
+            Self::Rounds(app) => app.received(stack, socket, total),
             _ => {}
         }
     }
 
     /// Handles an acknowledgement of bytes that this end point sent.
-    pub(crate) fn acknowledged(&mut self, world: &mut World, socket: u32) {
+    pub(crate) fn acknowledged(&mut self, stack: &mut impl Stack, socket: u32) {
         if let Self::Bulk(app) = self {
-            app.acknowledged(world, socket);
+            app.acknowledged(stack, socket);
         }
     }
 
     /// Handles a datagram that has left its host's transmit path, or was refused there.
-    pub(crate) fn left(&mut self, world: &mut World, len: u32) {
+    pub(crate) fn left(&mut self, stack: &mut impl Stack, len: u32) {
         if let Self::Udp(app) = self {
-            app.left(world, len);
+            app.left(stack, len);
         }
     }
 
@@ -110,6 +134,9 @@ impl App {
         }
     }
 }
+
+/// How long after the run's end answers still count, as in the lab.
+pub(crate) const GRACE: Span = Span::millis(500);
 
 /// The sample of a request that was due at `due` and answered at `now`.
 fn sample(due: Nanos, now: Nanos) -> Sample {

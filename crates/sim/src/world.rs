@@ -2,17 +2,17 @@
 //!
 //! Why: each event has one moment, and all events have one order.
 //! From: discrete-event simulation; a link, a host's NIC or a timer is one source of events with one next moment.
-//! Not here: how a world is built (`build`), what workloads send (`traffic`), and a packet's way (`journey`).
+//! Not here: how a world is built (`build`), what workloads send (`traffic`), a packet's way (`journey`), connections
+//! (`sockets`), and what a fault does (`downtime`).
 //! Invariant: a run depends on the world's description and its seed alone; for every workload, packets sent are packets
 //! delivered, dropped for a counted reason, or still under way.
 
+mod downtime;
 mod journey;
+mod sockets;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::Ipv4Addr;
 
-use plimsoll_nic::QueueId;
-use plimsoll_policy::{Fields, Metadata};
 use plimsoll_scenario::Change;
 use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
@@ -21,6 +21,7 @@ use crate::agenda::{Agenda, SourceId};
 use crate::control::{Agents, Vm};
 use crate::cores::Core;
 use crate::fault::Faults;
+use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::link::Link;
@@ -173,32 +174,6 @@ pub(crate) enum Carrier {
         /// The link.
         link: u32,
     },
-}
-
-/// A flow: packets with the same addresses, protocol and ports, and their answers.
-#[derive(Clone, Debug)]
-pub(crate) struct Flow {
-    pub(crate) workload: u32,
-    /// The client's end, and the server's.
-    pub(crate) ends: [End; 2],
-    pub(crate) protocol: u8,
-    /// The first of its two connections' end points, for TCP.
-    pub(crate) socket: u32,
-}
-
-/// One end of a flow.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    pub(crate) node: u32,
-    /// The tenant that sends from here; `None` beyond the uplink.
-    pub(crate) tenant: Option<u32>,
-    pub(crate) address: Ipv4Addr,
-    pub(crate) port: u16,
-    pub(crate) dscp: u8,
-    /// The engine's flow queue, once there is one.
-    pub(crate) queue: Option<QueueId>,
-    /// The core that it runs on, if its work there takes time.
-    pub(crate) core: Option<u32>,
 }
 
 /// A connection's end point.
@@ -358,7 +333,7 @@ impl World {
     }
 
     /// Carries out the orders of a host's agent, and schedules the end of its epoch.
-    pub(crate) fn steer(&mut self, node: u32) {
+    fn steer(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
         if let Some((source, next)) = control.timeout(node) {
             self.agenda.keep(source, next);
@@ -388,15 +363,10 @@ impl World {
     }
 
     /// Calls `act` with a workload and the world that it is part of.
-    pub(crate) fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
+    fn with_app(&mut self, index: u32, act: impl FnOnce(&mut App, &mut Self)) {
         let mut app = core::mem::take(&mut self.apps[index as usize]);
         act(&mut app, self);
         self.apps[index as usize] = app;
-    }
-
-    /// Sets a workload's timer, or clears it.
-    pub(crate) fn set_timer(&mut self, source: SourceId, at: Option<Nanos>) {
-        self.agenda.keep(source, at);
     }
 
     /// Packets of each workload that are still under way.
@@ -431,43 +401,5 @@ impl Carrier {
     }
 }
 
-impl End {
-    /// The vNIC, if it is a tenant's.
-    fn vm(&self) -> Option<Vm> {
-        self.tenant.map(|tenant| Vm { tenant, node: self.node })
-    }
-
-    /// The vNIC, if it is a tenant's on another host.
-    pub(crate) fn elsewhere(&self, node: u32) -> Option<Vm> {
-        self.vm().filter(|vm| vm.node != node)
-    }
-}
-
-impl Flow {
-    /// A packet's sending and receiving end.
-    #[inline]
-    pub(crate) fn way(&self, back: bool) -> (&End, &End) {
-        let [client, server] = &self.ends;
-        if back { (server, client) } else { (client, server) }
-    }
-
-    /// The fields of such a packet for classification, without the tenant.
-    fn fields(&self, back: bool) -> Fields {
-        let (from, to) = self.way(back);
-        Fields {
-            tenant: None,
-            addresses: Some((from.address.into(), to.address.into())),
-            protocol: Some(self.protocol),
-            ports: Some((from.port, to.port)),
-            dscp: from.dscp,
-            vlan: 0,
-            metadata: Metadata::default(),
-        }
-    }
-}
-
 /// Events between two calls of `tell`.
 const TELL_EVERY: u64 = 1 << 18;
-
-/// How long after the run's end answers still count, as in the lab.
-pub(crate) const GRACE: Span = Span::millis(500);

@@ -13,58 +13,13 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::layout::{BUFFER, Done, Identity, Layout, LayoutError, Posted, Status, Used, header};
-use crate::message::{FlowSpec, Message, OpenRefusal};
+use crate::error::VnicError;
+use crate::layout::{BUFFER, Done, Identity, Layout, LayoutError, Posted, Used, header};
+use crate::message::Message;
 use crate::region::Region;
-use crate::rules::{Rule, RuleCounts, Rules};
-use crate::sender::{Poster, Sender, Shared};
+use crate::rules::{FlowSpec, Rule, RuleCounts, Rules};
+use crate::sender::{Completion, Poster, Sender, Shared};
 use crate::socket::{self, DESCRIPTORS, Incoming};
-
-/// Why a vNIC cannot be had.
-#[derive(Debug, thiserror::Error)]
-pub enum VnicError {
-    /// No daemon listens, or this process may not connect.
-    #[error("cannot connect to the vNIC at {}: {source}; is `plimsoll run` there, with `port: {{vnic: {}}}`, and may this user write to the socket?", path.display(), path.display())]
-    Connect {
-        /// The socket.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// Another client has the vNIC.
-    #[error("the vNIC at {} has a client already; stop that one, or give this one a tenant of its own", path.display())]
-    Occupied {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// The region is not as this client expects.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-    /// No flow queue.
-    #[error(transparent)]
-    NotOpened(#[from] OpenRefusal),
-    /// The daemon sent something that is no answer.
-    #[error("the daemon's answer makes no sense; is {} really a vNIC's socket?", path.display())]
-    Answer {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// The daemon has gone, or has closed the vNIC.
-    #[error("the daemon has closed the vNIC; connect again")]
-    Closed,
-    /// Anything else that the kernel said.
-    #[error("vNIC: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// A frame that has completed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// The flow queue that it was posted to.
-    pub queue: u32,
-    /// What became of it.
-    pub status: Status,
-}
 
 /// A virtual NIC.
 ///

@@ -14,11 +14,11 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 use plimsoll_wire::doorbell::PacketMetadata;
 
-use crate::client::{Completion, Vnic, VnicError};
+use crate::client::Vnic;
+use crate::error::VnicError;
 use crate::layout::{BUFFER, MAX_FRAME, MAX_PIECES};
-use crate::message::FlowSpec;
-use crate::rules::RuleCounts;
-use crate::sender::{Poster, Sender};
+use crate::rules::{FlowSpec, RuleCounts};
+use crate::sender::{Completion, Poster, Sender};
 
 /// A flow, as the header lays it out.
 #[derive(Clone, Copy, Debug)]

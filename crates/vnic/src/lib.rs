@@ -14,16 +14,18 @@ pub mod message;
 pub mod socket;
 
 mod client;
+mod error;
 mod ffi;
 mod region;
 mod rules;
 mod sender;
 
-pub use client::{Completion, Vnic, VnicError};
+pub use client::Vnic;
+pub use error::VnicError;
 pub use layout::{Context, Descriptor, Identity, Layout, LayoutError, Posted, Posting, Sizes, Status, Used};
-pub use message::{FlowSpec, OpenRefusal};
+pub use message::OpenRefusal;
 pub use plimsoll_wire::VnetHeader;
 pub use plimsoll_wire::doorbell::PacketMetadata;
 pub use region::Region;
-pub use rules::{Rule, RuleCounts, Scope};
-pub use sender::{Buffer, Busy, Poster, Sender};
+pub use rules::{FlowSpec, Rule, RuleCounts, Scope};
+pub use sender::{Buffer, Busy, Completion, Poster, Sender};

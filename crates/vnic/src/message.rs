@@ -7,39 +7,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use plimsoll_wire::Parsed;
-
 use crate::layout::VERSION;
+pub use crate::rules::FlowSpec;
 use crate::rules::{Rule, Scope};
 
 /// Bytes of a message.
 pub const LEN: usize = 64;
-
-/// Headers of the packets of one flow, as the policy's matches see them; the tenant is the port's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct FlowSpec {
-    /// Source and destination, both of one family, for IP.
-    pub addresses: Option<(IpAddr, IpAddr)>,
-    /// IP protocol number.
-    pub protocol: Option<u8>,
-    /// Source and destination port, for TCP, UDP and SCTP.
-    pub ports: Option<(u16, u16)>,
-    /// DSCP, for IP.
-    pub dscp: u8,
-    /// VLAN identifier; 0 without a tag.
-    pub vlan: u16,
-}
-
-impl FlowSpec {
-    /// The flow of a frame; `None` for a frame that cannot be parsed.
-    #[must_use]
-    pub fn of_frame(frame: &[u8]) -> Option<Self> {
-        let parsed = &plimsoll_wire::parse(frame).ok()?;
-        let Parsed { vlan, .. } = *parsed;
-        let (addresses, protocol, ports) = (parsed.addresses(), parsed.protocol(), parsed.ports());
-        Some(Self { addresses, protocol, ports, dscp: parsed.dscp(), vlan })
-    }
-}
 
 /// Why no flow queue was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! Rules from the daemon: which packets go to which flow queue.
+//! Flows, and rules from the daemon: which packets go to which flow queue.
 //!
 //! Why: a client that asks once for each flow need not ask for each packet, and the daemon need not look each packet up.
 //! From: SENIC §5.1: the host's table classifies, the guest's driver remembers; `docs/vnic.md`, "Rules".
@@ -10,7 +10,33 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use foldhash::fast::RandomState;
 
-use crate::message::FlowSpec;
+use plimsoll_wire::Parsed;
+
+/// Headers of the packets of one flow, as the policy's matches see them; the tenant is the port's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FlowSpec {
+    /// Source and destination, both of one family, for IP.
+    pub addresses: Option<(IpAddr, IpAddr)>,
+    /// IP protocol number.
+    pub protocol: Option<u8>,
+    /// Source and destination port, for TCP, UDP and SCTP.
+    pub ports: Option<(u16, u16)>,
+    /// DSCP, for IP.
+    pub dscp: u8,
+    /// VLAN identifier; 0 without a tag.
+    pub vlan: u16,
+}
+
+impl FlowSpec {
+    /// The flow of a frame; `None` for a frame that cannot be parsed.
+    #[must_use]
+    pub fn of_frame(frame: &[u8]) -> Option<Self> {
+        let parsed = &plimsoll_wire::parse(frame).ok()?;
+        let Parsed { vlan, .. } = *parsed;
+        let (addresses, protocol, ports) = (parsed.addresses(), parsed.protocol(), parsed.ports());
+        Some(Self { addresses, protocol, ports, dscp: parsed.dscp(), vlan })
+    }
+}
 
 /// The parts of a packet's headers that a rule looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,9 +18,18 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 use plimsoll_wire::doorbell::{Note, PacketMetadata};
 
-use crate::client::{Completion, VnicError};
-use crate::layout::{BUFFER, Context, Descriptor, Done, Layout, MAX_PIECES, header};
+use crate::error::VnicError;
+use crate::layout::{BUFFER, Context, Descriptor, Done, Layout, MAX_PIECES, Status, header};
 use crate::region::Region;
+
+/// A frame that has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The flow queue that it was posted to.
+    pub queue: u32,
+    /// What became of it.
+    pub status: Status,
+}
 
 /// The error of a send that finds no room; after polling completions there may be some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

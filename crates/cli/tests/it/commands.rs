@@ -151,7 +151,9 @@ fn a_pcie_bus_carries_what_its_lanes_and_tlps_leave() {
     let (x8, x4) = (rate(&[]), rate(&["--lanes", "4"]));
     assert!(x8.abs_diff(2 * x4) <= 2, "{x8} {x4}");
     assert!(rate(&["--descriptor", "16B"]) < 40_000_000_000);
-    for wrong in [["--tlp", "0B"], ["--frame", "0B"], ["--generation", "6"], ["--lanes", "0"]] {
+    for wrong in
+        [["--tlp", "0B"], ["--frame", "0B"], ["--generation", "6"], ["--lanes", "0"], ["--lanes", "3"]]
+    {
         assert_eq!(plimsoll(&[&["bench", "pcie"], &wrong[..]].concat()).status.code(), Some(2), "{wrong:?}");
     }
 }

@@ -9,8 +9,8 @@ use plimsoll_policy::{NodeId, TenantId};
 
 use super::Nic;
 use crate::account::NO_TENANT;
-use crate::host::{Descriptor, QueueId};
-use crate::ids::{RecordId, Tagged};
+use crate::host::Descriptor;
+use crate::ids::{QueueId, RecordId, Tagged};
 use crate::refusal::Refusal;
 use crate::stats::{Completion, Outcome, Transmit};
 

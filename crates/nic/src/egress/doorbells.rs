@@ -11,8 +11,7 @@ use plimsoll_wire::doorbell::ESCAPE;
 
 use super::Nic;
 use crate::doorbell::{self, Note};
-use crate::host::QueueId;
-use crate::ids::{GateId, RecordId};
+use crate::ids::{GateId, QueueId, RecordId};
 use crate::tree::Seat;
 
 impl Nic {

@@ -3,10 +3,7 @@
 //! Why: rows and heaps queue a child in its own record, so that it takes half a cache line and no more.
 //! Not here: what a start means (`grouped`, `rate_share`), and how children are queued (`rows`, `heaps`).
 
-use super::heaps::Cell;
-use super::rows::Links;
-
-/// A child's start, and where the child is queued: in a row ([`Links`]) or in a heap ([`Cell`]).
+/// A child's start, and its place in the row (`rows::Links`) or heap (`heaps::Cell`) that queues it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 pub(crate) struct Child<Place> {
@@ -17,5 +14,3 @@ pub(crate) struct Child<Place> {
     pub(crate) rest: u32,
     pub(super) place: Place,
 }
-
-const _: () = assert!(size_of::<Child<Links>>() == 32 && size_of::<Child<Cell>>() == 32);

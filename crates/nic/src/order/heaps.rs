@@ -31,6 +31,8 @@ pub(crate) struct Cell {
     heap: Option<Heap>,
 }
 
+const _: () = assert!(size_of::<Child<Cell>>() == 32);
+
 /// One of the two heaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Heap {

@@ -50,6 +50,8 @@ pub(crate) struct Links {
     row: u8,
 }
 
+const _: () = assert!(size_of::<Child<Links>>() == 32);
+
 /// Rows of a group.
 pub(crate) const ROWS: u64 = 64;
 const NONE: SlotId = SlotId::NONE;

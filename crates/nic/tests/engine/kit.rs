@@ -98,6 +98,7 @@ impl Plan {
     pub fn tenant(&mut self, id: NodeId, descriptors: u32) -> TenantId {
         let tenant = TenantId(u32::try_from(self.program.tenants.len()).expect("few tenants"));
         self.program.tenants.push(Tenant {
+            from_client: true,
             name: format!("t{}", tenant.0),
             node: id,
             descriptors,

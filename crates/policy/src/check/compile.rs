@@ -107,6 +107,7 @@ fn tenants(graph: &Graph, descriptors: &[u32], slos: Vec<Slo>) -> Vec<Tenant> {
         node: node_id(tenant.node.unwrap_or_else(|| common_ancestor(graph, &tenant.matched_by))),
         descriptors: descriptors.get(index).copied().unwrap_or(u32::MAX),
         stated: tenant.known.stated(),
+        from_client: tenant.known.from_client,
         slo,
     };
     graph.tenants.iter().enumerate().zip(slos).map(tenant).collect()

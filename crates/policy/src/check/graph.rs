@@ -127,15 +127,19 @@ pub(crate) struct Known {
     pub user: Option<u32>,
     /// Its port is a vNIC: the client may say what the operator does not state.
     pub from_client: bool,
+    /// Its port is in memory, as that of each tenant of a scenario is.
+    pub in_memory: bool,
 }
 
 impl Known {
     pub fn of(tenant: &TenantEntry) -> Self {
-        let from_client = tenant.port.as_ref().is_some_and(|port| matches!(port.value, Port::Vnic(_)));
+        let port = tenant.port.as_ref().map(|port| &port.value);
         Self {
             cgroup: tenant.cgroup.map(|found| found.value),
             user: tenant.user.map(|found| found.value),
-            from_client,
+            // A port that could not be read may have been a vNIC: it has its own error, and no other follows from it.
+            from_client: matches!(port, None | Some(Port::Vnic(_))),
+            in_memory: matches!(port, Some(Port::Memory)),
         }
     }
 

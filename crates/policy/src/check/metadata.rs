@@ -10,7 +10,7 @@
 
 use std::fmt::Display;
 
-use super::graph::{Graph, TenantIx, tenant_id};
+use super::graph::{Graph, TenantDraft, TenantIx, tenant_id};
 use crate::program::{Match, TenantId};
 
 /// The reason that no packet has what a match asks for.
@@ -47,7 +47,7 @@ fn settle_for(graph: &Graph, tenant: TenantIx, matches: &Match) -> Result<Match,
     decide(&mut settled.cgroup, draft.known.cgroup, "cgroup", &draft.name)?;
     decide(&mut settled.user, draft.known.user, "user", &draft.name)?;
     match first_field(&settled) {
-        Some(field) if !draft.known.from_client => Err(no_port(field, &draft.name)),
+        Some(field) if !draft.known.from_client => Err(no_port(field, draft)),
         _ => Ok(settled),
     }
 }
@@ -86,8 +86,13 @@ fn first_field(matches: &Match) -> Option<&'static str> {
     fields.into_iter().find(|(_, unasked)| !unasked).map(|(field, _)| field)
 }
 
-fn no_port(field: &str, tenant: &str) -> Unfilled {
+fn no_port(field: &str, draft: &TenantDraft) -> Unfilled {
+    let tenant = &draft.name;
     let why = format!("the port of tenant `{tenant}` fills no `{field}`");
+    if draft.known.in_memory {
+        let help = "match on other fields: a packet of a scenario, or of a port in memory, has headers only";
+        return Unfilled { why, help: help.to_owned() };
+    }
     let vnic = format!("give the tenant a port that fills it, `{{vnic: /run/plimsoll/{tenant}.sock}}`");
     let help = if is_stated(field) {
         format!("{vnic}, or state `{field}` at the tenant")
@@ -111,6 +116,10 @@ fn without_tenant(graph: &Graph, field: &str) -> Unfilled {
         return Unfilled { why, help };
     }
     let why = format!("no port of this policy fills `{field}`");
+    if graph.tenants.iter().all(|tenant| tenant.known.in_memory) {
+        let help = "match on other fields: a packet of a scenario, or of a port in memory, has headers only";
+        return Unfilled { why, help: help.to_owned() };
+    }
     let vnic = "a `vnic` port fills it for the match that names its tenant";
     let help = if is_stated(field) {
         format!("state `{field}` at a tenant; {vnic}")

@@ -231,7 +231,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
         addresses: addresses::addresses(reader, &keys, &what),
         ecn: keys.get("ecn").map_or_else(Default::default, |tree| backpressure::ecn(reader, tree, &what)),
-        cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", METADATA)),
+        cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", super::names::CGROUP)),
         user: keys.get("user").and_then(|tree| reader.value(tree, "`user`", METADATA)),
         ..TenantEntry::new(name.clone(), entry)
     }

@@ -76,7 +76,8 @@ fn each<T: Copy + Eq + Hash>(
 }
 
 fn numbers<T: FromStr + Copy + Eq + Hash>(reader: &mut Reader, keys: &Fields<'_>, key: &str) -> Vec<T> {
-    each(reader, keys, key, "a whole number", |text| text.parse().ok())
+    let wanted = if key == "cgroup" { super::names::CGROUP } else { "a whole number" };
+    each(reader, keys, key, wanted, |text| text.parse().ok())
 }
 
 fn ports(reader: &mut Reader, keys: &Fields<'_>, key: &str) -> Vec<(u16, u16)> {

@@ -1,5 +1,9 @@
 //! Protocols and code points by name.
 
+/// What a control group is written as.
+pub(crate) const CGROUP: &str =
+    "a whole number: the inode of its directory, as `stat -c %i /sys/fs/cgroup/shop.slice` prints it";
+
 /// Protocols that have a name here; any other is written as its number.
 pub(crate) const PROTOCOLS: [(&str, u8); 9] = [
     ("icmp", 1),

@@ -15,10 +15,29 @@ pub struct Filter {
 
 /// A text that describes no packet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{part}`: {why}")]
+#[error("{}", self.lines())]
 pub struct FilterError {
+    mistakes: Vec<Mistake>,
+}
+
+/// A part of a filter, and why it is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mistake {
     part: String,
     why: String,
+}
+
+impl FilterError {
+    fn of(part: &str, why: String) -> Self {
+        Self { mistakes: vec![Mistake { part: part.to_owned(), why }] }
+    }
+
+    /// One line for each mistake.
+    fn lines(&self) -> String {
+        let lines: Vec<String> =
+            self.mistakes.iter().map(|Mistake { part, why }| format!("`{part}`: {why}")).collect();
+        lines.join("\n")
+    }
 }
 
 const KEYS: [&str; 13] = [
@@ -38,14 +57,18 @@ impl Filter {
     /// ```
     pub fn parse(program: &Program, text: &str) -> Result<Self, FilterError> {
         let mut draft = Draft::default();
+        let mut mistakes = Vec::new();
         for part in text.split([' ', ',', '\t', '\n']).filter(|part| !part.is_empty()) {
-            let wrong = |why: String| FilterError { part: part.to_owned(), why };
-            let (key, value) = part
-                .split_once('=')
-                .ok_or_else(|| wrong("write `key=value`, as in `dst_port=80`".to_owned()))?;
-            draft.set(program, key.trim(), value.trim()).map_err(wrong)?;
+            let read = match part.split_once('=') {
+                Some((key, value)) => draft.set(program, key.trim(), value.trim()),
+                None => Err("write `key=value`, as in `dst_port=80`".to_owned()),
+            };
+            mistakes.extend(read.err().map(|why| Mistake { part: part.to_owned(), why }));
         }
-        draft.finish(program).map_err(|why| FilterError { part: text.trim().to_owned(), why })
+        if !mistakes.is_empty() {
+            return Err(FilterError { mistakes });
+        }
+        draft.finish(program).map_err(|why| FilterError::of(text.trim(), why))
     }
 }
 
@@ -74,21 +97,21 @@ impl Draft {
                 let wanted = "write `tcp`, `udp`, `icmp` or a number from 0 to 255";
                 self.fields.protocol = Some(names::protocol(value).ok_or(wanted)?);
             }
-            "src_port" => self.src_port = Some(number(value)?),
-            "dst_port" => self.dst_port = Some(number(value)?),
+            "src_port" => self.src_port = Some(number(value, u16::MAX)?),
+            "dst_port" => self.dst_port = Some(number(value, u16::MAX)?),
             "dscp" => {
                 self.fields.dscp = names::code_point(value).ok_or("write 0 to 63 or a name such as `ef`")?
             }
             "vlan" => {
-                let vlan: u16 = number(value)?;
+                let vlan = number(value, 4_094_u16)?;
                 self.fields.vlan =
                     Some(vlan).filter(|vlan| *vlan < 4_095).ok_or("write 1 to 4094, or 0 without a tag")?;
             }
-            "priority" => metadata.priority = Some(number(value)?),
-            "cgroup" => metadata.cgroup = Some(number(value)?),
-            "user" => metadata.user = Some(number(value)?),
-            "app" => metadata.app = Some(number(value)?),
-            "core" => metadata.core = Some(number(value)?),
+            "priority" => metadata.priority = Some(number(value, u32::MAX)?),
+            "cgroup" => metadata.cgroup = Some(number(value, u64::MAX)?),
+            "user" => metadata.user = Some(number(value, u32::MAX)?),
+            "app" => metadata.app = Some(number(value, u32::MAX)?),
+            "core" => metadata.core = Some(number(value, u16::MAX)?),
             "class" => {
                 let other = "name other fields, or ask without `--policy`";
                 return Err(format!(
@@ -149,15 +172,28 @@ fn tenant(program: &Program, name: &str) -> Result<TenantId, String> {
     id.ok_or_else(|| {
         let near = nearest(name, program.tenants.iter().map(|tenant| tenant.name.as_str()));
         let near = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
-        format!("there is no tenant `{name}`{near}")
+        format!("there is no tenant `{name}`{near}{}", there_are(program))
     })
 }
+
+/// The tenants' names, the first ones of many.
+fn there_are(program: &Program) -> String {
+    let names: Vec<&str> = program.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    let more = if names.len() > MOST_NAMED { ", .." } else { "" };
+    match &names[..names.len().min(MOST_NAMED)] {
+        [] => "; the policy has none".to_owned(),
+        first => format!("; the tenants are {}{more}", first.join(", ")),
+    }
+}
+
+/// Tenants that a message names.
+const MOST_NAMED: usize = 16;
 
 fn address(text: &str) -> Result<IpAddr, String> {
     text.parse()
         .map_err(|_| format!("`{text}` is no address such as `10.0.0.1`; a packet has one, so no prefix"))
 }
 
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("`{text}` is no whole number in range"))
+fn number<T: std::str::FromStr + std::fmt::Display>(text: &str, most: T) -> Result<T, String> {
+    text.parse().map_err(|_| format!("write a whole number from 0 to {most}"))
 }

@@ -432,8 +432,8 @@ fn explain_counts_what_the_operator_states_of_a_tenant() {
 uplink: {port: memory, rate: 10Gbps}
 tenants:
   shop:    {port: {vnic: /run/shop.sock}, cgroup: 7}
-  reports: {port: {tap: {netns: reports, name: eth0}}, user: 1000}
-  mail:    {port: {tap: {netns: mail, name: eth0}}, user: 1000}
+  reports: {port: {tap: {netns: reports, name: eth0}}, user: 1000, cgroup: 8}
+  mail:    {port: {tap: {netns: mail, name: eth0}}, user: 1000, cgroup: 8}
 policy:
   root:    {wfq: {gold: 3, shop: 1, reports: 1, mail: 1, backups: 1}}
   gold:    {match: {tenant: shop, app: 1, cgroup: 7}}
@@ -455,6 +455,25 @@ policy:
     assert!(mail.contains("the `user` of tenant `mail` is 1000"), "{mail}");
     // Its client may say any user.
     assert_eq!(explain("tenant=shop user=5").expect("a packet").class, "shop");
+    // No packet of a TAP names a core.
+    assert_eq!(
+        explain("tenant=mail core=1").err().as_deref(),
+        Some(
+            "`tenant=mail core=1`: the port of tenant `mail` fills no `core`; a `vnic` port fills it, from what its client says"
+        )
+    );
+    assert_eq!(explain("app=1").expect("shop's").class, "gold");
+    let mistakes = explain("tenant=nosuch core=x port=80").expect_err("three mistakes");
+    let mistakes: Vec<&str> = mistakes.lines().collect();
+    assert_eq!(
+        mistakes[0],
+        "`tenant=nosuch`: there is no tenant `nosuch`; the tenants are shop, reports, mail"
+    );
+    assert_eq!(mistakes[1], "`core=x`: write a whole number from 0 to 65535");
+    assert!(
+        mistakes.len() == 3 && mistakes[2].starts_with("`port=80`: there is no key `port`"),
+        "{mistakes:?}"
+    );
     let rsync = explain("user=1000 protocol=tcp dst_port=873").expect("packets of three tenants");
     assert_eq!(rsync.class, "depends on the tenant: shop for shop; backups for reports, mail");
     let text = rsync.to_string();
@@ -465,13 +484,47 @@ policy:
     assert!(rule.contains("tenant=reports") && rule.contains("; rule 3 of "), "{rule}");
     assert_eq!(explain("user=5 cgroup=7").expect("shop's").class, "shop");
     let none = explain("user=5 cgroup=8").expect_err("shop has control group 7, the others have user 1000");
-    assert!(none.contains("states another `cgroup` or `user` for each tenant"), "{none}");
+    assert!(none.contains("each tenant has another `cgroup` or `user`"), "{none}");
     let class = explain("class=gold").expect_err("of a daemon only");
     assert!(class.contains("only a running daemon") && class.contains("without `--policy`"), "{class}");
     let key = explain("tennant=shop").expect_err("no such key");
     assert!(key.contains("did you mean `tenant`? The keys are tenant, src"), "{key}");
     let key = explain("qqqqqqqqqq=1").expect_err("no such key");
     assert!(key.contains("there is no key `qqqqqqqqqq`; the keys are tenant, src"), "{key}");
+}
+
+#[test]
+fn explain_says_that_no_port_fills_a_field() {
+    let text = "
+uplink: {port: memory, rate: 10Gbps}
+tenants: {mail: {port: {tap: {netns: mail, name: eth0}}}}
+";
+    let program = plimsoll_policy::check_str("tap.yaml", text).expect("a legal policy").program;
+    let refused = |filter: &str| {
+        plimsoll_policy::Filter::parse(&program, filter).expect_err("no such packet").to_string()
+    };
+    assert_eq!(
+        refused("tenant=mail cgroup=9"),
+        "`tenant=mail cgroup=9`: the port of tenant `mail` fills no `cgroup`; a `vnic` port fills it, from what its client says, or the tenant's own key"
+    );
+    assert_eq!(
+        refused("app=1"),
+        "`app=1`: no port of this policy fills `app`; a `vnic` port fills it, from what its client says"
+    );
+}
+
+/// A port with a mistake may have been a vNIC: only its own error is told.
+#[test]
+fn a_port_that_cannot_be_read_has_no_second_error() {
+    let text = "
+uplink: {port: memory, rate: 10Gbps}
+tenants: {shop: {port: {vnick: /run/shop.sock}}}
+policy:
+  root: {wfq: {gold: 3, shop: 1}}
+  gold: {match: {tenant: shop, app: 1}}
+";
+    let error = plimsoll_policy::check_str("port.yaml", text).expect_err("no such kind of port");
+    assert_eq!(error.to_string(), "port.yaml: 1 error");
 }
 
 #[test]

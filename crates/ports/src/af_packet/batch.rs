@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
 
-use crate::port::{FRAME_ROOM, Received, vnet_bytes};
+use crate::contract::{FRAME_ROOM, Received, vnet_bytes};
 use crate::socket::{check, zeroed};
 
 /// Most frames of one call: the cost of the call is small for each of 32, and their buffers stay under 2.2 MiB.

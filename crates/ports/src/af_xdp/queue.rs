@@ -10,9 +10,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::XdpConfig;
 use super::memory::{Umem, XdpRing};
+use crate::contract::Trouble;
 use crate::error::PortError;
 use crate::netns::LinkInfo;
-use crate::port::Trouble;
 use crate::socket;
 
 /// The layout of the UMEM: `frames` receive frames, then `frames` transmit frames.

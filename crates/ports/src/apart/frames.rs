@@ -7,7 +7,7 @@
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::port::FRAME_ROOM;
+use crate::contract::FRAME_ROOM;
 
 /// Makes the two ends of a pair of rings.
 pub(super) fn ring<H>() -> (Writer<H>, Reader<H>) {

@@ -1,7 +1,7 @@
 //! The interface of a port that can be served apart.
 //!
-//! Why: the thread that serves a port needs less than [`Port`] offers, and tests serve ports of their own.
-//! From: [`Port`]'s own methods, under their names.
+//! Why: the thread that serves a port needs less than [`crate::Port`] offers, and tests serve ports of their own.
+//! From: [`crate::Port`]'s own methods, under their names.
 //! Not here: the thread (`worker`), the engine's side (`apart`).
 //! Invariant: [`Served::show`] touches no memory of the tenant, so it never waits for one.
 
@@ -10,8 +10,9 @@ use std::os::fd::RawFd;
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
 
+use crate::contract::{Capabilities, Level, Trouble};
+use crate::counters::{Counters, PairCounters, Sending};
 use crate::error::PortError;
-use crate::port::{Capabilities, Counters, Level, PairCounters, Port, Sending, Trouble};
 use crate::posted::{Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicRequest};
 
@@ -54,77 +55,6 @@ pub trait Served: Send + 'static {
     fn answer(&mut self, _answer: &VnicAnswer, _holds: bool) {}
     /// From now on, frames of the client's present flow queues must be classified; `generation` numbers the new policy.
     fn forget_targets(&mut self, _generation: u32) {}
-}
-
-impl Served for Port {
-    fn begin(&mut self) -> Result<(), Trouble> {
-        Port::begin(self)
-    }
-
-    fn take(&mut self, window: u32) -> Took {
-        Port::take(self, window)
-    }
-
-    fn copy(&self, into: &mut [u8]) {
-        Port::copy(self, into);
-    }
-
-    fn complete(&mut self, ticket: Ticket, status: Status) {
-        Port::complete(self, ticket, status);
-    }
-
-    fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        Port::send(self, frame, vnet)
-    }
-
-    fn flush(&mut self) {
-        // A port that has gone reports that when it is read.
-        let _ = Port::flush(self);
-    }
-
-    fn rest(&mut self) -> bool {
-        Port::rest(self) && !self.has_more_to_say()
-    }
-
-    fn wait_on(&self) -> Option<RawFd> {
-        self.fds().receive
-    }
-
-    fn show(&mut self) -> Shown {
-        Shown {
-            name: self.name(),
-            mac: self.tenant_mac(),
-            level: Some(self.level()),
-            capabilities: self.capabilities(),
-            depth: self.depth(),
-            counters: self.counters(),
-            pairs: Vec::new(),
-            problem: self.take_problem(),
-        }
-    }
-
-    fn rings(&self) -> Vec<PairCounters> {
-        self.pairs()
-    }
-
-    fn request(&mut self) -> Option<(VnicRequest, QueuesLeft)> {
-        let request = Port::request(self)?;
-        Some((request, Port::queues_left(self)))
-    }
-
-    fn answer(&mut self, answer: &VnicAnswer, holds: bool) {
-        let Self::Vnic(port) = self else { return };
-        port.answer(answer);
-        if !holds && let Some(target) = answer.target() {
-            port.classify_target(target);
-        }
-    }
-
-    fn forget_targets(&mut self, generation: u32) {
-        let Self::Vnic(port) = self else { return };
-        port.set_generation(generation);
-        port.classify_all();
-    }
 }
 
 /// The state of a port that is served apart, as the engine's side sees it.

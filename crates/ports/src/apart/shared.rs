@@ -14,7 +14,7 @@ use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
 
 use super::served::{Served, Shown};
-use crate::port::{Counters, DropReason, Sending};
+use crate::counters::{Counters, DropReason, Sending};
 
 /// Counters of the thread that serves a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

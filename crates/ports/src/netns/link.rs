@@ -294,22 +294,10 @@ impl<'a> Links<'a> {
             } else if error.is_no_device() || error.is_not_found() {
                 PortError::NoInterface { name, place: place.to_owned() }
             } else {
-                explain(what, place, &error)
+                PortError::netlink(what, place, &error)
             }
         })
     }
-}
-
-/// Turns the library's error into this crate's.
-pub(super) fn explain(what: &str, place: &str, error: &nlink::Error) -> PortError {
-    if error.is_permission_denied() {
-        return PortError::denied(what, place);
-    }
-    let source = error.errno().map_or_else(
-        || std::io::Error::other(error.to_string()),
-        |errno| std::io::Error::from_raw_os_error(errno.abs()),
-    );
-    PortError::system(what, place, source)
 }
 
 fn info(link: &nlink::netlink::messages::LinkMessage) -> LinkInfo {

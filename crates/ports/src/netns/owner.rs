@@ -41,7 +41,7 @@ pub fn sweep() -> Result<Swept, PortError> {
         }
         if namespace::exists(&name) {
             namespace::delete(&name).map_err(|error| {
-                super::link::explain("delete", &format!("network namespace `{name}`"), &error)
+                PortError::netlink("delete", &format!("network namespace `{name}`"), &error)
             })?;
             swept.namespaces.push(name);
         } else {

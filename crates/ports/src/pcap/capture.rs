@@ -202,4 +202,4 @@ const NANOSECONDS: u8 = 9;
 const BUFFER: usize = 64 << 10;
 
 /// The longest frame with its block header.
-const FRAME_COST: usize = crate::port::FRAME_ROOM + 64;
+const FRAME_COST: usize = crate::contract::FRAME_ROOM + 64;

@@ -18,8 +18,8 @@ use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 use plimsoll_units::Nanos;
 
+use crate::counters::DropReason;
 use crate::error::PortError;
-use crate::port::DropReason;
 
 /// A capture file being read.
 pub(super) struct Source {

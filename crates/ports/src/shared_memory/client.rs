@@ -21,9 +21,9 @@ use plimsoll_vnic::socket::{self, Incoming};
 use plimsoll_vnic::{OpenRefusal, Rule};
 
 use super::{Client, Flow, Place, QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
+use crate::counters::DropReason;
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener, Read};
-use crate::port::DropReason;
 
 impl VnicPort {
     /// Reads the client's next message and answers the request in it. `None` when there is no message.

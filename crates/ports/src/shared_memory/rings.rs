@@ -14,7 +14,8 @@ use plimsoll_vnic::{Descriptor, PacketMetadata, Posting, Status, Used};
 use plimsoll_wire::doorbell::{LONGEST_NOTE, Note};
 
 use super::{Flow, Place, VnicPort};
-use crate::port::{DropReason, Trouble};
+use crate::contract::Trouble;
+use crate::counters::DropReason;
 use crate::posted::{Taken, Ticket, Took};
 
 /// The descriptors of one frame.

@@ -27,9 +27,9 @@ use super::message::{
 };
 use super::ring::{Ring, RingOptions};
 use super::{CompletionOrder, VhostUser};
+use crate::counters::DropReason;
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
-use crate::port::DropReason;
 
 /// The connected front end, and the received part of its next message.
 #[derive(Debug)]

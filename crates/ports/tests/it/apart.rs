@@ -458,7 +458,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn served(path: &Path) -> (Guest, Apart) {
+fn served(path: &Path) -> (Guest, Apart<Port>) {
     let mut port = VhostUser::open(&VhostUserConfig::new(path)).expect("a port");
     let guest = Guest::start(&mut port, path, 8, VERSION_1);
     let Ok(apart) = Apart::new(Port::VhostUser(port), 0, 64, 8) else { panic!("a thread") };

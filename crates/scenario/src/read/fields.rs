@@ -80,7 +80,13 @@ impl Reader {
             return self.problems.count_error();
         }
         let near = nearest(word, known.clone()).map(|near| format!("did you mean `{near}`? "));
-        let all: Vec<&str> = known.take(MOST_NAMED).collect();
+        let mut all: Vec<&str> = Vec::new();
+        // A name that stands twice in the file is named once.
+        for name in known.take(MOST_NAMED) {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
         let all = if all.is_empty() {
             "there is none".to_owned()
         } else {

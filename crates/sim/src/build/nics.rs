@@ -19,12 +19,13 @@ use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::error::SimError;
 use crate::fault::Spare;
+use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
 use crate::receive::Receive;
 use crate::watch::Watch;
-use crate::world::{Carrier, Flow, Source};
+use crate::world::{Carrier, Source};
 
 /// The shortest window in which promises are judged: the burst of a `max` is a millisecond's, and rates are judged to 5 %.
 const LEAST_LOOK: Span = Span::millis(20);

@@ -17,11 +17,12 @@ use super::{Builder, core_of};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::error::SimError;
+use crate::flow::{End, Flow};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::tcp::{self, Connection};
 use crate::traffic::{App, Assignment, Bulk, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
-use crate::world::{End, Flow, NO_LINK, Socket, Source, Tally};
+use crate::world::{NO_LINK, Socket, Source, Tally};
 
 /// Where clients' source ports are drawn from, as the lab does.
 const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);

@@ -7,9 +7,8 @@
 
 use plimsoll_units::Span;
 
-use super::Assignment;
+use super::{Assignment, Stack};
 use crate::chance::Chance;
-use crate::world::World;
 
 /// Flows that send all the time, or by turns.
 #[derive(Debug)]
@@ -37,55 +36,55 @@ impl Bulk {
     }
 
     /// Handles a timer: the first one starts and stops the workload, timer n + 1 switches flow n on and off.
-    pub(super) fn timeout(&mut self, world: &mut World, timer: u32) {
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack, timer: u32) {
         if timer == 0 {
-            return if self.begun { self.end(world) } else { self.begin(world) };
+            return if self.begun { self.end(stack) } else { self.begin(stack) };
         }
         let (flow, socket) = (timer as usize - 1, self.job.first + 2 * (timer - 1));
-        if world.now >= self.job.stop {
+        if stack.now() >= self.job.stop {
             return;
         }
         self.sending[flow] = !self.sending[flow];
-        self.next_turn(world, timer - 1);
-        self.acknowledged(world, socket);
+        self.next_turn(stack, timer - 1);
+        self.acknowledged(stack, socket);
     }
 
-    fn begin(&mut self, world: &mut World) {
+    fn begin(&mut self, stack: &mut impl Stack) {
         self.begun = true;
-        world.set_timer(self.job.timer, Some(self.job.stop));
+        stack.set_timer(self.job.timer, Some(self.job.stop));
         for flow in 0..self.job.count {
             let socket = self.job.first + 2 * flow;
             match self.rhythm {
-                None => world.write_unlimited(socket),
+                None => stack.write_unlimited(socket),
                 Some(_) => {
-                    self.next_turn(world, flow);
-                    self.acknowledged(world, socket);
+                    self.next_turn(stack, flow);
+                    self.acknowledged(stack, socket);
                 }
             }
         }
     }
 
-    fn end(&mut self, world: &mut World) {
+    fn end(&mut self, stack: &mut impl Stack) {
         for flow in 0..self.job.count {
-            world.close(self.job.first + 2 * flow);
+            stack.close(self.job.first + 2 * flow);
             if self.rhythm.is_some() {
-                world.set_timer(self.job.timer + 1 + flow, None);
+                stack.set_timer(self.job.timer + 1 + flow, None);
             }
         }
     }
 
-    fn next_turn(&mut self, world: &mut World, flow: u32) {
+    fn next_turn(&mut self, stack: &mut impl Stack, flow: u32) {
         if let Some(Rhythm { on, off, chance }) = &mut self.rhythm {
-            let next = world.now + chance.exponential(if self.sending[flow as usize] { *on } else { *off });
-            world.set_timer(self.job.timer + 1 + flow, Some(next));
+            let next = stack.now() + chance.exponential(if self.sending[flow as usize] { *on } else { *off });
+            stack.set_timer(self.job.timer + 1 + flow, Some(next));
         }
     }
 
     /// Fills the socket's buffer of a flow with pauses, while it sends.
-    pub(super) fn acknowledged(&mut self, world: &mut World, socket: u32) {
+    pub(super) fn acknowledged(&mut self, stack: &mut impl Stack, socket: u32) {
         let flow = (socket - self.job.first) / 2;
         if self.rhythm.is_some() && self.sending[flow as usize] {
-            world.fill(socket, BUFFER);
+            stack.fill(socket, BUFFER);
         }
     }
 }

@@ -8,9 +8,8 @@
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Assignment, gap, measured, sample, udp};
+use super::{Assignment, Stack, gap, measured, sample, udp};
 use crate::chance::Chance;
-use crate::world::World;
 
 /// A prober.
 #[derive(Debug)]
@@ -32,23 +31,23 @@ impl Probe {
         Self { job, size, mtu, gap: gap(rate), half, chance, sent: Vec::new(), samples: Vec::new() }
     }
 
-    pub(super) fn timeout(&mut self, world: &mut World) {
-        if world.now > self.job.start {
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack) {
+        if stack.now() > self.job.start {
             let number = self.sent.len() as u64;
-            self.sent.push(Some(world.now));
-            udp::send(world, self.job.first, false, number, self.size, self.mtu);
+            self.sent.push(Some(stack.now()));
+            udp::send(stack, self.job.first, false, number, self.size, self.mtu);
         }
-        let next = world.now + self.chance.exponential(self.gap);
-        world.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
+        let next = stack.now() + self.chance.exponential(self.gap);
+        stack.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
     }
 
-    pub(super) fn datagram(&mut self, world: &mut World, flow: u32, back: bool, number: u64) {
+    pub(super) fn datagram(&mut self, stack: &mut impl Stack, flow: u32, back: bool, number: u64) {
         if !back {
-            udp::send(world, flow, true, number, self.size, self.mtu);
+            udp::send(stack, flow, true, number, self.size, self.mtu);
             return;
         }
         if let Some(due) = self.sent.get_mut(number as usize).and_then(Option::take) {
-            let mut sample = sample(due, world.now);
+            let mut sample = sample(due, stack.now());
             if self.half {
                 sample.latency = Span::ns(sample.latency.as_u64() / 2);
             }

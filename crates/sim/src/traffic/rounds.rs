@@ -8,8 +8,7 @@
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Assignment, measured, sample};
-use crate::world::World;
+use super::{Assignment, Stack, measured, sample};
 
 /// Flows that each send one block a round.
 #[derive(Debug)]
@@ -31,26 +30,26 @@ impl Rounds {
     }
 
     /// Handles a timer: the first one begins the next round, the second one ends the workload.
-    pub(super) fn timeout(&mut self, world: &mut World, timer: u32) {
-        if timer == 1 || world.now >= self.job.stop {
-            return (0..2 * self.job.count).for_each(|socket| world.close(self.job.first + socket));
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack, timer: u32) {
+        if timer == 1 || stack.now() >= self.job.stop {
+            return (0..2 * self.job.count).for_each(|socket| stack.close(self.job.first + socket));
         }
         if self.rounds == 0 {
-            world.set_timer(self.job.timer + 1, Some(self.job.stop));
+            stack.set_timer(self.job.timer + 1, Some(self.job.stop));
         }
         self.rounds += 1;
-        (self.begun, self.open) = (world.now, self.job.count);
+        (self.begun, self.open) = (stack.now(), self.job.count);
         for flow in 0..self.job.count {
-            world.write(self.job.first + 2 * flow, self.block);
+            stack.write(self.job.first + 2 * flow, self.block);
         }
     }
 
-    pub(super) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
+    pub(super) fn received(&mut self, stack: &mut impl Stack, socket: u32, total: u64) {
         if (socket - self.job.first) % 2 == 1 {
             // A whole block is acknowledged once: each end point's count of bytes only grows.
-            let (whole, answered) = (total / self.block, world.written(socket));
+            let (whole, answered) = (total / self.block, stack.written(socket));
             if whole > answered {
-                world.write(socket, whole - answered);
+                stack.write(socket, whole - answered);
             }
             return;
         }
@@ -59,10 +58,10 @@ impl Rounds {
         }
         self.open -= 1;
         if self.open == 0 {
-            if world.now < self.job.stop {
-                self.samples.push(sample(self.begun, world.now));
+            if stack.now() < self.job.stop {
+                self.samples.push(sample(self.begun, stack.now()));
             }
-            world.set_timer(self.job.timer, Some(world.now + self.pause));
+            stack.set_timer(self.job.timer, Some(stack.now() + self.pause));
         }
     }
 

@@ -11,9 +11,8 @@ use std::collections::VecDeque;
 use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
-use super::{Assignment, Sizes, gap, measured, sample};
+use super::{Assignment, GRACE, Sizes, Stack, gap, measured, sample};
 use crate::chance::Chance;
-use crate::world::{GRACE, World};
 
 /// Clients that send requests, and a server that answers at once.
 #[derive(Debug)]
@@ -62,8 +61,8 @@ impl Rpc {
         }
     }
 
-    pub(super) fn timeout(&mut self, world: &mut World) {
-        let now = world.now;
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack) {
+        let now = stack.now();
         match self.gap {
             Some(gap) => {
                 if self.begun {
@@ -78,16 +77,16 @@ impl Rpc {
                             self.chance.below(u32::try_from(gap.as_u64()).unwrap_or(u32::MAX)).into(),
                         ),
                     };
-                world.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
+                stack.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
             }
             None => self.waiting.extend(core::iter::repeat_n(now, self.calls.len())),
         }
         self.begun = true;
-        self.dispatch(world);
+        self.dispatch(stack);
     }
 
     /// Gives due requests to idle connections.
-    fn dispatch(&mut self, world: &mut World) {
+    fn dispatch(&mut self, stack: &mut impl Stack) {
         while !self.waiting.is_empty()
             && let Some(index) = self.idle.pop()
         {
@@ -98,17 +97,17 @@ impl Rpc {
             call.asked += request;
             call.answered += response;
             call.response = response;
-            world.write(self.job.first + 2 * index, request);
+            stack.write(self.job.first + 2 * index, request);
         }
     }
 
-    pub(super) fn received(&mut self, world: &mut World, socket: u32, total: u64) {
+    pub(super) fn received(&mut self, stack: &mut impl Stack, socket: u32, total: u64) {
         let (index, server) = ((socket - self.job.first) / 2, (socket - self.job.first) % 2 == 1);
         let call = &mut self.calls[index as usize];
         if server {
             if total >= call.asked {
                 let response = core::mem::take(&mut call.response);
-                world.answer(socket, response);
+                stack.answer(socket, response);
             }
             return;
         }
@@ -116,14 +115,14 @@ impl Rpc {
             return;
         }
         let Some(due) = call.due.take() else { return };
-        if world.now < self.job.stop + GRACE {
-            self.samples.push(sample(due, world.now));
+        if stack.now() < self.job.stop + GRACE {
+            self.samples.push(sample(due, stack.now()));
         }
         self.idle.push(index);
-        if self.gap.is_none() && world.now < self.job.stop {
-            self.waiting.push_back(world.now);
+        if self.gap.is_none() && stack.now() < self.job.stop {
+            self.waiting.push_back(stack.now());
         }
-        self.dispatch(world);
+        self.dispatch(stack);
     }
 
     pub(super) fn finish(&mut self) -> WorkloadResult {

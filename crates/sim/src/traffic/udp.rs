@@ -10,11 +10,10 @@
 
 use plimsoll_units::{Nanos, Span};
 
-use super::Assignment;
 use super::bulk::Rhythm;
+use super::{Assignment, Stack};
 use crate::chance::Chance;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST, UDP_HEADERS};
-use crate::world::World;
 
 /// A paced sender.
 #[derive(Debug)]
@@ -83,41 +82,41 @@ impl Udp {
     }
 
     /// Handles a frame of `len` bytes that has left.
-    pub(super) fn left(&mut self, world: &mut World, len: u32) {
+    pub(super) fn left(&mut self, stack: &mut impl Stack, len: u32) {
         self.held = self.held.saturating_sub(len.into());
         if self.blocked && self.held < self.buffer {
             self.blocked = false;
-            self.timeout(world);
+            self.timeout(stack);
         }
     }
 
-    pub(super) fn timeout(&mut self, world: &mut World) {
-        if world.now >= self.job.stop {
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack) {
+        if stack.now() >= self.job.stop {
             return;
         }
-        if !self.send(world) {
-            return world.set_timer(self.job.timer, None);
+        if !self.send(stack) {
+            return stack.set_timer(self.job.timer, None);
         }
         let next = match &mut self.uneven {
             None => self.due(self.sent),
             Some(chance) => {
                 let mean = u32::try_from(self.gap.0 / self.gap.1).unwrap_or(u32::MAX / 4);
-                world.now + Span::ns(chance.below(2 * mean + 1).into())
+                stack.now() + Span::ns(chance.below(2 * mean + 1).into())
             }
         };
         let next = if next < self.turn.until { next } else { self.turn.next(self.sent).unwrap_or(next) };
-        world.set_timer(self.job.timer, Some(next.max(world.now)));
+        stack.set_timer(self.job.timer, Some(next.max(stack.now())));
     }
 
     /// Sends a datagram, or those of a burst; `false` if the socket has no room.
-    fn send(&mut self, world: &mut World) -> bool {
+    fn send(&mut self, stack: &mut impl Stack) -> bool {
         loop {
             if self.buffer > 0 && self.held >= self.buffer {
                 self.blocked = true;
                 return false;
             }
             let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
-            self.held += send(world, flow, false, self.sent, self.size, self.mtu);
+            self.held += send(stack, flow, false, self.sent, self.size, self.mtu);
             self.sent += 1;
             self.bytes += u64::from((self.size + UDP_HEADERS).max(SHORTEST));
             if self.bytes >= self.burst {
@@ -145,7 +144,7 @@ impl Turn {
 }
 
 /// Sends a datagram, in as many fragments as the MTU requires, and returns the bytes of their frames.
-pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: u32, mtu: u32) -> u64 {
+pub(super) fn send(stack: &mut impl Stack, flow: u32, back: bool, number: u64, size: u32, mtu: u32) -> u64 {
     let whole = size + UDP_HEADERS - IP_HEADERS;
     let most = mtu + 14 - IP_HEADERS;
     let most = if whole > most { most / 8 * 8 } else { most };
@@ -156,7 +155,7 @@ pub(super) fn send(world: &mut World, flow: u32, back: bool, number: u64, size: 
         rest -= part;
         let len = (part + IP_HEADERS).max(SHORTEST);
         let body = Body::Datagram { number, offset, size: short(size), last: rest == 0 };
-        world.send(Packet {
+        stack.send_packet(Packet {
             flow,
             back,
             ect: false,

@@ -7,16 +7,18 @@
 
 use plimsoll_units::{Nanos, Span};
 
-use super::{Carrier, End, LinkEnd, NO_LINK, Way, World};
+use super::{Carrier, LinkEnd, NO_LINK, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
 use crate::fault::DOWN;
+use crate::flow::End;
 use crate::host_nic::Refused;
 use crate::link::Offered;
 use crate::packet::{Body, Packet};
 use crate::receive::{Fate, QUEUE_FULL};
 use crate::tcp::Ecn;
 use crate::trace;
+use crate::traffic::Stack;
 
 impl World {
     /// Counts a tenant's packet that is lost on its way out.
@@ -29,7 +31,7 @@ impl World {
     }
 
     /// Sends a packet from an end of a flow.
-    pub(crate) fn send(&mut self, packet: Packet) {
+    pub(super) fn send(&mut self, packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (core, workload) = (flow.way(packet.back).0.core, flow.workload as usize);
         self.tallies[workload].sent += u64::from(packet.frames());
@@ -41,7 +43,7 @@ impl World {
     }
 
     /// Gives a core work; `false` if the core refuses it.
-    pub(crate) fn give(&mut self, core: u32, work: Work) -> bool {
+    pub(super) fn give(&mut self, core: u32, work: Work) -> bool {
         let core = &mut self.cores[core as usize];
         let taken = core.take(work, self.now);
         self.agenda.keep(core.source, core.next());
@@ -328,12 +330,12 @@ impl World {
     }
 
     /// Counts a lost packet, with all its frames.
-    pub(crate) fn lose(&mut self, packet: &Packet, why: &'static str) {
+    pub(super) fn lose(&mut self, packet: &Packet, why: &'static str) {
         self.lose_frames(packet, packet.frames(), why);
     }
 
     /// Counts a number of lost frames of a packet.
-    pub(crate) fn lose_frames(&mut self, packet: &Packet, frames: u32, why: &'static str) {
+    pub(super) fn lose_frames(&mut self, packet: &Packet, frames: u32, why: &'static str) {
         let workload = self.flows[packet.flow as usize].workload as usize;
         *self.tallies[workload].drops.entry(why).or_default() += u64::from(frames);
     }

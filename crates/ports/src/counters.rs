@@ -1,11 +1,9 @@
-//! A port's counters, and the reasons for which it loses frames.
+//! Whether a port sent a frame, its counters, and the reasons for which it loses frames.
 //!
 //! Why: a lost frame is normal on a network; operators see how many were lost, and why.
 //! From: the counters of Linux's network devices, with a drop reason for each loss.
 //! Not here: which frames are lost (each port).
 //! Invariant: the index of a reason's counter is its place in [`DropReason::ALL`].
-
-use super::Sending;
 
 /// Why a port lost a frame. One counter for each reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +76,17 @@ impl DropReason {
             Self::NoBuffer => "no_buffer",
         }
     }
+}
+
+/// The result of [`crate::Port::send`] for a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// The port has accepted the frame; [`crate::Port::flush`] makes sure that it leaves.
+    Sent,
+    /// There is no room now; keep the frame and try again when [`crate::Port::fds`] reports writable.
+    Full,
+    /// This frame can never be sent; it has been counted under the reason.
+    Refused(DropReason),
 }
 
 /// A port's traffic since it was opened.

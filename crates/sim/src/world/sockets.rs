@@ -6,29 +6,41 @@
 //! Invariant: after each call that changes an end point, all that it wants to send has been sent, and the agenda has its
 //! deadline or an earlier moment.
 
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Nanos};
 
+use super::World;
+use crate::agenda::SourceId;
 use crate::cores::Work;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST};
 use crate::tcp::{self, Flags};
-use crate::world::World;
+use crate::traffic::Stack;
 
 /// Bytes of TCP's header with timestamps, as Linux sends it.
 const TCP_HEADER: u32 = 32;
 /// Bytes of a SYN's header, with all its options.
 const SYN_HEADER: u32 = 40;
 
-impl World {
-    /// Appends to the stream that this end point sends.
-    pub(crate) fn write(&mut self, socket: u32, bytes: u64) {
+impl Stack for World {
+    fn now(&self) -> Nanos {
+        self.now
+    }
+
+    fn set_timer(&mut self, timer: SourceId, at: Option<Nanos>) {
+        self.agenda.keep(timer, at);
+    }
+
+    fn send_packet(&mut self, packet: Packet) {
+        self.send(packet);
+    }
+
+    fn write(&mut self, socket: u32, bytes: u64) {
         let end = &mut self.connections[socket as usize];
         end.written += bytes;
         end.tcp.write(Bytes::new(bytes));
         self.pump(socket);
     }
 
-    /// Like [`World::write`], for an answer: it takes time on its tenant's core, where that has a cost.
-    pub(crate) fn answer(&mut self, socket: u32, bytes: u64) {
+    fn answer(&mut self, socket: u32, bytes: u64) {
         let end = &self.connections[socket as usize];
         match self.flows[end.flow as usize].way(socket & 1 == 1).0.core {
             Some(core) => {
@@ -38,19 +50,16 @@ impl World {
         }
     }
 
-    /// Makes this end point send without end.
-    pub(crate) fn write_unlimited(&mut self, socket: u32) {
+    fn write_unlimited(&mut self, socket: u32) {
         self.connections[socket as usize].tcp.write_unlimited();
         self.pump(socket);
     }
 
-    /// Bytes written so far.
-    pub(crate) fn written(&self, socket: u32) -> u64 {
+    fn written(&self, socket: u32) -> u64 {
         self.connections[socket as usize].written
     }
 
-    /// Fills a socket's buffer, so that `most` bytes are not acknowledged yet.
-    pub(crate) fn fill(&mut self, socket: u32, most: u64) {
+    fn fill(&mut self, socket: u32, most: u64) {
         let end = &self.connections[socket as usize];
         let room = (end.tcp.sender().acked().as_u64() + most).saturating_sub(end.written);
         if room > 0 {
@@ -58,17 +67,18 @@ impl World {
         }
     }
 
-    /// Closes both end points of a connection at once; no packet tells the other side.
-    pub(crate) fn close(&mut self, socket: u32) {
+    fn close(&mut self, socket: u32) {
         for end in [socket & !1, socket | 1] {
             let end = &mut self.connections[end as usize];
             end.closed = true;
             self.agenda.clear(end.source);
         }
     }
+}
 
+impl World {
     /// Handles a packet that has arrived at an end point.
-    pub(crate) fn socket_packet(&mut self, socket: u32, packet: &tcp::Packet) {
+    pub(super) fn socket_packet(&mut self, socket: u32, packet: &tcp::Packet) {
         let end = &mut self.connections[socket as usize];
         if end.closed {
             return;
@@ -87,7 +97,7 @@ impl World {
     }
 
     /// Handles an end point's deadline, which may have moved later.
-    pub(crate) fn socket_timeout(&mut self, socket: u32) {
+    pub(super) fn socket_timeout(&mut self, socket: u32) {
         let end = &mut self.connections[socket as usize];
         if !end.closed {
             end.tcp.handle_timeout(self.now);
@@ -96,7 +106,7 @@ impl World {
     }
 
     /// Returns a packet's credit to its socket: it has left its host's transmit path.
-    pub(crate) fn credit(&mut self, packet: &Packet) {
+    pub(super) fn credit(&mut self, packet: &Packet) {
         let flow = &self.flows[packet.flow as usize];
         match &packet.body {
             Body::Tcp(tcp) => {
