@@ -4,25 +4,25 @@
 //! cover (docs/performance.md, "What limits accuracy, live").
 //! From: the kernel's real-time throttling; the thread gives way instead of being stopped.
 //! Not here: the system call (`plimsoll_ports::realtime`), waiting (`wait`).
-//! Invariant: a thread that uses more than [`MOST`] of its core for a [`LOOK`] first stops spinning, and is an ordinary
-//! one if that was not enough, for some looks and until it uses less.
+//! Invariant: a thread that uses more than [`MOST`] of its core in a [`LOOK`] first stops spinning. If it uses more in the
+//! next one too, it gives up its priority, for at least [`PENANCE`] looks and until it uses less than [`LITTLE`].
 
 use nix::time::{ClockId, clock_gettime};
 use plimsoll_ports::realtime;
 use plimsoll_units::{Nanos, Span};
 
-/// How often the thread's use of its core is looked at: long enough that a burst of some tens of milliseconds does not
-/// count as need. Others wait for the core no longer than twice this, as it is two steps down.
+/// How often the thread's use of its core is measured: a burst of some tens of milliseconds must not count as need. The
+/// thread gives up its priority after two of these, so other threads wait for the core for at most that time.
 const LOOK: Span = Span::millis(100);
 
-/// Thousandths of a core above which the thread goes one step down; below which it goes first again; and below which it
-/// spins again. Beside another thread that never sleeps, one that has given way gets half of the core: as that is
-/// [`LITTLE`], one that needs less than [`MOST`] finds its way back.
+/// Parts of a core, in thousandths. Above `MOST` the thread goes one step down. Below `LITTLE` it takes its priority back,
+/// and below `HARDLY_ANY` it spins again. Beside another thread that never sleeps, a thread without priority gets half of
+/// the core, 500; that is below `LITTLE`, so a thread that needs less than `MOST` always gets its priority back.
 const MOST: u64 = 850;
 const LITTLE: u64 = 600;
 const HARDLY_ANY: u64 = 150;
 
-/// Fewest looks for which it gives way: a thread that needs all of a core goes first in one look of this many.
+/// The least number of looks without priority: a thread that needs all of a core has priority in one look of about this many.
 const PENANCE: u8 = 5;
 
 /// The calling thread's standing, and how much of its core it uses.

@@ -93,8 +93,8 @@ impl Waiter {
             match event.token() {
                 WAKER => {}
                 TIMER => {
-                    // Not read: each expiry is an edge of its own, and setting it again forgets this one.
-                    // A timer that rang while the thread was at work says nothing about how long waking takes.
+                    // The timer's counter is not read: every expiry is an event of its own, and arming the timer resets it.
+                    // An expiry while the thread was at work, and did not sleep, does not show how long a wake-up takes.
                     let slept = |rings: &Instant| timeout.is_none() && *rings >= begun;
                     if let Some(rings) = self.rings.take().filter(slept) {
                         let late = Span::ns(u64::try_from(rings.elapsed().as_nanos()).unwrap_or(u64::MAX));

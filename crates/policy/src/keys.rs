@@ -206,7 +206,7 @@ mapping! {
         max_depth: Whole(1, 64),
         /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
         line_rate_frame: SIZE,
-        /// One packet of this many that a vNIC's client classified itself is classified again; 0 for none.
+        /// A vNIC's client may classify its packets itself. The daemon checks one of every `verify` such packets; 0: none.
         verify: NUMBER,
         /// Slows the engine down on purpose, for comparisons.
         experiment: Map(&EXPERIMENT),

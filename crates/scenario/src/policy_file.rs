@@ -230,7 +230,7 @@ impl Scenario {
         yaml::map([root, ("flows".to_owned(), yaml::map(flows))])
     }
 
-    /// Matches every tenant's packets.
+    /// A `match` that names every tenant: all packets of tenants have it.
     fn everyone(&self) -> Tree {
         let names = self.tenants.iter().map(|tenant| yaml::text(&tenant.name));
         yaml::map([("tenant".to_owned(), yaml::list(names))])

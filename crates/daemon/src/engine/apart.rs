@@ -81,8 +81,8 @@ impl core::fmt::Display for Whither {
                  clear whose memory it was"
             ),
             Self::Again => f.write_str(
-                "its port is there again, and copying for the last client or front end took too long a short time ago: it is \
-                 served by a thread of its own until that is over",
+                "its client or front end has connected anew, and its memory was too slow before: it is still served by a \
+                 thread of its own",
             ),
             Self::Back => f.write_str("its memory answers at once again: it is served as before"),
         }
