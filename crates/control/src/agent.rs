@@ -4,8 +4,7 @@
 //! simulation.
 //! From: PicNIC §5.3 and §5.5, with a refresh for limits that hold and longer epochs for limits at rest.
 //! Not here: the laws (`receiver`), what a message looks like (`feedback`) and how it travels, measuring and enforcing: an
-//! agent's driver does that, and passes the time. Notifications of heavy hitters are to be one more message of this protocol,
-//! from an agent of their own beside this one.
+//! agent's driver does that, and passes the time; which flows other hosts are asked to slow down (`backpressure`).
 //! Invariant: a limit changes only by what was sealed with the fleet's key, by its receiver's host (or the host that divides
 //! among load balancers), and later than all that was heard from that host; one that is not heard again lapses; the same inputs
 //! give the same outputs.
@@ -17,10 +16,11 @@ use std::sync::Arc;
 
 use plimsoll_units::{BitRate, Nanos, Span};
 
+use crate::feedback::MOST_NOTICES;
 use crate::membership::{BALANCERS, Membership};
 use crate::{
-    Allowance, Envelope, For, Heavy, LONGEST_SILENCE, Laws, Limits, Marks, Measured, Opener, Receivers,
-    Rejected, Sealer, Senders, Strangers, Vnic,
+    Allowance, Envelope, For, Heavy, HostId, LONGEST_SILENCE, Laws, Limits, Marks, Measured, Notice, Opener,
+    Receivers, Rejected, Sealer, Senders, Strangers, Vnic,
 };
 
 pub use contact::{Contact, Presence};
@@ -99,6 +99,8 @@ pub struct Agent {
     wholes: Vec<Option<Limits>>,
     /// VMs elsewhere whose limits have changed since they were polled.
     changed: VecDeque<u32>,
+    /// What other hosts ask of flows of VMs here, with the host, until it is polled.
+    notices: VecDeque<(HostId, Notice)>,
     /// The earliest time at which a limit may lapse.
     lapses_at: Option<Nanos>,
     last: Nanos,
@@ -141,6 +143,8 @@ const WINDOW: u64 = 16;
 const RESTFUL: u32 = 3;
 /// Hosts whose messages are accepted: far more than a fleet has.
 pub const MOST_HOSTS: usize = 4_096;
+/// Most notices that wait to be polled.
+const MOST_NOTICES_WAITING: usize = 1_024;
 
 impl Agent {
     /// The agent of a host with these `members`. Messages are sealed with the fleet's `key`; `sequence` must be greater than any
@@ -164,6 +168,7 @@ impl Agent {
             allowed: vec![Allowed::default(); members.vms().len()],
             wholes: vec![None; members.vms().len()],
             changed: VecDeque::new(),
+            notices: VecDeque::new(),
             lapses_at: None,
             last: now,
             next: now + settings.epoch,
@@ -343,10 +348,11 @@ impl Agent {
         let mut message = core::mem::take(&mut self.opened);
         message.clear();
         message.extend_from_slice(sealed);
-        let foreign = self.opener.open(&mut message).map(|(from, allowances)| {
+        let foreign = self.opener.open(&mut message).map(|(from, said)| {
             let host = self.members.host(from);
             host.into_iter().for_each(|host| self.contacts[host].note_heard(now));
-            allowances.filter(|allowance| !self.hear(host, allowance, now)).count()
+            let limits = said.allowances().filter(|allowance| !self.hear(host, allowance, now)).count();
+            limits + said.notices().filter(|notice| !self.hear_notice(host, from, notice)).count()
         });
         self.opened = message;
         foreign
@@ -373,6 +379,29 @@ impl Agent {
             For::Each | For::TheseBalancers => self.obey(vm, whom, limits, now),
         }
         its_to_say
+    }
+
+    /// Handles one notice. A host may speak of flows to its own VMs only. Says whether it had the right.
+    fn hear_notice(&mut self, host: Option<usize>, from: HostId, notice: &Notice) -> bool {
+        let vm = self.members.named(notice.receiver);
+        let own = vm.is_some_and(|vm| Some(self.members.vms()[vm as usize].host) == host);
+        // A notice that finds no room is repeated by its host.
+        if own && self.notices.len() < MOST_NOTICES_WAITING {
+            self.notices.push_back((from, *notice));
+        }
+        own
+    }
+
+    /// A notice of another host that was not polled yet, with the host.
+    pub fn poll_notice(&mut self) -> Option<(HostId, Notice)> {
+        self.notices.pop_front()
+    }
+
+    /// Seals notices for another host, to be sent behind its other messages.
+    pub fn notify(&mut self, host: usize, notices: &[Notice]) {
+        for part in notices.chunks(MOST_NOTICES) {
+            self.contacts[host].notify(&mut self.sealer, part);
+        }
     }
 
     fn obey(&mut self, vm: u32, whom: For, limits: Limits, now: Nanos) {

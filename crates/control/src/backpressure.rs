@@ -51,7 +51,7 @@ pub use choice::choose;
 use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
 pub use meter::{Meter, Verdict};
-pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled};
+pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
 pub use trigger::{Overload, Thresholds, Trigger, utilization};
 

@@ -9,30 +9,32 @@
 //! Invariant: a message that opens was sealed with the key, for this version and these hosts, and is newer than all that were
 //! accepted from that host before; a nonce is used once.
 //!
-//! # Format, version 1
+//! # Format
 //!
 //! | bytes | field | sealed |
 //! | --- | --- | --- |
-//! | 0 | version, 1 | bound |
-//! | 1 | limits that follow, 0 to 48 | bound |
+//! | 0 | 1: limits follow; 2: notices follow | bound |
+//! | 1 | how many, 0 to 48 limits or 1 to 17 notices | bound |
 //! | 2..6 | the host that sends it | bound |
 //! | 6..10 | the host that it is for | bound |
 //! | 10..18 | sequence number | bound |
 //! | 18..26 | the start of the sender that sealed it, at random | bound |
-//! | 26.. | limits, 26 bytes each | hidden |
+//! | 26.. | limits of 26 bytes each, or notices of 66 | hidden |
 //! | last 16 | tag | |
 //!
 //! A limit: network (3 bytes of a VNI), which senders it binds ([`For`], 1), address of the VM (6), bits a second (8), packets a
-//! second (8, zero for none). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
+//! second (8, zero for none). A notice: network (3), zero (1), address of the VM (6), the flow (40), bits a second (8),
+//! bytes of the burst (4), milliseconds for which it holds (4). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
 
 use chacha20poly1305::aead::{AeadInPlace, KeyInit};
 use chacha20poly1305::{Key, Tag, XChaCha20Poly1305, XNonce};
 use foldhash::fast::FixedState;
-use plimsoll_units::{BitRate, PacketRate};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::Limits;
+use crate::backpressure::Terms;
 
 /// A host of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,6 +69,45 @@ pub struct Allowance {
     pub whom: For,
     /// The limits of a sender of weight one.
     pub limits: Limits,
+}
+
+/// A request to hold one flow to a rate at its source (MIMIC's BK-NIC, MI-M11).
+///
+/// A host may ask this of flows to its own VMs only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The VM to which the flow's frames are sent.
+    pub receiver: Vnic,
+    /// The flow's headers, as both hosts write them down; other hosts may lie about them.
+    pub flow: [u8; FLOW],
+    /// What the flow is held to, and how long if the request is not repeated: sent in whole bytes and milliseconds.
+    pub terms: Terms,
+}
+
+/// Bytes in which a flow is written down.
+pub const FLOW: usize = 40;
+
+/// What another host says.
+#[derive(Clone, Copy, Debug)]
+pub enum Message<'m> {
+    /// Limits of its VMs, to be read by [`Message::allowances`].
+    Limits(&'m [u8]),
+    /// Flows that overload it, to be read by [`Message::notices`].
+    Notices(&'m [u8]),
+}
+
+impl<'m> Message<'m> {
+    /// The limits in it; none in a message of notices.
+    pub fn allowances(self) -> impl Iterator<Item = Allowance> + use<'m> {
+        let body = if let Self::Limits(body) = self { body } else { &[] };
+        body.chunks_exact(LIMIT).filter_map(Allowance::read)
+    }
+
+    /// The notices in it; none in a message of limits.
+    pub fn notices(self) -> impl Iterator<Item = Notice> + use<'m> {
+        let body = if let Self::Notices(body) = self { body } else { &[] };
+        body.chunks_exact(NOTICE).filter_map(Notice::read)
+    }
 }
 
 /// Why a message was not accepted. The caller counts each.
@@ -105,9 +146,14 @@ pub struct Opener {
 /// Most limits in one message: it then fits any frame.
 pub const MOST: usize = 48;
 
-const VERSION: u8 = 1;
+/// Most notices in one message, so that an underlay with an MTU of 1,280 bytes carries it in a frame of its own.
+pub const MOST_NOTICES: usize = 17;
+
+const LIMITS: u8 = 1;
+const NOTICES: u8 = 2;
 const HEADER: usize = 26;
 const LIMIT: usize = 26;
+const NOTICE: usize = 66;
 const TAG: usize = 16;
 
 /// Length in bytes of a message with this number of limits.
@@ -129,14 +175,30 @@ impl Sealer {
     /// says that this host is there and hears other hosts.
     pub fn seal(&mut self, to: HostId, allowances: &[Allowance], out: &mut Vec<u8>) -> usize {
         let allowances = &allowances[..allowances.len().min(MOST)];
+        self.begin(LIMITS, allowances.len(), to, out);
+        allowances.iter().for_each(|allowance| allowance.write(out));
+        self.end(out)
+    }
+
+    /// Like [`Sealer::seal`], for notices. At most [`MOST_NOTICES`] of them go in.
+    pub fn seal_notices(&mut self, to: HostId, notices: &[Notice], out: &mut Vec<u8>) -> usize {
+        let notices = &notices[..notices.len().min(MOST_NOTICES)];
+        self.begin(NOTICES, notices.len(), to, out);
+        notices.iter().for_each(|notice| notice.write(out));
+        self.end(out)
+    }
+
+    fn begin(&self, kind: u8, count: usize, to: HostId, out: &mut Vec<u8>) {
         out.clear();
-        out.push(VERSION);
-        out.push(allowances.len() as u8);
+        out.push(kind);
+        out.push(count as u8);
         out.extend(self.host.0.to_be_bytes());
         out.extend(to.0.to_be_bytes());
         out.extend(self.sequence.to_be_bytes());
         out.extend(self.start.to_be_bytes());
-        allowances.iter().for_each(|allowance| allowance.write(out));
+    }
+
+    fn end(&mut self, out: &mut Vec<u8>) -> usize {
         let (header, body) = out.split_at_mut(HEADER);
         let tag = self
             .cipher
@@ -156,22 +218,23 @@ impl Opener {
         Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
     }
 
-    /// Opens a message in place, and returns the host that sent it and its limits.
+    /// Opens a message in place, and returns the host that sent it and what it says.
     ///
     /// # Errors
     /// [`Rejected`] says why the message is ignored; its bytes may then be garbled.
-    pub fn open<'m>(
-        &mut self,
-        message: &'m mut [u8],
-    ) -> Result<(HostId, impl Iterator<Item = Allowance> + use<'m>), Rejected> {
+    pub fn open<'m>(&mut self, message: &'m mut [u8]) -> Result<(HostId, Message<'m>), Rejected> {
         let count = usize::from(*message.get(1).ok_or(Rejected::Malformed)?);
-        let sound =
-            message[0] == VERSION && (0..=MOST).contains(&count) && message.len() == sealed_len(count);
-        if !sound {
+        let kind = message[0];
+        let body = match kind {
+            LIMITS if count <= MOST => count * LIMIT,
+            NOTICES if (1..=MOST_NOTICES).contains(&count) => count * NOTICE,
+            _ => return Err(Rejected::Malformed),
+        };
+        if message.len() != HEADER + body + TAG {
             return Err(Rejected::Malformed);
         }
         let (header, rest) = message.split_at_mut(HEADER);
-        let (body, tag) = rest.split_at_mut(count * LIMIT);
+        let (body, tag) = rest.split_at_mut(body);
         let (from, to) = (HostId(word(header, 2)), HostId(word(header, 6)));
         let sequence = u64::from_be_bytes(header[10..18].try_into().expect("eight bytes"));
         if to != self.host {
@@ -185,8 +248,36 @@ impl Opener {
             return Err(Rejected::Stale);
         }
         self.newest.insert(from, sequence);
-        let body: &'m [u8] = body;
-        Ok((from, body.chunks_exact(LIMIT).filter_map(Allowance::read)))
+        Ok((from, if kind == LIMITS { Message::Limits(body) } else { Message::Notices(body) }))
+    }
+}
+
+impl Notice {
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self { receiver, flow, terms: Terms { rate, burst, lifetime } } = self;
+        out.extend((receiver.network << 8).to_be_bytes());
+        out.extend(receiver.mac);
+        out.extend(flow);
+        out.extend(rate.get().to_be_bytes());
+        out.extend(u32::try_from(burst.as_u64()).unwrap_or(u32::MAX).to_be_bytes());
+        let millis = lifetime.as_u64() / Span::millis(1).as_u64();
+        out.extend(u32::try_from(millis).unwrap_or(u32::MAX).to_be_bytes());
+    }
+
+    /// Reads a notice; `None` if its rate is zero, which no host with the key writes.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let receiver =
+            Vnic { network: word(bytes, 0) >> 8, mac: bytes[4..10].try_into().expect("six bytes") };
+        let rate = u64::from_be_bytes(bytes[50..58].try_into().expect("eight bytes"));
+        Some(Self {
+            receiver,
+            flow: bytes[10..50].try_into().expect("forty bytes"),
+            terms: Terms {
+                rate: BitRate::new(rate)?,
+                burst: Bytes::new(word(bytes, 58).into()),
+                lifetime: Span::millis(word(bytes, 62).into()),
+            },
+        })
     }
 }
 
@@ -268,9 +359,9 @@ mod tests {
     }
 
     fn opened(opener: &mut Opener, message: &[u8]) -> Result<Vec<Allowance>, Rejected> {
-        opener.open(&mut message.to_vec()).map(|(from, allowances)| {
-            assert_eq!(from, HERE);
-            allowances.collect()
+        opener.open(&mut message.to_vec()).map(|(from, said)| {
+            assert_eq!((from, said.notices().count()), (HERE, 0));
+            said.allowances().collect()
         })
     }
 
@@ -285,6 +376,31 @@ mod tests {
         assert_eq!(opened(&mut opener, &second).as_deref(), Ok(&allowances[1..]));
         assert_eq!(opened(&mut opener, &second), Err(Rejected::Stale), "it comes again");
         assert_eq!(opened(&mut opener, &first), Err(Rejected::Stale), "it was overtaken");
+    }
+
+    fn notice(n: u8) -> Notice {
+        Notice {
+            receiver: Vnic { network: 0x00ab_cdef, mac: [2, 0, 0, 0, 0, n] },
+            flow: core::array::from_fn(|at| n.wrapping_add(at as u8)),
+            terms: Terms::new(BitRate::mbps(850)),
+        }
+    }
+
+    #[test]
+    fn notices_are_messages_of_the_same_sequence() {
+        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100, 7), Opener::new(&KEY, THERE, 4));
+        let notices: Vec<Notice> = (0..30).map(notice).collect();
+        let (mut first, mut second) = (Vec::new(), Vec::new());
+        assert_eq!(sealer.seal_notices(THERE, &notices, &mut first), 1_164);
+        sealer.seal(THERE, &[allowance(0, 0)], &mut second);
+        let mut message = first.clone();
+        let (from, said) = opener.open(&mut message).expect("fresh and sealed");
+        assert_eq!((from, said.allowances().count()), (HERE, 0));
+        assert!(said.notices().eq(notices.iter().take(MOST_NOTICES).copied()));
+        assert_eq!(opener.open(&mut first).err(), Some(Rejected::Stale));
+        // Another kind is another message: it was sealed with the first bytes.
+        second[0] = NOTICES;
+        assert_eq!(opener.open(&mut second).err(), Some(Rejected::Malformed));
     }
 
     /// From two messages with one nonce an attacker can take the difference, and forge a third.
@@ -335,6 +451,12 @@ mod tests {
             prop_assert!(opened(&mut opener, &changed).is_err());
             prop_assert!(opened(&mut opener, &message[..cut.index(message.len())]).is_err());
             prop_assert_eq!(opened(&mut opener, &message), Ok(allowances));
+            let notices: Vec<Notice> = (0..=count as u8).map(notice).collect();
+            Sealer::new(&KEY, HERE, 200, 7).seal_notices(THERE, &notices, &mut message);
+            let mut changed = message.clone();
+            changed[at.index(message.len())] ^= change;
+            prop_assert!(opener.open(&mut changed).is_err());
+            prop_assert!(opener.open(&mut message).is_ok_and(|(_, said)| said.notices().eq(notices)));
         }
 
         #[test]

@@ -30,7 +30,7 @@ pub use bandwidth::{BandwidthLaw, BandwidthLimit};
 pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory};
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
-pub use feedback::{Allowance, For, HostId, Opener, Rejected, Sealer, Vnic};
+pub use feedback::{Allowance, For, HostId, Message, Notice, Opener, Rejected, Sealer, Vnic};
 pub use membership::{Member, Membership, Sender};
 pub use news::{LONGEST_SILENCE, News, refresh};
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};

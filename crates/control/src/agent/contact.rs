@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use plimsoll_units::{Nanos, Span};
 
-use crate::{Allowance, HostId, LONGEST_SILENCE, News, Sealer, Vnic, refresh};
+use crate::{Allowance, HostId, LONGEST_SILENCE, News, Notice, Sealer, Vnic, refresh};
 
 /// The exchange with one other host.
 #[derive(Debug)]
@@ -145,6 +145,13 @@ impl Contact {
             self.told_at = Some(now);
         }
         self.allowances.clear();
+    }
+
+    /// Seals notices. They are as new as the numbers that they get, so they leave after what was sealed before.
+    pub(super) fn notify(&mut self, sealer: &mut Sealer, notices: &[Notice]) {
+        let mut message = Vec::new();
+        sealer.seal_notices(self.host, notices, &mut message);
+        self.messages.push_back(message);
     }
 
     pub(super) fn poll_message(&mut self) -> Option<Vec<u8>> {

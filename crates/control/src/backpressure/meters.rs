@@ -26,10 +26,6 @@ pub struct MeterSettings {
     pub meters: usize,
     /// Meters that one peer may own.
     pub per_peer: usize,
-    /// The burst of each meter, from [`Meter::LEAST_BURST`].
-    pub burst: Bytes,
-    /// How long a meter holds after its last refresh: 2 to 5 s, other values count as the nearer of these.
-    pub lifetime: Span,
     /// The lowest rate; a lower request counts as this, so that no peer can stop a flow.
     pub least: BitRate,
     /// Seed of the table's hash. Peers must not know it live.
@@ -37,16 +33,28 @@ pub struct MeterSettings {
 }
 
 impl Default for MeterSettings {
-    /// 4,096 meters, 256 for each peer, bursts of 128 KiB, 3 s, at least 1 Mb/s.
+    /// 4,096 meters, 256 for each peer, at least 1 Mb/s.
     fn default() -> Self {
-        Self {
-            meters: 4_096,
-            per_peer: 256,
-            burst: Bytes::kib(128),
-            lifetime: Span::secs(3),
-            least: BitRate::mbps(1),
-            seed: 0,
-        }
+        Self { meters: 4_096, per_peer: 256, least: BitRate::mbps(1), seed: 0 }
+    }
+}
+
+/// What a flow is held to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The rate.
+    pub rate: BitRate,
+    /// The bytes that may exceed it at once: from [`Meter::LEAST_BURST`] to 64 MB, other values count as the nearer of these.
+    pub burst: Bytes,
+    /// How long the meter holds after its last refresh: 100 ms to 60 s, other values count as the nearer of these.
+    pub lifetime: Span,
+}
+
+impl Terms {
+    /// A burst of 128 KiB, and 3 s.
+    #[must_use]
+    pub const fn new(rate: BitRate) -> Self {
+        Self { rate, burst: Bytes::kib(128), lifetime: Span::secs(3) }
     }
 }
 
@@ -100,12 +108,12 @@ pub struct MeterCounters {
 ///
 /// ```
 /// use plimsoll_control::HostId;
-/// use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Verdict};
+/// use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Terms, Verdict};
 /// use plimsoll_units::{BitRate, Nanos, Span};
 ///
 /// let mut meters: Meters<&str> = Meters::new(MeterSettings::default());
 /// let rate = BitRate::mbps(850);
-/// assert_eq!(meters.install("elephant", HostId(7), rate, Nanos::ZERO), Ok(Installed::New));
+/// assert_eq!(meters.install("elephant", HostId(7), Terms::new(rate), Nanos::ZERO), Ok(Installed::New));
 /// let passed = (0..1_000).filter(|_| meters.judge(&"elephant", 1_500, Nanos::ZERO) == Verdict::Conforming);
 /// assert_eq!(passed.count(), 87, "128 KiB");
 /// assert_eq!(meters.judge(&"mouse", 1_500, Nanos::ZERO), Verdict::Conforming);
@@ -141,16 +149,15 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
     /// No meters yet. Takes all memory.
     #[must_use]
     pub fn new(settings: MeterSettings) -> Self {
-        let lifetime = settings.lifetime.clamp(SHORTEST, LONGEST);
         Self {
-            settings: MeterSettings { lifetime, ..settings },
+            settings,
             meters: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
             owned: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
             counters: MeterCounters::default(),
         }
     }
 
-    /// Installs or refreshes the meter of `flow` for `peer`: it holds the flow to `rate` for the lifetime from `now` on.
+    /// Installs or refreshes the meter of `flow` for `peer`, on these terms from `now` on. A meter keeps its first burst.
     ///
     /// Constant time, unless a bound is reached: then every meter is looked at for one that has lapsed.
     ///
@@ -160,14 +167,18 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         &mut self,
         flow: K,
         peer: HostId,
-        rate: BitRate,
+        terms: Terms,
         now: Nanos,
     ) -> Result<Installed, NotInstalled> {
-        let rate = rate.max(self.settings.least);
-        let done = self.admit(&flow, peer, rate, now);
+        let terms = Terms {
+            rate: terms.rate.max(self.settings.least),
+            burst: terms.burst.min(MOST_BURST),
+            lifetime: terms.lifetime.clamp(SHORTEST, LONGEST),
+        };
+        let done = self.admit(&flow, peer, terms.rate, now);
         match done {
-            Ok(Installed::New) => self.insert(flow, peer, rate, now),
-            Ok(Installed::Refreshed) => self.refresh(&flow, peer, rate, now),
+            Ok(Installed::New) => self.insert(flow, peer, terms, now),
+            Ok(Installed::Refreshed) => self.refresh(&flow, peer, terms, now),
             Err(NotInstalled::Full) => self.counters.full += 1,
             Err(NotInstalled::PeerFull) => self.counters.peer_full += 1,
             Err(NotInstalled::HeldLower) => self.counters.held_lower += 1,
@@ -208,16 +219,16 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         }
     }
 
-    fn insert(&mut self, flow: K, peer: HostId, rate: BitRate, now: Nanos) {
-        let meter = Meter::new(rate, self.settings.burst, now + self.settings.lifetime);
+    fn insert(&mut self, flow: K, peer: HostId, terms: Terms, now: Nanos) {
+        let meter = Meter::new(terms.rate, terms.burst, now + terms.lifetime);
         self.meters.insert(flow, Owned { meter, by: peer });
         *self.owned.entry(peer).or_default() += 1;
         self.counters.installed += 1;
     }
 
-    fn refresh(&mut self, flow: &K, peer: HostId, rate: BitRate, now: Nanos) {
+    fn refresh(&mut self, flow: &K, peer: HostId, terms: Terms, now: Nanos) {
         let Some(owned) = self.meters.get_mut(flow) else { return };
-        owned.meter.refresh(rate, now + self.settings.lifetime, now);
+        owned.meter.refresh(terms.rate, now + terms.lifetime, now);
         let before = core::mem::replace(&mut owned.by, peer);
         if before != peer {
             self.disown(before);
@@ -309,8 +320,10 @@ fn disown(owned: &mut HashMap<HostId, usize, FixedState>, peer: HostId) {
 }
 
 /// The shortest and the longest lifetime of a meter.
-const SHORTEST: Span = Span::secs(2);
-const LONGEST: Span = Span::secs(5);
+const SHORTEST: Span = Span::millis(100);
+const LONGEST: Span = Span::secs(60);
+
+const MOST_BURST: Bytes = Bytes::new(64_000_000);
 
 #[cfg(test)]
 mod tests {
@@ -343,7 +356,7 @@ mod tests {
     #[test]
     fn bounds_refuse_and_lapsed_meters_give_way() {
         let mut meters = small();
-        let mut install = |flow, peer, ms| meters.install(flow, peer, RATE, at(ms));
+        let mut install = |flow, peer, ms| meters.install(flow, peer, Terms::new(RATE), at(ms));
         assert_eq!([install(1, ONE, 0), install(2, ONE, 1_000)], [Ok(Installed::New); 2]);
         assert_eq!(install(3, ONE, 1_000), Err(NotInstalled::PeerFull));
         assert_eq!(install(4, OTHER, 1_000), Ok(Installed::New));
@@ -359,10 +372,10 @@ mod tests {
     fn the_lower_rate_of_two_peers_holds() {
         let mut meters = small();
         let low = BitRate::mbps(100);
-        assert_eq!(meters.install(1, ONE, RATE, at(0)), Ok(Installed::New));
-        assert_eq!(meters.install(1, OTHER, RATE, at(0)), Err(NotInstalled::HeldLower));
-        assert_eq!(meters.install(1, OTHER, low, at(0)), Ok(Installed::Refreshed));
-        assert_eq!(meters.install(1, ONE, RATE, at(2_999)), Err(NotInstalled::HeldLower));
+        assert_eq!(meters.install(1, ONE, Terms::new(RATE), at(0)), Ok(Installed::New));
+        assert_eq!(meters.install(1, OTHER, Terms::new(RATE), at(0)), Err(NotInstalled::HeldLower));
+        assert_eq!(meters.install(1, OTHER, Terms::new(low), at(0)), Ok(Installed::Refreshed));
+        assert_eq!(meters.install(1, ONE, Terms::new(RATE), at(2_999)), Err(NotInstalled::HeldLower));
         assert_eq!(
             meters.list(at(2_999)).iter().map(|held| (held.1, held.2.rate())).next(),
             Some((OTHER, low))
@@ -374,7 +387,7 @@ mod tests {
     #[test]
     fn no_peer_can_stop_a_flow() {
         let mut meters = small();
-        meters.install(1, ONE, BitRate::new(1).expect("some"), at(0)).expect("there is room");
+        meters.install(1, ONE, Terms::new(BitRate::new(1).expect("some")), at(0)).expect("there is room");
         assert_eq!(meters.list(at(0))[0].2.rate(), BitRate::mbps(1));
     }
 
@@ -391,7 +404,7 @@ mod tests {
                 ms += gap;
                 if remove {
                     meters.remove(&flow, HostId(peer));
-                } else if meters.install(flow, HostId(peer), BitRate::mbps(mbps), at(ms)).is_ok() {
+                } else if meters.install(flow, HostId(peer), Terms::new(BitRate::mbps(mbps)), at(ms)).is_ok() {
                     refreshed[flow as usize] = Some(ms);
                 }
                 let list = meters.list(at(ms));

@@ -45,7 +45,7 @@ fn opened(packet: &mut [u8]) -> Result<Vec<Allowance>, Rejected> {
     let place = tunnelled.feedback().expect("it carries feedback");
     Opener::new(&KEY, THERE.host, 4).open(&mut packet[place]).map(|(from, allowances)| {
         assert_eq!(from, HERE.host);
-        allowances.collect()
+        allowances.allowances().collect()
     })
 }
 
