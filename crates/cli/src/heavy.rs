@@ -5,11 +5,8 @@
 //! Not here: which flows are counted, and how (`plimsoll_daemon`).
 //! Invariant: `--json` prints the API's answer.
 
-use std::net::IpAddr;
-
 use comfy_table::CellAlignment::{Left, Right};
-use plimsoll_daemon::{Client, HeavyReport, HeavyRow};
-use plimsoll_policy::protocol_name;
+use plimsoll_daemon::{Client, HeavyReport, HeavyRow, PressedRow, WatchedRow};
 
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
@@ -31,43 +28,60 @@ fn text(report: &HeavyReport) -> String {
     let mut text = if report.flows.is_empty() {
         format!("no flow is heavy; all flows together: {all}\n")
     } else {
-        let heads = ["tenant", "way", "flow", "packets/s", "rate", "part", "since"];
-        let mut table = table(&heads, &[Left, Left, Left, Right, Right, Right, Right]);
-        report.flows.iter().for_each(|flow| _ = table.add_row(row(flow)));
+        let heads = ["tenant", "way", "flow", "packets/s", "rate", "part", "since", "slowed down"];
+        // Without anything watched no flow is slowed down.
+        let columns = if report.watched.is_some() { heads.len() } else { heads.len() - 1 };
+        let sides = [Left, Left, Left, Right, Right, Right, Right, Left];
+        let mut table = table(&heads[..columns], &sides[..columns]);
+        report.flows.iter().for_each(|flow| _ = table.add_row(row(flow).into_iter().take(columns)));
         format!("the last {over:.1} s; all flows together: {all}\n{table}\n")
     };
+    if let Some(row) = &report.watched {
+        text.push_str(&watched(row));
+    }
     if *unlisted > 0 {
         text.push_str(&format!("{} packets were of flows that found no place\n", count(*unlisted)));
     }
     text
 }
 
-fn row(flow: &HeavyRow) -> [String; 7] {
+fn row(flow: &HeavyRow) -> [String; 8] {
     [
         flow.tenant.clone(),
         flow.direction.clone(),
-        headers(flow),
+        flow.headers(),
         count(flow.packets.round() as u64),
         rate(flow.bits),
         format!("{:.1} %", flow.part * 100.0),
         format!("{:.0}s ago", flow.age),
+        flow.pressed.as_ref().map_or_else(String::new, pressed),
     ]
 }
 
-/// A flow's headers in one line: `tcp 10.0.0.1:4096 > 10.0.0.2:80`.
-fn headers(flow: &HeavyRow) -> String {
-    let end = |addr: IpAddr, port: Option<u16>| match (addr, port) {
-        (addr, None) => addr.to_string(),
-        (IpAddr::V4(addr), Some(port)) => format!("{addr}:{port}"),
-        (IpAddr::V6(addr), Some(port)) => format!("[{addr}]:{port}"),
+/// How a flow is slowed down: `to 850Mbps, 1 of 1983 marked, 3s ago`.
+fn pressed(PressedRow { rate: bits, how, interval, age }: &PressedRow) -> String {
+    let how = match interval {
+        Some(interval) => format!("1 of {interval} marked"),
+        None => how.clone(),
     };
-    match (flow.src.zip(flow.dst), flow.protocol) {
-        (Some((src, dst)), Some(protocol)) => {
-            let protocol = protocol_name(protocol);
-            format!("{protocol} {} > {}", end(src, flow.src_port), end(dst, flow.dst_port))
-        }
-        _ => format!("EtherType 0x{:04x}", flow.ethertype.unwrap_or_default()),
-    }
+    format!("to {}, {how}, {age:.0}s ago", rate(*bits as f64))
+}
+
+/// What is watched, in one line.
+fn watched(watched: &WatchedRow) -> String {
+    let WatchedRow { what, overloaded, top, overloads, started, marked, left, .. } = watched;
+    let state = if *overloaded { "overloaded" } else { "not overloaded" };
+    let top = top
+        .map_or_else(String::new, |top| format!(", top flow {:.1} % of heavy hitters' packets", top * 100.0));
+    let marked = if *marked > 0 { format!(", {} packets marked", count(*marked)) } else { String::new() };
+    let left = if *left > 0 {
+        format!(", {} left alone as `flows` were slowed down", count(*left))
+    } else {
+        String::new()
+    };
+    format!(
+        "watched: {what}: {state} ({overloads} overloads{top}); {started} flows slowed down so far{marked}{left}\n"
+    )
 }
 
 #[cfg(test)]
@@ -88,22 +102,30 @@ mod tests {
             bits: 140e6,
             part: 0.5,
             age: 3.2,
+            pressed: None,
         }
     }
 
     #[test]
     fn a_flow_is_shown_in_one_line() {
-        assert_eq!(headers(&row("10.0.0.1", "10.0.0.2", Some((1, 80)))), "tcp 10.0.0.1:1 > 10.0.0.2:80");
-        assert_eq!(headers(&row("::1", "::2", Some((1, 80)))), "tcp [::1]:1 > [::2]:80");
-        assert_eq!(headers(&row("::1", "::2", None)), "tcp ::1 > ::2");
+        assert_eq!(row("10.0.0.1", "10.0.0.2", Some((1, 80))).headers(), "tcp 10.0.0.1:1 > 10.0.0.2:80");
+        assert_eq!(row("::1", "::2", Some((1, 80))).headers(), "tcp [::1]:1 > [::2]:80");
+        assert_eq!(row("::1", "::2", None).headers(), "tcp ::1 > ::2");
         let arp = HeavyRow { src: None, protocol: None, ethertype: Some(0x806), ..row("::1", "::2", None) };
-        assert_eq!(headers(&arp), "EtherType 0x0806");
+        assert_eq!(arp.headers(), "EtherType 0x0806");
     }
 
     #[test]
     fn a_report_is_a_table_and_an_empty_one_says_so() {
         let flows = vec![row("10.0.0.1", "10.0.0.2", Some((1, 80)))];
-        let report = HeavyReport { over: 2.5, flows, packets: 24_690.0, bits: 280e6, counted: [70_000, 0] };
+        let report = HeavyReport {
+            over: 2.5,
+            flows,
+            packets: 24_690.0,
+            bits: 280e6,
+            counted: [70_000, 0],
+            watched: None,
+        };
         let shown = text(&report);
         assert!(
             shown.starts_with("the last 2.5 s; all flows together: 24.7k packets/s, 280Mbps\nTENANT"),

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_policy::{Checked, Overlay, TenantConfig};
+use plimsoll_policy::{Backpressure, Checked, Overlay, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
@@ -255,8 +255,9 @@ fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Numbe
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
     let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
     let added = added.into_iter().map(lane).collect();
-    let fits = old.config.backpressure.as_ref().map(|old| old.heavy);
-    let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(stated.heavy));
+    let tables = |stated: &Backpressure| (stated.heavy, stated.press.clone());
+    let fits = old.config.backpressure.as_ref().map(tables);
+    let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(tables(stated)));
     let heavy = stated.map(|stated| Box::new(HeavyFlows::new(stated)));
     let change = Change { added, moved, heavy, ..Change::between(old, &checked) };
     Ok((checked, number, change))

@@ -20,11 +20,13 @@ mod heavy;
 mod install;
 mod inward;
 mod lane;
+mod load;
 mod mac_table;
 mod outward;
 mod parked;
 mod pool;
 mod posted;
+mod press;
 mod queues;
 mod rates;
 mod rules;
@@ -37,7 +39,7 @@ mod watch;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
-use plimsoll_policy::{Backpressure, Classifier, Fields, Metadata, Program, Sources, TenantId};
+use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
@@ -49,13 +51,15 @@ pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
-pub use heavy::{HeavyFlow, HeavyFlows, HeavyNow};
+pub use heavy::{Counting, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
+pub use load::Sampled;
 pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
+pub use press::Means;
 pub use rates::{RateError, Rated};
 pub use setup::{engine_config, fleet_map, lane_spec};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
@@ -180,6 +184,10 @@ pub struct Engine {
     pub(crate) fleet: Option<Box<fleet::Fleet>>,
     /// The flows that are counted, if any are.
     pub(crate) heavy: Option<Box<HeavyFlows>>,
+    /// The CPU time of what the policy watches, where another thread measures it.
+    pub(crate) sampled: Option<Sampled>,
+    /// What an operator is to be told of flows that are slowed down.
+    pub(crate) told: Vec<String>,
     pub(crate) log: Arc<DepartureLog>,
     pub(crate) delays: class_delays::ClassDelays,
     pub(crate) carried: install::Carried,
@@ -286,6 +294,8 @@ impl Engine {
             inward,
             fleet,
             heavy: None,
+            sampled: None,
+            told: Vec::new(),
             log: setup.log,
             delays: class_delays::ClassDelays::new(nodes),
             carried: install::Carried::default(),
@@ -352,9 +362,7 @@ impl Engine {
         let after = clock(Part::Complete);
         self.part_took(after.since(now), Charged::No, after);
         self.expire_flows(now);
-        if let Some(heavy) = &mut self.heavy {
-            heavy.advance(now);
-        }
+        self.tend_flows(core, now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();
@@ -426,9 +434,9 @@ impl Engine {
     }
 
     /// Counts the flows of these tenants from now on. `heavy` is made for them.
-    pub fn count_flows(&mut self, stated: &Backpressure, mut heavy: Box<HeavyFlows>, now: Nanos) {
+    pub fn count_flows(&mut self, counting: &Counting, mut heavy: Box<HeavyFlows>, now: Nanos) {
         heavy.begin(now);
-        heavy.set_tenants(stated, &self.lanes);
+        heavy.set_tenants(counting, &self.lanes);
         self.heavy = Some(heavy);
     }
 

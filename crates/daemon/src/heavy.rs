@@ -7,11 +7,13 @@
 
 use std::net::IpAddr;
 
+use plimsoll_policy::protocol_name;
 use plimsoll_queues::Tally;
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::FlowKey;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{HeavyFlow, HeavyNow};
+use crate::engine::{HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
 
 /// The heavy hitters at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,6 +28,42 @@ pub struct HeavyReport {
     pub bits: f64,
     /// Packets that were counted since the start, and those of them that the tables had no place for.
     pub counted: [u64; 2],
+    /// What is watched, if anything is.
+    pub watched: Option<WatchedRow>,
+}
+
+/// What is watched, and what followed from it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchedRow {
+    /// What it is, as in the policy file.
+    pub what: String,
+    /// Whether it was overloaded when it was last looked at.
+    pub overloaded: bool,
+    /// The part of heavy hitters' packets that the top flow had in the last overload, from 0 to 1 (MIMIC's figure 2).
+    pub top: Option<f64>,
+    /// Overloads since the start.
+    pub overloads: u64,
+    /// Flows that were slowed down since the start, and those that were let go again.
+    pub started: u64,
+    /// See `started`.
+    pub ended: u64,
+    /// Packets that were marked (CE) since the start.
+    pub marked: u64,
+    /// How often a flow was left alone as too many were slowed down.
+    pub left: u64,
+}
+
+/// How a flow is slowed down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PressedRow {
+    /// The rate that it is slowed down to, in bits a second.
+    pub rate: u64,
+    /// `marked`, `metered` (this host drops what is beyond the rate) or `told` (so does the host that it comes from).
+    pub how: String,
+    /// Where it is marked, one of how many packets is.
+    pub interval: Option<u32>,
+    /// Seconds for which it has been slowed down.
+    pub age: f64,
 }
 
 /// A heavy hitter.
@@ -55,13 +93,15 @@ pub struct HeavyRow {
     pub part: f64,
     /// Seconds since it was found.
     pub age: f64,
+    /// How it is slowed down, if it is.
+    pub pressed: Option<PressedRow>,
 }
 
 impl HeavyReport {
     /// What the engine lists, at this time.
     #[must_use]
     pub fn new(now: &HeavyNow, at: Nanos) -> Self {
-        let HeavyNow { flows, all, over, counters } = now;
+        let HeavyNow { flows, all, over, counters, watched } = now;
         let (packets, bits) = rates(*all, *over);
         Self {
             over: over.as_secs_f64(),
@@ -69,13 +109,14 @@ impl HeavyReport {
             packets,
             bits,
             counted: [counters.seen.packets, counters.unlisted.packets],
+            watched: watched.as_ref().map(WatchedRow::new),
         }
     }
 }
 
 impl HeavyRow {
     fn new(heavy: &HeavyFlow, all: Tally, over: Span, at: Nanos) -> Self {
-        let HeavyFlow { tenant, inward, flow, sent, since } = heavy;
+        let HeavyFlow { tenant, inward, flow, sent, since, pressed } = heavy;
         let (packets, bits) = rates(*sent, over);
         Self {
             tenant: tenant.clone(),
@@ -90,7 +131,68 @@ impl HeavyRow {
             bits,
             part: sent.packets as f64 / all.packets.max(1) as f64,
             age: at.since(*since).as_secs_f64(),
+            pressed: pressed.as_ref().map(|pressed| PressedRow::new(pressed, at)),
         }
+    }
+
+    /// The headers in one line: `tcp 10.0.0.1:4096 > 10.0.0.2:80`.
+    #[must_use]
+    pub fn headers(&self) -> String {
+        let ports = self.src_port.zip(self.dst_port);
+        in_line(self.src.zip(self.dst), self.protocol, ports, self.ethertype)
+    }
+}
+
+impl WatchedRow {
+    fn new(WatchedNow { what, overloaded, top, counters: (counters, marked) }: &WatchedNow) -> Self {
+        Self {
+            what: what.to_string(),
+            overloaded: *overloaded,
+            top: top.map(|top| f64::from(top) / 1_000.0),
+            overloads: counters.overloads,
+            started: counters.started,
+            ended: counters.ended,
+            marked: *marked,
+            left: counters.full,
+        }
+    }
+}
+
+impl PressedRow {
+    fn new(&PressedNow { rate, since, means, interval }: &PressedNow, at: Nanos) -> Self {
+        let how = match means {
+            Means::Marked => "marked",
+            Means::MeteredHere => "metered",
+            Means::Told(_) => "told",
+        };
+        let interval = (means == Means::Marked).then_some(interval);
+        Self { rate: rate.get(), how: how.to_owned(), interval, age: at.since(since).as_secs_f64() }
+    }
+}
+
+/// A flow's headers in one line.
+pub(crate) fn headers(flow: &FlowKey) -> String {
+    in_line(flow.addresses(), flow.protocol(), flow.ports(), flow.ethertype())
+}
+
+fn in_line(
+    addresses: Option<(IpAddr, IpAddr)>,
+    protocol: Option<u8>,
+    ports: Option<(u16, u16)>,
+    ethertype: Option<u16>,
+) -> String {
+    let end = |addr: IpAddr, port: Option<u16>| match (addr, port) {
+        (addr, None) => addr.to_string(),
+        (IpAddr::V4(addr), Some(port)) => format!("{addr}:{port}"),
+        (IpAddr::V6(addr), Some(port)) => format!("[{addr}]:{port}"),
+    };
+    match (addresses, protocol) {
+        (Some((src, dst)), Some(protocol)) => {
+            let protocol = protocol_name(protocol);
+            let (src, dst) = (end(src, ports.map(|(src, _)| src)), end(dst, ports.map(|(_, dst)| dst)));
+            format!("{protocol} {src} > {dst}")
+        }
+        _ => format!("EtherType 0x{:04x}", ethertype.unwrap_or_default()),
     }
 }
 

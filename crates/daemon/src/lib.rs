@@ -47,12 +47,12 @@ pub use engine::{
     Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
     own_mac,
 };
-pub use engine::{HeavyFlow, HeavyFlows, HeavyNow};
+pub use engine::{Counting, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow};
 pub use experiment::ExperimentCore;
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use heavy::{HeavyReport, HeavyRow};
+pub use heavy::{HeavyReport, HeavyRow, PressedRow, WatchedRow};
 pub use open::{OpenError, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};

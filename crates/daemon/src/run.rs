@@ -27,7 +27,7 @@ use crate::channel;
 use crate::connections;
 use crate::control::{Control, ReloadError, Reloaded};
 use crate::departures::DepartureLog;
-use crate::engine::{Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
+use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::OpenError;
@@ -340,8 +340,8 @@ fn build(
         log: Arc::clone(log),
     });
     engine.set_verify(checked.config.engine.verify);
-    if let Some(stated) = &config.backpressure {
-        engine.count_flows(stated, Box::new(HeavyFlows::new(stated)), Nanos::ZERO);
+    if let Some(counting) = Counting::of(config) {
+        engine.count_flows(&counting, Box::new(HeavyFlows::new(&counting.stated)), Nanos::ZERO);
     }
     if let Some(experiment) = &config.engine.experiment {
         eprintln!(
@@ -519,6 +519,7 @@ async fn serve(
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
                 Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
+                Some(Notice::Log(line)) => eprintln!("plimsoll: {line}"),
                 Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
                     // If the channel is behind, the message is sent again when it changes or is refreshed.

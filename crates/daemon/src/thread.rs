@@ -89,6 +89,8 @@ pub enum Notice {
         /// Where it is served now.
         to: Whither,
     },
+    /// A line for the log.
+    Log(String),
     /// A message for another host's control channel.
     Feedback(Sent),
     /// The thread has ended.
@@ -245,6 +247,7 @@ impl Loop {
                 problems.into_iter().for_each(|(name, problem)| notices(Notice::Problem { name, problem }));
                 let steps = self.engine.take_steps();
                 steps.into_iter().for_each(|(name, step)| notices(Notice::Distrust { name, step }));
+                self.engine.take_told().into_iter().for_each(|line| notices(Notice::Log(line)));
             }
             let most = self.rest(&turn, now, urgency.spins());
             if most == Some(Span::ZERO) && now.since(looked) < LOOK {

@@ -45,6 +45,28 @@ impl FlowKey {
         FlowKey { addresses, rest: ports | protocol | vlan | (u64::from(ip.dscp) << 6) | family }
     }
 
+    /// Bytes in which a key is written down for other hosts.
+    pub const LEN: usize = 40;
+
+    /// The key in network order, for another host.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let words = self.addresses.iter().chain([&self.rest]);
+        for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// What [`FlowKey::to_bytes`] wrote. Bytes that it did not write make a key that no frame has.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |at: usize| u64::from_be_bytes(words[at]);
+        Self { addresses: core::array::from_fn(word), rest: word(4) }
+    }
+
     /// Source and destination address; none for a frame that is not IP.
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {

@@ -288,6 +288,13 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         disown(&mut self.owned, peer);
     }
 
+    /// Whether there is no meter, not even a lapsed one that still has a place.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.meters.is_empty()
+    }
+
     /// Meters that this peer owns, lapsed ones that still have a place included.
     #[must_use]
     pub fn owned_by(&self, peer: HostId) -> usize {

@@ -3,8 +3,9 @@
 //! Why: an experiment runs the way in on a slower core, or with one queue; the data path must not ask for either.
 //! From: the engine takes time as an argument, and takes how fast the core is in the same way.
 //! Not here: the experiment's core (`experiment`).
-//! Invariant: on [`ThisCore`] each method is a constant, so that the compiler leaves nothing of it.
+//! Invariant: on [`ThisCore`] each method on a frame's way is a constant, so that the compiler leaves nothing of it.
 
+use nix::time::{ClockId, clock_gettime};
 use plimsoll_units::{Nanos, Span};
 
 /// A core on which frames are fetched from the uplink and delivered. What is not stated otherwise is as on [`ThisCore`].
@@ -49,6 +50,12 @@ pub trait Core {
     #[inline]
     fn delivered(&mut self, _frames: usize, took: Span) -> Span {
         took
+    }
+
+    /// CPU time that the engine's thread has used since its start.
+    fn used(&self) -> Span {
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(std::time::Duration::from);
+        Span::ns(time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 
     /// Notes that no frame is left to be fetched or delivered.

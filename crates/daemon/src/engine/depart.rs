@@ -9,15 +9,16 @@ use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{EncapsulationError, Offload, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, Offload, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
-use super::heavy::Hashed;
+use super::heavy::{From, Hashed};
 use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
+use super::press::Act;
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
 
@@ -336,6 +337,7 @@ impl Engine {
         frame: &[u8],
         received: &plimsoll_ports::Received,
         lane: Option<u32>,
+        from: From,
         now: Nanos,
     ) -> Option<Bound> {
         let parsed = parse(frame);
@@ -359,19 +361,27 @@ impl Engine {
         };
         let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
         let flow = match (&self.heavy, to) {
-            (Some(heavy), Receiver::Lane(Some(lane))) => heavy.flow(lane as usize, true, parsed),
+            (Some(heavy), Receiver::Lane(Some(lane))) => heavy.flow(lane as usize, true, from, parsed),
             _ => None,
         };
         Some(Bound { offload, to, flow })
     }
 
-    /// Delivers a frame from the uplink to its receiver.
-    pub(super) fn deliver(&mut self, frame: &[u8], Bound { offload, to, flow }: &Bound) {
-        let part = Part::whole(frame, offload);
+    /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
+    pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow }: &Bound, now: Nanos) {
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
-            let (frames, bytes) = on_wire(offload, frame.len(), 1);
-            heavy.count(flow, frames, bytes);
+            match heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now) {
+                Act::Pass => {}
+                Act::Mark => {
+                    if Ecn::Ce.write(frame) {
+                        self.uplink.tally.event(Event::FlowMarked);
+                    }
+                }
+                Act::Drop => return self.uplink.tally.lost(Loss::FlowOverRate),
+            }
         }
+        let frame = &*frame;
+        let part = Part::whole(frame, offload);
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {

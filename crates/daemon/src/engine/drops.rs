@@ -58,6 +58,8 @@ pub enum Loss {
     Forged,
     /// Unsealed frames in its host's name had used up their part of the queue.
     SourceOverShare,
+    /// Its flow is slowed down by backpressure, and it was beyond the flow's rate.
+    FlowOverRate,
 }
 
 /// Events that are counted although no frame was lost.
@@ -129,11 +131,17 @@ pub enum Event {
     ServedApart,
     /// The tenant's port came back from its own thread.
     ServedBack,
+    /// A packet was marked (CE) to slow its flow down.
+    FlowMarked,
+    /// Another host asked to hold a flow to a rate, and it is.
+    NoticeHeeded,
+    /// Another host asked that for more flows than it may.
+    NoticeRefused,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -156,6 +164,7 @@ impl Loss {
         Self::Replayed,
         Self::Forged,
         Self::SourceOverShare,
+        Self::FlowOverRate,
     ];
 
     /// The reason as operators see it.
@@ -184,13 +193,14 @@ impl Loss {
             Self::Replayed => "overlay_replayed",
             Self::Forged => "overlay_forged",
             Self::SourceOverShare => "overlay_source_over_share",
+            Self::FlowOverRate => "flow_over_rate",
         }
     }
 }
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 36] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -224,6 +234,9 @@ impl Event {
         Self::CopyStalled,
         Self::ServedApart,
         Self::ServedBack,
+        Self::FlowMarked,
+        Self::NoticeHeeded,
+        Self::NoticeRefused,
     ];
 
     /// The event as operators see it.
@@ -263,6 +276,9 @@ impl Event {
             Self::CopyStalled => "copy_stalled",
             Self::ServedApart => "served_apart",
             Self::ServedBack => "served_back",
+            Self::FlowMarked => "flow_marked",
+            Self::NoticeHeeded => "notice_heeded",
+            Self::NoticeRefused => "notice_refused",
         }
     }
 }

@@ -17,13 +17,14 @@ mod wrap;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
+use plimsoll_control::backpressure::{MeterSettings, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
-use plimsoll_wire::{Ecn, EncapsulationError, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, FlowKey, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
 
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
@@ -31,8 +32,10 @@ pub use steer::Sent;
 
 use super::Engine;
 use super::drops::{Event, Loss};
+use super::heavy::From;
 use super::lane::Lane;
 use super::mac_table::{Mac, Owner, is_group};
+use super::outward::on_wire;
 use super::pool::Buffer;
 use super::posted::Origin;
 use neighbours::Neighbours;
@@ -65,6 +68,10 @@ pub(crate) struct Fleet {
     steering: Option<Box<Steering>>,
     /// The keys and sessions, where frames between hosts are sealed.
     seals: Option<Box<Seals>>,
+    /// Flows that other hosts asked to hold to a rate, by the address that they go to.
+    asked: Meters<(Mac, FlowKey)>,
+    /// When meters whose lifetime is over are forgotten next.
+    forget_at: Nanos,
     /// Messages for control channels that have not been taken yet.
     outbox: Vec<Sent>,
     /// When the last turn ended.
@@ -104,6 +111,8 @@ impl Fleet {
             links: Vec::new(),
             steering,
             seals,
+            asked: Meters::new(MeterSettings { seed: start, ..MeterSettings::default() }),
+            forget_at: Nanos::ZERO,
             outbox: Vec::new(),
             turned: Nanos::ZERO,
         };
@@ -136,6 +145,16 @@ impl Fleet {
             Link { hop, ..known.map(|(_, link)| *link).unwrap_or_default() }
         };
         self.links = self.map.hosts.iter().map(link).collect();
+    }
+
+    /// Whether a frame of `bytes` is beyond the rate that the receiver's host has asked for.
+    #[inline]
+    fn is_over_rate(&mut self, parsed: &Parsed, bytes: u32, now: Nanos) -> bool {
+        if self.asked.is_empty() {
+            return false;
+        }
+        let flow = (parsed.dst_mac.0, FlowKey::of(parsed));
+        self.asked.judge(&flow, bytes, now) == Verdict::Excess
     }
 
     fn own(&self) -> IpAddr {
@@ -306,10 +325,12 @@ impl Engine {
         if crossing.alarm.is_some() {
             self.uplink.tally.event(Event::StrangeMark);
         }
+        let host = fleet.map.host_at(tunnelled.src).filter(|_| fleet.steering.is_some());
+        let from = host.map_or(From::Uplink, |host| From::Host(fleet.map.hosts[host].number.0));
         let Some(place) = tunnelled.frame() else { return };
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        if let Some(bound) = self.look_at(&packet[place.clone()], &frame, lane, now) {
-            self.deliver(&packet[place], &bound);
+        if let Some(bound) = self.look_at(&packet[place.clone()], &frame, lane, from, now) {
+            self.deliver(&mut packet[place], &bound, now);
         }
     }
 
@@ -333,7 +354,7 @@ impl Engine {
         len: usize,
         now: Nanos,
     ) -> bool {
-        let Some(fleet) = &self.fleet else { return true };
+        let Some(fleet) = &mut self.fleet else { return true };
         let Some(lane) = &mut self.lanes[index] else { return false };
         let stays = matches!(self.macs.owner(parsed.dst_mac.0), Some(Owner::Lane(_)));
         let longest = match usize::from(offload.segment) {
@@ -346,6 +367,8 @@ impl Engine {
         let home = fleet.map.home_of(parsed.src_mac.0);
         if home.map_or(goes_out, |home| home != fleet.map.members.own()) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
+        } else if !stays && fleet.is_over_rate(parsed, on_wire(offload, len, origin.frames()).1, now) {
+            lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;
         } else {

@@ -2,20 +2,40 @@
 //!
 //! Why: one flow can fill a core, and an operator must see which one it is.
 //! From: MIMIC §IV (`queues`).
-//! Not here: what is done about such a flow.
+//! Not here: what is done about such a flow (`press`).
 //! Invariant: memory is fixed; a flow's packets count for the tenant that sends or receives them, and no other.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
 use foldhash::quality::RandomState;
-use plimsoll_control::backpressure::{Backpressure as Pressing, MeterSettings, Meters, Settings};
-use plimsoll_policy::{Backpressure, Press};
+use plimsoll_control::backpressure::{Backpressure as Pressing, Counters, MeterSettings, Meters, Settings};
+use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
-use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{FlowKey, Parsed};
+use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::{Ecn, FlowKey, Parsed};
 
 use super::lane::Lane;
+use super::press::{Act, Load, Means, PressNews, Presses, Tell};
+
+/// What a policy says of flows that are counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counting {
+    /// Its `backpressure`.
+    pub stated: Backpressure,
+    /// The tenants with `ecn: untouched`.
+    pub untouched: Vec<String>,
+}
+
+impl Counting {
+    /// What this policy says, if flows are counted.
+    #[must_use]
+    pub fn of(config: &Config) -> Option<Self> {
+        let untouched = config.tenants.iter().filter(|tenant| tenant.ecn == Touch::Untouched);
+        let untouched = untouched.map(|tenant| tenant.name.clone()).collect();
+        config.backpressure.clone().map(|stated| Self { stated, untouched })
+    }
+}
 
 /// Counts flows, and lists the heavy ones.
 #[derive(Debug)]
@@ -27,6 +47,12 @@ pub struct HeavyFlows {
     /// The names of tenants that are counted, by number. A number is never given again.
     names: HashMap<u32, String>,
     next: u32,
+    /// The numbers of tenants whose packets may not be changed.
+    untouched: Vec<u32>,
+    /// What slows flows down, if anything is watched.
+    press: Option<Presses>,
+    /// The number of the one tenant that is watched.
+    watched: Option<u32>,
     listed: Vec<Listed>,
     /// Reports, while they are read.
     read: Vec<Heavy<Counted>>,
@@ -34,11 +60,24 @@ pub struct HeavyFlows {
 }
 
 /// A flow of a tenant, one way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Counted {
-    flow: FlowKey,
-    tenant: u32,
-    inward: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Counted {
+    pub(super) flow: FlowKey,
+    pub(super) tenant: u32,
+    pub(super) inward: bool,
+    pub(super) from: From,
+}
+
+/// Where a flow comes from. Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum From {
+    /// A tenant of this host.
+    #[default]
+    Here,
+    /// The uplink, and no host that could be told.
+    Uplink,
+    /// A host of the fleet, by its number.
+    Host(u32),
 }
 
 /// A flow that is to be counted, with its hash.
@@ -69,6 +108,34 @@ pub struct HeavyFlow {
     pub sent: Tally,
     /// When it was first found.
     pub since: Nanos,
+    /// How it is slowed down, if it is.
+    pub pressed: Option<PressedNow>,
+}
+
+/// How a flow is slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PressedNow {
+    /// Its rate.
+    pub rate: BitRate,
+    /// Since when.
+    pub since: Nanos,
+    /// In which way.
+    pub means: Means,
+    /// One of how many packets is marked, where they are.
+    pub interval: u32,
+}
+
+/// What is watched, as it was at the last look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedNow {
+    /// What it is, as the policy states it.
+    pub what: Watch,
+    /// Whether it is overloaded.
+    pub overloaded: bool,
+    /// The part of heavy hitters' packets that the top flow had in the last overload, in thousandths.
+    pub top: Option<u32>,
+    /// What was decided since the start, and packets that were marked.
+    pub counters: (Counters, u64),
 }
 
 /// The heavy hitters at one moment.
@@ -82,6 +149,8 @@ pub struct HeavyNow {
     pub over: Span,
     /// What counting did since it began.
     pub counters: HeavyCounters,
+    /// What is watched, if anything is.
+    pub watched: Option<WatchedNow>,
 }
 
 /// How often reports are read.
@@ -105,6 +174,9 @@ impl HeavyFlows {
             lanes: Vec::new(),
             names: HashMap::new(),
             next: 0,
+            untouched: Vec::new(),
+            press: stated.press.as_ref().map(Presses::new),
+            watched: None,
             listed: Vec::with_capacity(MOST),
             read: Vec::with_capacity(MOST),
             read_at: Nanos::ZERO,
@@ -140,7 +212,8 @@ impl HeavyFlows {
     }
 
     /// Counts the stated tenants, as far as they have lanes.
-    pub(super) fn set_tenants(&mut self, stated: &Backpressure, lanes: &[Option<Box<Lane>>]) {
+    pub(super) fn set_tenants(&mut self, counting: &Counting, lanes: &[Option<Box<Lane>>]) {
+        let stated = &counting.stated;
         let before = core::mem::take(&mut self.lanes);
         for (index, lane) in lanes.iter().enumerate() {
             let lane =
@@ -157,34 +230,92 @@ impl HeavyFlows {
         }
         let lanes = &self.lanes;
         self.names.retain(|number, _| lanes.contains(&Some(*number)));
+        let number =
+            |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
+        self.untouched = counting.untouched.iter().filter_map(number).collect();
+        self.watched = match self.press.as_ref().map(Presses::watch) {
+            Some(Watch::Tenant(name)) => number(name),
+            _ => None,
+        };
+    }
+
+    /// The lane of a tenant that is counted, by its number.
+    pub(super) fn lane_of(&self, tenant: u32) -> Option<usize> {
+        self.lanes.iter().position(|number| *number == Some(tenant))
     }
 
     /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted.
     #[inline]
-    pub(super) fn flow(&self, lane: usize, inward: bool, parsed: &Parsed) -> Option<Hashed> {
+    pub(super) fn flow(&self, lane: usize, inward: bool, from: From, parsed: &Parsed) -> Option<Hashed> {
         let tenant = self.lanes.get(lane).copied().flatten()?;
-        let of = Counted { flow: FlowKey::of(parsed), tenant, inward };
+        let of = Counted { flow: FlowKey::of(parsed), tenant, inward, from };
         Some(Hashed { hash: self.hasher.hash_one(of), of })
     }
 
-    /// Counts frames of a flow.
+    /// Counts frames of a flow, and says what is done with them. `frame` is the first of them.
     #[inline]
-    pub(super) fn count(&mut self, flow: &Hashed, frames: u16, bytes: u32) {
+    pub(super) fn count(
+        &mut self,
+        flow: &Hashed,
+        (frames, bytes): (u16, u32),
+        frame: &[u8],
+        now: Nanos,
+    ) -> Act {
         self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
+        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
+        press.judge(&flow.of, (frames, bytes), || Ecn::of(frame).unwrap_or_default(), now)
     }
 
     /// Moves counts on, and reads what was reported.
     pub(super) fn advance(&mut self, now: Nanos) {
         self.hitters.advance(now);
         if now.since(self.read_at) >= EACH {
-            self.read_at = now;
             self.take_reports(now);
         }
     }
 
+    /// What is watched, if it is time to look at it.
+    #[inline]
+    pub(super) fn watch(&self, now: Nanos) -> Option<&Watch> {
+        self.press.as_ref().filter(|press| press.is_due(now)).map(Presses::watch)
+    }
+
+    /// The lane of the one tenant that is watched.
+    pub(super) fn watched_lane(&self) -> Option<usize> {
+        self.watched.and_then(|tenant| self.lane_of(tenant))
+    }
+
+    /// Decides which flows are slowed down, from what the watched thing has used until `at`. Adds what other hosts are to be
+    /// told to `tells`.
+    pub(super) fn press(&mut self, used: Span, at: Nanos, tells: &mut Vec<Tell>, now: Nanos) {
+        self.take_reports(now);
+        let Some(press) = &mut self.press else { return };
+        if let Some(watched) = self.watched {
+            self.read.retain(|heavy| heavy.key.tenant == watched);
+        }
+        let packets = if self.watched.is_some() { 0 } else { self.hitters.counters().seen.packets };
+        let untouched = |tenant| self.untouched.contains(&tenant);
+        press.poll(Load { used, at, packets }, &self.read, untouched, tells, now);
+    }
+
+    /// What an operator is to be told, with the tenants' names.
+    pub(super) fn take_news(&mut self) -> Vec<(String, PressNews)> {
+        let news = self.press.as_mut().map(Presses::take_news).unwrap_or_default();
+        let named = news.into_iter().map(|news| {
+            let name = match &news {
+                PressNews::Start(flow, ..) => self.names.get(&flow.tenant).cloned(),
+                PressNews::Overload(_) => None,
+            };
+            (name.unwrap_or_default(), news)
+        });
+        named.collect()
+    }
+
     fn take_reports(&mut self, now: Nanos) {
+        self.read_at = now;
+        self.read.clear();
         self.hitters.read(MOST, &mut self.read);
-        for Heavy { key, sent } in self.read.drain(..) {
+        for &Heavy { key, sent } in &self.read {
             if let Some(listed) = self.listed.iter_mut().find(|listed| listed.of == key) {
                 (listed.sent, listed.last) = (sent, now);
             } else if self.listed.len() < MOST {
@@ -203,12 +334,24 @@ impl HeavyFlows {
         let (all, over) = self.hitters.recent(now);
         let names = &self.names;
         let flow = |listed: &Listed| {
-            let Listed { of: Counted { flow, tenant, inward }, sent, since, .. } = *listed;
-            Some(HeavyFlow { tenant: names.get(&tenant)?.clone(), inward, flow, sent, since })
+            let Listed { of: Counted { flow, tenant, inward, .. }, sent, since, .. } = *listed;
+            let untouched = self.untouched.contains(&tenant);
+            let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of, untouched));
+            let pressed = pressed.map(|(pressed, means)| PressedNow {
+                rate: pressed.target,
+                since: pressed.since,
+                means,
+                interval: pressed.interval,
+            });
+            Some(HeavyFlow { tenant: names.get(&tenant)?.clone(), inward, flow, sent, since, pressed })
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
-        HeavyNow { flows, all, over, counters: self.hitters.counters() }
+        let watched = self.press.as_ref().map(|press| {
+            let (overloaded, top) = press.overload();
+            WatchedNow { what: press.watch().clone(), overloaded, top, counters: press.counters() }
+        });
+        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched }
     }
 }
 

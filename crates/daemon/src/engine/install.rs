@@ -13,9 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{
-    Addresses, Backpressure, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId,
-};
+use plimsoll_policy::{Addresses, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
@@ -24,7 +22,7 @@ use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
-use super::heavy::HeavyFlows;
+use super::heavy::{Counting, HeavyFlows};
 use super::lane::{Lane, Quota};
 use super::mac_table::Owner;
 use super::setup::{fleet_map, pull};
@@ -51,7 +49,7 @@ pub struct Change {
     /// The fleet, if this host is in one.
     pub fleet: Option<FleetMap>,
     /// The tenants whose flows are counted, if any are.
-    pub counted: Option<Backpressure>,
+    pub counted: Option<Counting>,
     /// New tables for their flows, where those in use do not fit.
     pub heavy: Option<Box<HeavyFlows>>,
 }
@@ -82,7 +80,7 @@ impl Change {
             descriptors: new.config.engine.descriptors,
             verify: new.config.engine.verify,
             fleet,
-            counted: new.config.backpressure.clone(),
+            counted: Counting::of(&new.config),
             heavy: None,
         }
     }
@@ -177,7 +175,7 @@ impl Engine {
     /// Counts the flows of other tenants; answers tables that are no longer used.
     fn count_anew(
         &mut self,
-        counted: Option<Backpressure>,
+        counted: Option<Counting>,
         mut tables: Option<Box<HeavyFlows>>,
         now: Nanos,
     ) -> Option<Box<HeavyFlows>> {

@@ -18,6 +18,7 @@ use super::cpu::Core;
 use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
+use super::heavy::From;
 use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -370,9 +371,9 @@ impl Engine {
             self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
             return None;
         }
-        let frame = &pool.bytes(buffer)[..received.len];
-        let bound = known.or_else(|| self.look_at(frame, &received, lane, now))?;
-        self.deliver(frame, &bound);
+        let frame = &mut pool.bytes_mut(buffer)[..received.len];
+        let bound = known.or_else(|| self.look_at(frame, &received, lane, From::Uplink, now))?;
+        self.deliver(frame, &bound, now);
         Some(bound)
     }
 }

@@ -14,13 +14,15 @@ use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
-use plimsoll_wire::{FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+use plimsoll_wire::{Ecn, FlowKey, FrameError, Offload, Parsed, VnetError, parse};
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
+use super::heavy::From;
 use super::mac_table::{Learned, Owner};
 use super::pool::{Buffer, Held};
 use super::posted::Origin;
+use super::press::Act;
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
@@ -139,11 +141,9 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
-        if let Some(heavy) = &mut self.heavy
-            && let Some(flow) = heavy.flow(index, false, parsed)
+        if self.heavy.is_some() && !self.may_flow(index, buffer, parsed, &offload, &origin, received.len, now)
         {
-            let (frames, bytes) = on_wire(&offload, received.len, origin.frames());
-            heavy.count(&flow, frames, bytes);
+            return;
         }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
@@ -186,6 +186,47 @@ impl Engine {
                 lane.tally.refused_many(why, frames.into());
             }
         }
+    }
+}
+
+impl Engine {
+    /// Counts a tenant's frame for the tenant, and for the tenant of this host that is to receive it. Answers whether it may go
+    /// on: a frame beyond the rate of a flow that is slowed down is counted, and its buffer is freed.
+    #[expect(clippy::too_many_arguments, reason = "what is known of a frame while it is admitted")]
+    fn may_flow(
+        &mut self,
+        index: usize,
+        buffer: Buffer,
+        parsed: &Parsed,
+        offload: &Offload,
+        origin: &Origin,
+        len: usize,
+        now: Nanos,
+    ) -> bool {
+        let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
+        let receiver = match self.macs.owner(parsed.dst_mac.0) {
+            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, parsed),
+            _ => None,
+        };
+        let sender = heavy.flow(index, false, From::Here, parsed);
+        let sent = on_wire(offload, len, origin.frames());
+        let frame = &mut lane.pool.bytes_mut(buffer)[..len];
+        for flow in sender.iter().chain(&receiver) {
+            match heavy.count(flow, sent, frame, now) {
+                Act::Pass => {}
+                Act::Mark => {
+                    if Ecn::Ce.write(frame) {
+                        lane.tally.event(Event::FlowMarked);
+                    }
+                }
+                Act::Drop => {
+                    lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
+                    lane.give(buffer, origin, Status::Dropped);
+                    return false;
+                }
+            }
+        }
+        true
     }
 }
 

@@ -3,12 +3,13 @@
 
 use crate::support::{KEY, World, drain, number, path, policy, udp};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
-use plimsoll_daemon::{HostState, Stats};
+use plimsoll_daemon::{Core, HostState, Stats, ThisCore};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Mac;
 use plimsoll_wire::overlay::{Inner, Vni};
 
-const STEP: Span = Span::micros(50);
+/// Time between two turns of a host.
+pub const STEP: Span = Span::micros(50);
 /// Tenants by the last byte of their addresses: two at host a, one and one at host b.
 const SHOP: u8 = 1;
 const CALM: u8 = 2;
@@ -16,7 +17,7 @@ const FAR: u8 = 11;
 const QUIET: u8 = 12;
 
 /// The file of one of two hosts. `rest` goes into `overlay`.
-fn file(host: &str, kind: &str, v6: bool, rest: &str) -> String {
+pub fn file(host: &str, kind: &str, v6: bool, rest: &str) -> String {
     let [a, b] = if v6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] };
     let tenants = match host {
         "a" => "{shop: {port: memory}, calm: {port: memory}}",
@@ -37,15 +38,22 @@ fn file(host: &str, kind: &str, v6: bool, rest: &str) -> String {
 
 const FEEDBACK: &str = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 100Mbps}\n";
 
-struct Fleet {
-    a: World,
-    b: World,
+/// Both hosts.
+pub struct Fleet {
+    /// Host a.
+    pub a: World,
+    /// Host b.
+    pub b: World,
 }
 
 impl Fleet {
     fn new(kind: &str, v6: bool, rest: &str) -> Self {
-        let host = |name: &str| World::new(&file(name, kind, v6, rest), true);
-        let mut fleet = Self { a: host("a"), b: host("b") };
+        Self::of(["a", "b"].map(|name| file(name, kind, v6, rest)))
+    }
+
+    /// The hosts with these files.
+    pub fn of([a, b]: [String; 2]) -> Self {
+        let mut fleet = Self { a: World::new(&a, true), b: World::new(&b, true) };
         fleet.run(Span::millis(1));
         fleet
     }
@@ -59,7 +67,12 @@ impl Fleet {
     }
 
     fn exchange(&mut self) {
-        let from_a = self.a.run(STEP, STEP);
+        self.exchange_on(&mut ThisCore);
+    }
+
+    /// Host a runs on this core.
+    pub fn exchange_on(&mut self, core: &mut impl Core) {
+        let from_a = self.a.run_on(core, STEP, STEP);
         let from_b = self.b.run(STEP, STEP);
         from_a.iter().for_each(|packet| _ = self.b.wire.send(packet, None).expect("there"));
         from_b.iter().for_each(|packet| _ = self.a.wire.send(packet, None).expect("there"));

@@ -120,7 +120,7 @@ fn a_reload_counts_other_tenants_and_ends_the_counting() {
 
     let light = policy(&GATEWAY.replace("[gateway], heavy: 1kpps", "shop, heavy: 1pps"));
     let mut change = world.change(&shop, &light);
-    change.heavy = change.counted.as_ref().map(|stated| Box::new(HeavyFlows::new(stated)));
+    change.heavy = change.counted.as_ref().map(|stated| Box::new(HeavyFlows::new(&stated.stated)));
     assert!(world.engine.install(change, world.now).tables.is_some(), "another threshold, other tables");
     assert!(listed(&mut world).is_empty());
 

@@ -11,15 +11,17 @@ use std::sync::Arc;
 
 use plimsoll_control::agent::{LocalVm, Settings};
 use plimsoll_control::{
-    Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, PacketRateLaw, Rejected,
+    Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, Notice, PacketRateLaw, Rejected,
 };
 use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::FlowKey;
 use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
 
 use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
+use super::super::press::Tell;
 use super::Fleet;
 use super::map::FleetMap;
 
@@ -71,6 +73,9 @@ pub struct Sent {
     /// The sealed message.
     pub message: Vec<u8>,
 }
+
+/// How often meters whose lifetime is over are forgotten.
+const FORGET: Span = Span::secs(1);
 
 /// The time of the next message when none waits.
 const NEVER: Nanos = Nanos::new(u64::MAX);
@@ -204,6 +209,10 @@ impl Engine {
             self.obey(&fleet.map, agent, now);
             steering.post(&fleet.map, now);
         }
+        if now >= fleet.forget_at {
+            fleet.forget_at = now + FORGET;
+            fleet.asked.expire(now);
+        }
         if steering.due <= now {
             match steering.via {
                 Via::Datapath => self.send_feedback(fleet, &mut steering, now),
@@ -256,7 +265,7 @@ impl Engine {
 
     /// Handles another host's message, which came with a frame or alone.
     pub(super) fn hear_feedback(&mut self, fleet: &mut Fleet, sealed: &[u8], now: Nanos) {
-        let Fleet { map, steering: Some(steering), .. } = fleet else {
+        let Fleet { map, steering: Some(steering), asked, .. } = fleet else {
             return self.uplink.tally.event(Event::FeedbackUnasked);
         };
         match steering.agent.handle_message(sealed, now) {
@@ -264,6 +273,29 @@ impl Engine {
             Err(why) => self.uplink.tally.event(rejected(why)),
         }
         self.obey(map, &mut steering.agent, now);
+        while let Some((host, Notice { receiver, flow, terms })) = steering.agent.poll_notice() {
+            let flow = (receiver.mac, FlowKey::from_bytes(&flow));
+            let heeded = asked.install(flow, host, terms, now).is_ok();
+            self.uplink.tally.event(if heeded { Event::NoticeHeeded } else { Event::NoticeRefused });
+        }
+    }
+
+    /// Asks other hosts to hold flows to a rate.
+    pub(in super::super) fn notify(&mut self, tells: &[Tell], now: Nanos) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let Fleet { map, steering: Some(steering), .. } = &mut **fleet else { return };
+        for Tell { host, tenant, flow, terms } in tells {
+            let lane = self.heavy.as_ref().and_then(|heavy| heavy.lane_of(*tenant));
+            let lane = lane.and_then(|lane| self.lanes[lane].as_ref());
+            let mac = lane.and_then(|lane| map.own_mac(&lane.name));
+            let place = map.hosts.iter().position(|known| known.number == *host);
+            // A tenant or host that a reload has just taken away is told nothing.
+            let (Some(mac), Some(place)) = (mac, place) else { continue };
+            let notice = Notice { receiver: map.vnic(mac), flow: flow.to_bytes(), terms: *terms };
+            steering.agent.notify(place, &[notice]);
+            steering.posts[place].due = now;
+        }
+        steering.note_due();
     }
 
     /// Handles a message from the control channel; its thread has opened it before, so that no flood of forged ones comes

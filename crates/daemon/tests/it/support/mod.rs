@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::{
-    Change, DepartureLog, Engine, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup, engine_config,
-    fleet_map, lane_spec,
+    Change, Core, Counting, DepartureLog, Engine, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup,
+    ThisCore, engine_config, fleet_map, lane_spec,
 };
 use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
@@ -88,8 +88,8 @@ impl World {
             log: Arc::clone(&log),
             fleet,
         });
-        if let Some(stated) = &checked.config.backpressure {
-            engine.count_flows(stated, Box::new(HeavyFlows::new(stated)), Nanos::ZERO);
+        if let Some(counting) = Counting::of(&checked.config) {
+            engine.count_flows(&counting, Box::new(HeavyFlows::new(&counting.stated)), Nanos::ZERO);
         }
         let experiment = checked.config.engine.experiment.as_ref();
         experiment.iter().for_each(|experiment| engine.set_drain_share(experiment.drain_share));
@@ -109,20 +109,25 @@ impl World {
 
     /// Turns of the engine, `step` apart, for `span`; answers what came out on the wire.
     pub fn run(&mut self, span: Span, step: Span) -> Vec<Vec<u8>> {
+        self.run_on(&mut ThisCore, span, step)
+    }
+
+    /// Like [`World::run`], on this core unless the policy's experiment wants another.
+    pub fn run_on(&mut self, core: &mut impl Core, span: Span, step: Span) -> Vec<Vec<u8>> {
         let end = self.now + span;
         let mut out = Vec::new();
         while self.now < end {
-            self.turn();
+            self.turn(core);
             out.extend(self.received());
             self.now += step;
         }
         out
     }
 
-    fn turn(&mut self) {
+    fn turn(&mut self, other: &mut impl Core) {
         let now = self.now;
         match &mut self.core {
-            None => self.engine.turn(now),
+            None => self.engine.turn_on(other, &|_| now),
             Some(core) => self.engine.turn_on(core, &|_| now),
         };
     }

@@ -1,0 +1,95 @@
+//! The load of what the policy watches, and the decisions that follow from it.
+//!
+//! Why: flows are slowed down only while something is overloaded.
+//! From: MIMIC §III-A.
+//! Not here: which flows, and how (`press`).
+//! Invariant: the load is read at most once in the policy's `poll`, and only while packets come: an engine at rest is not
+//! woken for it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use plimsoll_policy::Watch;
+use plimsoll_units::{Nanos, Span};
+
+use super::press::{Means, PressNews};
+use super::{Core, Engine};
+use crate::heavy::headers;
+
+/// The CPU time of a cgroup or of threads, which another thread measures.
+#[derive(Clone, Debug, Default)]
+pub struct Sampled(Arc<Mutex<Option<(Span, Nanos)>>>);
+
+impl Sampled {
+    /// Notes the CPU time that was used until `at`.
+    pub fn note(&self, used: Span, at: Nanos) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((used, at));
+    }
+
+    /// The newest measurement; `None` also while another one is being noted.
+    fn newest(&self) -> Option<(Span, Nanos)> {
+        *self.0.try_lock().ok()?
+    }
+}
+
+impl Engine {
+    /// Takes the CPU time of what the policy watches from another thread's measurements.
+    pub fn watch_load(&mut self, sampled: Option<Sampled>) {
+        self.sampled = sampled;
+    }
+
+    /// Moves the counts of flows on, and slows flows down where the load demands it.
+    pub(super) fn tend_flows(&mut self, core: &impl Core, now: Nanos) {
+        let Some(heavy) = &mut self.heavy else { return };
+        heavy.advance(now);
+        let Some(watch) = heavy.watch(now) else { return };
+        let load = match watch {
+            Watch::Engine => Some((core.used(), now)),
+            Watch::Tenant(_) => heavy.watched_lane().and_then(|lane| {
+                let lane = u32::try_from(lane).ok()?;
+                Some((self.inward.seen(Some(lane)).0.cpu, now))
+            }),
+            Watch::Cgroup(_) | Watch::Pids(_) => self.sampled.as_ref().and_then(Sampled::newest),
+        };
+        let Some((used, at)) = load else { return };
+        let mut tells = Vec::new();
+        heavy.press(used, at, &mut tells, now);
+        if !tells.is_empty() {
+            self.notify(&tells, now);
+        }
+        self.note_presses();
+    }
+
+    /// Puts into words what an operator is told.
+    fn note_presses(&mut self) {
+        let Some(heavy) = &mut self.heavy else { return };
+        let news = heavy.take_news();
+        for (tenant, news) in news {
+            let line = match news {
+                PressNews::Overload(true) => "backpressure: what is watched is overloaded".to_owned(),
+                PressNews::Overload(false) => "backpressure: the overload is over".to_owned(),
+                PressNews::Start(flow, pressed, means) => {
+                    let way = if flow.inward { "to" } else { "of" };
+                    let how = match means {
+                        Means::Marked => format!("one of {} packets is marked", pressed.interval),
+                        Means::MeteredHere => "what is beyond is dropped here".to_owned(),
+                        Means::Told(_) => "the host that it comes from is told".to_owned(),
+                    };
+                    let headers = headers(&flow.flow);
+                    let rate = pressed.target;
+                    format!("backpressure: {headers} {way} tenant {tenant} is slowed down to {rate}: {how}")
+                }
+            };
+            if self.told.len() < MOST_TOLD {
+                self.told.push(line);
+            }
+        }
+    }
+
+    /// Lines for the daemon's log since the last call.
+    pub fn take_told(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.told)
+    }
+}
+
+/// Most lines that wait for the log.
+const MOST_TOLD: usize = 32;

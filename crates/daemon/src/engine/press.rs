@@ -1,0 +1,292 @@
+//! Backpressure at work: slows down the flows that overload what the policy watches.
+//!
+//! Why: one flow can fill the core of a gateway; to slow down that flow, at its source where possible, spares every other.
+//! From: MIMIC §III; which flows and how hard by `control::backpressure`.
+//! Not here: counting flows (`heavy`), reading CPU time (`load`), carrying notices to other hosts (`fleet::steer`).
+//! Invariant: only flows that are heavy hitters are marked or dropped, each for no longer than its lifetime after the last
+//! refresh; a frame beyond its flow's rate is lost for the reason `flow_over_rate`.
+
+use std::collections::HashMap;
+
+use foldhash::quality::RandomState;
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::{
+    Backpressure, Counters, MeterSettings, Meters, Order, Pressed, Settings, Target, Terms, Thresholds,
+    Verdict, Work,
+};
+use plimsoll_policy::{Press, PressMode, PressRate, Watch};
+use plimsoll_queues::Heavy;
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::{Ecn, FlowKey};
+
+use super::heavy::{Counted, From};
+
+/// The flows that are slowed down, and how.
+#[derive(Debug)]
+pub(super) struct Presses {
+    stated: Press,
+    control: Backpressure<Counted>,
+    /// Flows whose packets are marked.
+    marks: HashMap<Counted, Marking, RandomState>,
+    /// Flows that are held to a rate by this host.
+    meters: Meters<Counted>,
+    marked: u64,
+    last: Option<Load>,
+    polled: Nanos,
+    news: Vec<PressNews>,
+}
+
+/// The marking of one flow.
+#[derive(Clone, Copy, Debug)]
+struct Marking {
+    /// One of this many packets is marked.
+    interval: u32,
+    /// Packets since the last mark.
+    since: u32,
+    until: Nanos,
+    /// Packets that were seen, and those of them that could be marked.
+    seen: u32,
+    capable: u32,
+}
+
+/// What the watched thing has done until a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Load {
+    /// CPU time that it has used.
+    pub(super) used: Span,
+    /// When that was measured.
+    pub(super) at: Nanos,
+    /// Packets that were counted; always zero where others than its own are counted as well.
+    pub(super) packets: u64,
+}
+
+/// What is done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Nothing.
+    Pass,
+    /// It is marked (CE), if its sender can be told by a mark.
+    Mark,
+    /// It is dropped.
+    Drop,
+}
+
+/// How a flow is slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Means {
+    /// Some of its packets are marked.
+    Marked,
+    /// This host drops what it sends beyond the rate.
+    MeteredHere,
+    /// The host that it comes from was told its rate.
+    Told(HostId),
+}
+
+/// A request to another host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tell {
+    pub(super) host: HostId,
+    /// The number of the tenant that receives the flow.
+    pub(super) tenant: u32,
+    pub(super) flow: FlowKey,
+    pub(super) terms: Terms,
+}
+
+/// What an operator is told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PressNews {
+    /// An overload begins or ends.
+    Overload(bool),
+    /// A flow is slowed down from now on.
+    Start(Counted, Pressed<()>, Means),
+}
+
+/// Most news that wait to be taken; further ones are not told one by one.
+const MOST_NEWS: usize = 32;
+/// Packets after which it is known whether a flow can be marked.
+const KNOWN: u32 = 256;
+
+impl Presses {
+    pub(super) fn new(stated: &Press) -> Self {
+        let flows = stated.flows as usize;
+        let settings = Settings {
+            thresholds: Thresholds {
+                on_at: stated.threshold.per_mille(),
+                off_below: stated.release.per_mille(),
+            },
+            capacity: stated.cores.unwrap_or(1_000),
+            over: stated.part.per_mille(),
+            target: match stated.rate {
+                PressRate::Fixed(rate) => Target::Fixed(rate),
+                PressRate::Auto { least } => Target::Auto(least),
+            },
+            lifetime: stated.lifetime,
+            flows,
+            ..Settings::default()
+        };
+        let meters = MeterSettings { meters: flows, per_peer: flows, ..MeterSettings::default() };
+        Self {
+            control: Backpressure::new(settings, Nanos::ZERO),
+            marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
+            meters: Meters::new(meters),
+            marked: 0,
+            last: None,
+            polled: Nanos::ZERO,
+            news: Vec::new(),
+            stated: stated.clone(),
+        }
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.stated.watch
+    }
+
+    /// Whether it is time to look at the load.
+    #[inline]
+    pub(super) fn is_due(&self, now: Nanos) -> bool {
+        now.since(self.polled) >= self.stated.poll
+    }
+
+    /// What the watched thing did since the last look; `None` if no time has passed.
+    fn measure(&mut self, load: Load) -> Option<Work> {
+        let before = self.last.replace(load)?;
+        let over = load.at.since(before.at);
+        let used = load.used.as_u64().saturating_sub(before.used.as_u64());
+        let packets = load.packets.saturating_sub(before.packets);
+        (over > Span::ZERO).then(|| Work { busy: Span::ns(used), over, packets })
+    }
+
+    /// Decides anew, and answers what other hosts are to be told. `untouched` says whether a tenant's packets may not be
+    /// changed.
+    pub(super) fn poll(
+        &mut self,
+        load: Load,
+        reported: &[Heavy<Counted>],
+        untouched: impl Fn(u32) -> bool,
+        tells: &mut Vec<Tell>,
+        now: Nanos,
+    ) {
+        self.polled = now;
+        let Some(work) = self.measure(load) else { return };
+        let before = self.control.is_overloaded();
+        let orders = self.control.poll(work, reported, |_| None, now).to_vec();
+        if before != self.control.is_overloaded() {
+            self.say(PressNews::Overload(!before));
+        }
+        for order in orders {
+            match order {
+                Order::Start(pressed) => {
+                    let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
+                    let Pressed { target, interval, since, until, ignores_marks, key } = pressed;
+                    let told = Pressed { key: (), target, interval, since, until, ignores_marks };
+                    self.say(PressNews::Start(key, told, means));
+                }
+                Order::Refresh(pressed) => {
+                    self.press(&pressed, untouched(pressed.key.tenant), tells, now);
+                }
+                Order::End(key) => {
+                    self.marks.remove(&key);
+                    self.meters.remove(&key, HERE);
+                }
+            }
+        }
+    }
+
+    fn say(&mut self, news: PressNews) {
+        if self.news.len() < MOST_NEWS {
+            self.news.push(news);
+        }
+    }
+
+    pub(super) fn take_news(&mut self) -> Vec<PressNews> {
+        core::mem::take(&mut self.news)
+    }
+
+    /// How a flow is slowed down.
+    fn means(&self, pressed: &Pressed<Counted>, untouched: bool) -> Means {
+        let marking = self.marks.get(&pressed.key);
+        let unmarkable =
+            marking.is_some_and(|marking| marking.seen >= KNOWN && marking.capable * 8 < marking.seen);
+        match (self.stated.mode, pressed.key.from) {
+            (PressMode::Mark, _) if !(untouched || unmarkable || pressed.ignores_marks) => Means::Marked,
+            (PressMode::Mark | PressMode::Meter, From::Host(host)) => Means::Told(HostId(host)),
+            _ => Means::MeteredHere,
+        }
+    }
+
+    fn press(
+        &mut self,
+        pressed: &Pressed<Counted>,
+        untouched: bool,
+        tells: &mut Vec<Tell>,
+        now: Nanos,
+    ) -> Means {
+        let means = self.means(pressed, untouched);
+        let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
+        let key = pressed.key;
+        match means {
+            Means::Marked => {
+                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+                let marking = self.marks.entry(key).or_insert(begun);
+                (marking.interval, marking.until) = (pressed.interval, pressed.until);
+            }
+            Means::Told(host) => tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms }),
+            // There is a meter for each flow that may be pressed.
+            Means::MeteredHere => _ = self.meters.install(key, HERE, terms, now),
+        }
+        means
+    }
+
+    /// Whether any flow is marked or metered here.
+    #[inline]
+    pub(super) fn is_at_work(&self) -> bool {
+        !(self.meters.is_empty() && self.marks.is_empty())
+    }
+
+    /// What is done with frames of a flow, of these bytes together; `ecn` reads their ECN field.
+    #[inline]
+    pub(super) fn judge(
+        &mut self,
+        flow: &Counted,
+        (frames, bytes): (u16, u32),
+        ecn: impl FnOnce() -> Ecn,
+        now: Nanos,
+    ) -> Act {
+        if self.meters.judge(flow, bytes, now) == Verdict::Excess {
+            return Act::Drop;
+        }
+        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
+            return Act::Pass;
+        };
+        let frames = u32::from(frames);
+        let capable = ecn() != Ecn::NotEct;
+        marking.seen = marking.seen.saturating_add(frames);
+        marking.capable = marking.capable.saturating_add(if capable { frames } else { 0 });
+        marking.since = marking.since.saturating_add(frames);
+        if marking.since < marking.interval || !capable {
+            return Act::Pass;
+        }
+        marking.since = 0;
+        self.marked += 1;
+        Act::Mark
+    }
+
+    /// The flow's rate, since when, and the means, if it is slowed down.
+    pub(super) fn pressed(&self, flow: &Counted, untouched: bool) -> Option<(Pressed<Counted>, Means)> {
+        let pressed = self.control.pressed().find(|pressed| pressed.key == *flow)?;
+        Some((*pressed, self.means(pressed, untouched)))
+    }
+
+    /// Whether what is watched is overloaded, and the top flow's part of heavy hitters' packets then.
+    pub(super) fn overload(&self) -> (bool, Option<u32>) {
+        (self.control.is_overloaded(), self.control.top())
+    }
+
+    /// What was decided, and packets that were marked.
+    pub(super) fn counters(&self) -> (Counters, u64) {
+        (self.control.counters(), self.marked)
+    }
+}
+
+/// Meters of this host's own decisions have one owner.
+const HERE: HostId = HostId(0);

@@ -1,0 +1,230 @@
+//! Backpressure: while something is overloaded, the heavy flow is marked, dropped or slowed down at its source, and no other.
+
+use crate::fleet::{self, Fleet, file};
+use crate::support::{World, drain, udp};
+use plimsoll_daemon::{Core, HeavyFlow, Means};
+use plimsoll_units::Span;
+use plimsoll_wire::Ecn;
+
+/// A core whose CPU time a test states.
+struct Stated(Span);
+
+impl Core for Stated {
+    fn used(&self) -> Span {
+        self.0
+    }
+}
+
+const STEP: Span = Span::micros(10);
+
+fn gateway(rest: &str) -> String {
+    format!(
+        "
+uplink: {{port: memory, rate: 10Gbps}}
+tenants:
+  gateway: {{port: memory}}
+  shop: {{port: memory}}
+backpressure: {{tenants: [gateway], heavy: 1kpps, watch: engine, rate: 24Mbps, burst: 64kB, {rest}}}
+"
+    )
+}
+
+/// The same datagram with an ECN field.
+fn with_ecn(mut frame: Vec<u8>, ecn: Ecn) -> Vec<u8> {
+    assert!(ecn.write(&mut frame));
+    frame
+}
+
+/// The frames of `flows`, each every `STEP`, with the core busy for this part of the time. What came to the gateway, and
+/// what came to the wire.
+fn traffic(
+    world: &mut World,
+    span: Span,
+    busy: u64,
+    core: &mut Stated,
+    flows: &[(Option<usize>, Vec<u8>)],
+) -> [Vec<Vec<u8>>; 2] {
+    let end = world.now + span;
+    let mut out = [Vec::new(), Vec::new()];
+    while world.now < end {
+        for (from, frame) in flows {
+            match from {
+                Some(tenant) => _ = world.send(*tenant, frame),
+                None => _ = world.wire.send(frame, None),
+            }
+        }
+        let now = world.now;
+        world.engine.turn_on(core, &|_| now);
+        out[0].extend(drain(&mut world.tenants[0]));
+        out[1].extend(world.received());
+        world.now += STEP;
+        core.0 += Span::ns(STEP.as_u64() * busy / 100);
+    }
+    out
+}
+
+fn count(frames: &[Vec<u8>], port: u16) -> usize {
+    frames.iter().filter(|frame| crate::support::number(frame).0 == port).count()
+}
+
+fn pressed(world: &mut World) -> Vec<(u16, bool, Means)> {
+    let now = world.engine.heavy(world.now).expect("flows are counted");
+    let pressed =
+        |flow: &HeavyFlow| Some((flow.flow.ports().expect("UDP").0, flow.inward, flow.pressed?.means));
+    now.flows.iter().filter_map(pressed).collect()
+}
+
+/// The gateway, its tenants' addresses heard.
+fn world(rest: &str) -> World {
+    let mut world = World::new(&gateway(rest), false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.send(1, &udp(2, 99, 2, 0, 60));
+    world.run(Span::millis(1), STEP);
+    world
+}
+
+const HEAVY: u16 = 8;
+const MOUSE: u16 = 9;
+
+fn flows(ecn: Ecn) -> [(Option<usize>, Vec<u8>); 1] {
+    [(None, with_ecn(udp(98, 1, HEAVY, 0, 300), ecn))]
+}
+
+#[test]
+fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overload_lasts() {
+    let mut world = world("mode: drop");
+    let mut core = Stated(Span::ZERO);
+    let heavy = flows(Ecn::NotEct);
+    let [calm, _] = traffic(&mut world, Span::millis(100), 50, &mut core, &heavy);
+    assert_eq!(count(&calm, HEAVY), 10_000, "no overload, nothing is dropped");
+    assert_eq!(pressed(&mut world), []);
+
+    let both = [heavy[0].clone(), (None, udp(98, 1, MOUSE, 0, 60))];
+    let [busy, _] = traffic(&mut world, Span::millis(100), 95, &mut core, &both[..1]);
+    // 240 Mb/s come, a burst and 24 Mb/s pass: 10 packets a millisecond.
+    let passed = count(&busy, HEAVY);
+    assert!((1_000..1_400).contains(&passed), "{passed}");
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+    let [mouse, _] = traffic(&mut world, Span::millis(1), 95, &mut core, &both);
+    assert_eq!(count(&mouse, MOUSE), 100);
+    assert_eq!(
+        world.losses("uplink"),
+        [("flow_over_rate", 10_100 - count(&busy, HEAVY) as u64 - count(&mouse, HEAVY) as u64)]
+    );
+    assert_eq!(world.engine.take_told().len(), 2, "the overload, and the flow");
+
+    // The overload ends: after its lifetime the flow is as before.
+    traffic(&mut world, Span::millis(3_200), 10, &mut core, &heavy);
+    assert_eq!(pressed(&mut world), []);
+    let [calm, _] = traffic(&mut world, Span::millis(10), 10, &mut core, &heavy);
+    assert_eq!(count(&calm, HEAVY), 1_000);
+}
+
+#[test]
+fn one_of_several_packets_is_marked_and_the_rest_of_the_frame_stays() {
+    let mut world = world("mode: mark");
+    let mut core = Stated(Span::ZERO);
+    let heavy = flows(Ecn::Ect0);
+    let [frames, _] = traffic(&mut world, Span::millis(60), 95, &mut core, &heavy);
+    assert_eq!(frames.len(), 6_000, "nothing is lost");
+    let marked: Vec<_> = frames.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).collect();
+    assert!(marked.len() > 100, "{} packets were marked", marked.len());
+    let expected = with_ecn(heavy[0].1.clone(), Ecn::Ce);
+    assert!(marked.iter().all(|frame| **frame == expected));
+    assert!(frames.iter().all(|frame| *frame == expected || *frame == heavy[0].1));
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Marked)]);
+    let marks = world.events("uplink").into_iter().find(|(name, _)| *name == "flow_marked");
+    assert_eq!(marks, Some(("flow_marked", marked.len() as u64)));
+}
+
+#[test]
+fn a_flow_that_cannot_be_marked_or_may_not_be_is_metered() {
+    let mut unmarkable = world("mode: mark");
+    let mut core = Stated(Span::ZERO);
+    let heavy = flows(Ecn::NotEct);
+    let [frames, _] = traffic(&mut unmarkable, Span::millis(200), 95, &mut core, &heavy);
+    assert!(frames.iter().all(|frame| *frame == heavy[0].1));
+    assert_eq!(pressed(&mut unmarkable), [(HEAVY, true, Means::MeteredHere)]);
+
+    let text =
+        gateway("mode: mark").replace("gateway: {port: memory}", "gateway: {port: memory, ecn: untouched}");
+    let mut untouched = World::new(&text, false);
+    untouched.send(0, &udp(1, 99, 1, 0, 60));
+    untouched.run(Span::millis(1), STEP);
+    let heavy = flows(Ecn::Ect0);
+    let [frames, _] = traffic(&mut untouched, Span::millis(100), 95, &mut Stated(Span::ZERO), &heavy);
+    assert!(frames.iter().all(|frame| *frame == heavy[0].1));
+    assert_eq!(pressed(&mut untouched), [(HEAVY, true, Means::MeteredHere)]);
+}
+
+/// A flow from a tenant of this host is slowed down where it is sent, so that it takes nothing from the uplink either.
+#[test]
+fn a_tenant_here_is_slowed_down_at_its_source() {
+    let mut world = world("mode: meter");
+    let mut core = Stated(Span::ZERO);
+    let out = [(Some(0), udp(1, 99, HEAVY, 0, 300))];
+    let [_, wire] = traffic(&mut world, Span::millis(100), 95, &mut core, &out);
+    // It is a heavy hitter after 2,000 packets.
+    assert!((3_000..3_400).contains(&count(&wire, HEAVY)), "{}", count(&wire, HEAVY));
+    assert_eq!(pressed(&mut world), [(HEAVY, false, Means::MeteredHere)]);
+    assert_eq!(world.losses("gateway"), [("flow_over_rate", 10_000 - count(&wire, HEAVY) as u64)]);
+
+    // From a neighbour: counted for the gateway, which receives it.
+    let near = [(Some(1), udp(2, 1, MOUSE, 0, 300))];
+    let [gateway, _] = traffic(&mut world, Span::millis(100), 95, &mut core, &near);
+    assert!((3_000..3_400).contains(&count(&gateway, MOUSE)), "{}", count(&gateway, MOUSE));
+    assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - count(&gateway, MOUSE) as u64)]);
+}
+
+/// The overload of host a's tenant slows the flow down at host b, where it comes from.
+#[test]
+fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
+    let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, burst: 64kB, lifetime: 200ms}\n";
+    let mut fleet = Fleet::of([file("a", "geneve", false, rest) + watch, file("b", "geneve", false, rest)]);
+    let mut core = Stated(Span::ZERO);
+    let heavy = udp(11, 1, HEAVY, 0, 1_000);
+    let calm = udp(12, 1, MOUSE, 0, 1_000);
+    let mut run = |fleet: &mut Fleet, span: Span, busy: u64| {
+        let (mut came, end) = ([0, 0], fleet.a.now + span);
+        while fleet.a.now < end {
+            if fleet.a.now.as_u64() % 500_000 == 0 {
+                fleet.b.send(0, &heavy);
+            }
+            if fleet.a.now.as_u64() % 2_000_000 == 0 {
+                fleet.b.send(1, &calm);
+            }
+            fleet.exchange_on(&mut core);
+            core.0 += Span::ns(fleet::STEP.as_u64() * busy / 100);
+            for frame in drain(&mut fleet.a.tenants[0]) {
+                came[usize::from(crate::support::number(&frame).0 == MOUSE)] += 1;
+            }
+        }
+        came
+    };
+    let [before, _] = run(&mut fleet, Span::millis(2_500), 20);
+    assert!(before > 4_500, "{before} of 5,000 come while nothing is overloaded");
+    let [_, _] = run(&mut fleet, Span::millis(300), 95);
+    // 16 Mb/s are sent, 2 Mb/s pass.
+    let [held, mice] = run(&mut fleet, Span::millis(1_000), 95);
+    assert!((200..320).contains(&held), "{held}");
+    assert!(mice >= 498, "{mice} of 500 packets of another tenant's flow");
+    let lost =
+        |world: &mut World, of: &str| world.losses(of).into_iter().find(|(why, _)| *why == "flow_over_rate");
+    assert!(lost(&mut fleet.b, "far").is_some_and(|(_, lost)| lost > 1_500));
+    assert_eq!(lost(&mut fleet.a, "uplink"), None, "nothing is dropped where it arrives");
+    assert_eq!(lost(&mut fleet.b, "quiet"), None);
+
+    // The gateway's daemon is killed: it says nothing any more. Nothing stays slowed down.
+    let at = fleet.b.now + Span::millis(300);
+    while fleet.b.now < at {
+        fleet.b.run(fleet::STEP, fleet::STEP);
+    }
+    fleet.b.received();
+    let mut sent = 0;
+    for _ in 0..20 {
+        fleet.b.send(0, &heavy);
+        sent += fleet.b.run(Span::millis(1), fleet::STEP).len();
+    }
+    assert!(sent >= 20, "{sent}");
+}
