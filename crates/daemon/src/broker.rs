@@ -11,14 +11,18 @@ mod server;
 mod socket;
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_policy::Checked;
+use plimsoll_policy::{Checked, Press};
 use plimsoll_ports::Port;
 
 use crate::kernel;
 use crate::open::{self, OpenError};
 use crate::reader::{self, FileReader};
+use crate::sampler;
 
 pub(crate) use client::Client;
 pub(crate) use message::{Clear, Start};
@@ -91,6 +95,22 @@ impl Broker {
             Self::Here(_) => kernel::dropped(checked),
             Self::Process(client) => client.dropped(),
         }
+    }
+
+    /// Opens the files that tell the CPU time of what this policy watches; the one that bounds it unless `used`.
+    pub(crate) fn open_load(&self, press: &Press, number: Number, used: bool) -> io::Result<Vec<File>> {
+        let files = if used {
+            sampler::files(&press.watch)
+        } else {
+            sampler::bound(&press.watch).into_iter().collect()
+        };
+        let open = |(index, file): (u32, PathBuf)| match self {
+            Self::Here(_) => {
+                File::open(&file).map_err(|error| io::Error::other(format!("{}: {error}", file.display())))
+            }
+            Self::Process(client) => client.open_load(number, used.then_some(index)),
+        };
+        (0..).zip(files).map(open).collect()
     }
 
     /// Whether there is a broker that has ended.

@@ -17,6 +17,7 @@ use crate::broker::{Broker, Number};
 use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, lane_spec};
 use crate::open::{OpenError, close, keep, known_mac};
 use crate::reader::FileReader;
+use crate::sampler;
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -258,8 +259,15 @@ fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Numbe
     let tables = |stated: &Backpressure| (stated.heavy, stated.press.clone());
     let fits = old.config.backpressure.as_ref().map(tables);
     let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(tables(stated)));
-    let heavy = stated.map(|stated| Box::new(HeavyFlows::new(stated)));
-    let change = Change { added, moved, heavy, ..Change::between(old, &checked) };
+    let mut change = Change { added, moved, ..Change::between(old, &checked) };
+    if stated.is_some()
+        && let Some(counted) = &mut change.counted
+    {
+        let (sampled, cores) = sampler::start(&checked, number, broker);
+        counted.bound(cores);
+        change.heavy = Some(Box::new(HeavyFlows::new(&counted.stated)));
+        change.sampled = sampled;
+    }
     Ok((checked, number, change))
 }
 

@@ -28,6 +28,7 @@ pub mod reader;
 mod record;
 mod reopen;
 mod run;
+mod sampler;
 mod sandbox;
 mod startup;
 mod stats;

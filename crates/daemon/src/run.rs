@@ -35,6 +35,7 @@ use crate::privileges;
 use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen, whose};
+use crate::sampler;
 use crate::sandbox::{self, Confinement, User};
 use crate::startup::{Opened, Resumed, open_all, open_pinned, resume_all};
 use crate::thread::{Command, Habits, Notice, Stopped, spawn};
@@ -340,8 +341,11 @@ fn build(
         log: Arc::clone(log),
     });
     engine.set_verify(checked.config.engine.verify);
-    if let Some(counting) = Counting::of(config) {
+    if let Some(mut counting) = Counting::of(config) {
+        let (sampled, cores) = sampler::start(checked, 0, broker);
+        counting.bound(cores);
         engine.count_flows(&counting, Box::new(HeavyFlows::new(&counting.stated)), Nanos::ZERO);
+        engine.watch_load(sampled);
     }
     if let Some(experiment) = &config.engine.experiment {
         eprintln!(

@@ -63,7 +63,7 @@ impl FlowKey {
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let (words, _) = bytes.as_chunks::<8>();
-        let word = |at: usize| u64::from_be_bytes(words[at]);
+        let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_be_bytes(word));
         Self { addresses: core::array::from_fn(word), rest: word(4) }
     }
 

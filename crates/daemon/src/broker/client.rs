@@ -6,6 +6,7 @@
 //! Invariant: without the broker no port is opened and no policy is read; open ports go on.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -146,6 +147,18 @@ impl Client {
             }
             (Reply::Failed(why), _) => Err(OpenError::Told(why)),
             _ => Err(OpenError::Told(confused())),
+        }
+    }
+
+    /// See [`super::Broker::open_load`].
+    pub(super) fn open_load(&self, number: Number, which: Option<u32>) -> io::Result<File> {
+        match self.ask(&Request::Load(number, which)).map_err(io::Error::other)? {
+            (Reply::Done, files) => {
+                let file = files.into_iter().next().ok_or_else(|| io::Error::other(confused()))?;
+                Ok(File::from(file))
+            }
+            (Reply::Failed(why), _) => Err(io::Error::other(why)),
+            _ => Err(io::Error::other(confused())),
         }
     }
 

@@ -55,6 +55,9 @@ pub(crate) enum Request {
     Release(u64),
     /// Count each tenant's frames that the kernel has dropped.
     Dropped,
+    /// Open the file with this number of those that tell the CPU time of what this policy watches; the one that bounds it
+    /// where there is no number.
+    Load(Number, Option<u32>),
     /// Remove a file that this daemon has made.
     Clear(Clear),
 }

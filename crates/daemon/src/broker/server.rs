@@ -23,7 +23,7 @@ use super::{Number, client, socket};
 use crate::kernel;
 use crate::open::{self, Wanted};
 use crate::reader::{self, Answers, FileReader};
-use crate::{privileges, sandbox};
+use crate::{privileges, sampler, sandbox};
 
 /// Why a broker did not start, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -138,6 +138,7 @@ impl<'a> Server<'a> {
                 drop(attempt); // its program would be in the way
                 return self.attach(socket, number, name.as_deref(), mode);
             }
+            Request::Load(number, which) => return self.load(socket, number, which),
             Request::Register => attempt.map_or_else(unknown, |attempt| kernel_said(attempt.register())),
             Request::Release(place) => self.release(place),
             Request::Dropped => self.dropped(),
@@ -200,6 +201,25 @@ impl<'a> Server<'a> {
         }
         let borrowed: Vec<_> = files.iter().map(OwnedFd::as_fd).collect();
         socket::send(socket, &Reply::Port(parts, self.made), &borrowed)
+    }
+
+    /// Opens a file of the load that the policy watches. For reading only: the kernel's own files, named by the operator.
+    fn load(&self, socket: &UnixStream, number: Number, which: Option<u32>) -> io::Result<()> {
+        // A reload that left what is watched as it was has forgotten the policy that was read before it.
+        let policy = self.policies.get(&number).or_else(|| self.policies.values().next());
+        let press = policy.and_then(|checked| checked.config.backpressure.as_ref()?.press.as_ref());
+        let file = press.and_then(|press| match which {
+            Some(which) => sampler::files(&press.watch).into_iter().nth(which as usize),
+            None => sampler::bound(&press.watch),
+        });
+        let Some(file) = file else { return socket::send(socket, &unknown(), &[]) };
+        match fs::File::open(&file) {
+            Ok(opened) => socket::send(socket, &Reply::Done, &[opened.as_fd()]),
+            Err(error) => {
+                let why = format!("{}: {error}", file.display());
+                socket::send(socket, &Reply::Failed(why), &[])
+            }
+        }
     }
 
     fn attach(

@@ -35,6 +35,13 @@ impl Counting {
         let untouched = untouched.map(|tenant| tenant.name.clone()).collect();
         config.backpressure.clone().map(|stated| Self { stated, untouched })
     }
+
+    /// What is watched may use these thousandths of a core, unless the policy states another bound.
+    pub fn bound(&mut self, cores: Option<u32>) {
+        if let Some(press) = &mut self.stated.press {
+            press.cores = press.cores.or(cores);
+        }
+    }
 }
 
 /// Counts flows, and lists the heavy ones.

@@ -24,6 +24,7 @@ use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
 use super::heavy::{Counting, HeavyFlows};
 use super::lane::{Lane, Quota};
+use super::load::Sampled;
 use super::mac_table::Owner;
 use super::setup::{fleet_map, pull};
 
@@ -52,6 +53,8 @@ pub struct Change {
     pub counted: Option<Counting>,
     /// New tables for their flows, where those in use do not fit.
     pub heavy: Option<Box<HeavyFlows>>,
+    /// With these: the CPU time of what is watched, where another thread measures it.
+    pub sampled: Option<Sampled>,
 }
 
 impl Change {
@@ -82,6 +85,7 @@ impl Change {
             fleet,
             counted: Counting::of(&new.config),
             heavy: None,
+            sampled: None,
         }
     }
 }
@@ -164,6 +168,9 @@ impl Engine {
         self.program = change.program;
         self.hold_again(now);
         self.set_halves();
+        if change.counted.is_none() || change.heavy.is_some() {
+            self.watch_load(change.sampled);
+        }
         installed.tables = self.count_anew(change.counted, change.heavy, now);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);

@@ -6,7 +6,10 @@
 //! Invariant: the load is read at most once in the policy's `poll`, and only while packets come: an engine at rest is not
 //! woken for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
 
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
@@ -15,21 +18,51 @@ use super::press::{Means, PressNews};
 use super::{Core, Engine};
 use crate::heavy::headers;
 
-/// The CPU time of a cgroup or of threads, which another thread measures.
+/// The CPU time of a cgroup or of threads, which another thread measures while the engine asks for it.
 #[derive(Clone, Debug, Default)]
-pub struct Sampled(Arc<Mutex<Option<(Span, Nanos)>>>);
+pub struct Sampled(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    newest: Mutex<Option<(Span, Nanos)>>,
+    /// Whether the engine has asked since the last measurement.
+    asked: AtomicBool,
+    /// The measuring thread, while it waits to be asked.
+    waits: Mutex<Option<Thread>>,
+}
 
 impl Sampled {
-    /// Notes the CPU time that was used until `at`.
-    pub fn note(&self, used: Span, at: Nanos) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((used, at));
+    /// Notes the CPU time that was used until `at`, and answers whether the engine has asked since the last time.
+    pub fn note(&self, used: Span, at: Nanos) -> bool {
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((used, at));
+        self.0.asked.swap(false, Ordering::Relaxed)
+    }
+
+    /// Waits until the engine asks. Answers whether there is still an engine that could.
+    pub fn wait_to_be_asked(&self) -> bool {
+        *self.0.waits.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+        std::thread::park_timeout(PATIENCE);
+        self.is_used()
+    }
+
+    /// Whether an engine can ask.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
     }
 
     /// The newest measurement; `None` also while another one is being noted.
-    fn newest(&self) -> Option<(Span, Nanos)> {
-        *self.0.try_lock().ok()?
+    pub(crate) fn newest(&self) -> Option<(Span, Nanos)> {
+        self.0.asked.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.0.waits.try_lock().ok().and_then(|mut waits| waits.take()) {
+            thread.unpark();
+        }
+        *self.0.newest.try_lock().ok()?
     }
 }
+
+/// How often a measuring thread looks whether it is still needed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Engine {
     /// Takes the CPU time of what the policy watches from another thread's measurements.

@@ -188,10 +188,10 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     let mut run = |fleet: &mut Fleet, span: Span, busy: u64| {
         let (mut came, end) = ([0, 0], fleet.a.now + span);
         while fleet.a.now < end {
-            if fleet.a.now.as_u64() % 500_000 == 0 {
+            if fleet.a.now.as_u64().is_multiple_of(500_000) {
                 fleet.b.send(0, &heavy);
             }
-            if fleet.a.now.as_u64() % 2_000_000 == 0 {
+            if fleet.a.now.as_u64().is_multiple_of(2_000_000) {
                 fleet.b.send(1, &calm);
             }
             fleet.exchange_on(&mut core);
