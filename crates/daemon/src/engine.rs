@@ -23,6 +23,7 @@ mod lane;
 mod load;
 mod mac_table;
 mod outward;
+mod paced;
 mod parked;
 mod pool;
 mod posted;
@@ -184,6 +185,8 @@ pub struct Engine {
     pub(crate) fleet: Option<Box<fleet::Fleet>>,
     /// The flows that are counted, if any are.
     pub(crate) heavy: Option<Box<HeavyFlows>>,
+    /// Frames that wait for the rates of flows that are slowed down.
+    pub(crate) paced: paced::Paced,
     /// The CPU time of what the policy watches, where another thread measures it.
     pub(crate) sampled: Option<Sampled>,
     /// What an operator is to be told of flows that are slowed down.
@@ -294,6 +297,7 @@ impl Engine {
             inward,
             fleet,
             heavy: None,
+            paced: paced::Paced::default(),
             sampled: None,
             told: Vec::new(),
             log: setup.log,
@@ -345,7 +349,8 @@ impl Engine {
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
         let apart = self.tend_apart(now);
-        let read = if self.reading { self.read_tenants(now, clock) } else { 0 };
+        let released = self.release_paced(now);
+        let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
         // As many frames leave as were read, in rounds, so that the way in and the clock do not wait for all of them.
         let (mut busy, mut ended) = (read > 0, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {

@@ -51,20 +51,35 @@ impl Meter {
         self.until = until;
     }
 
-    /// Judges a packet of `len` bytes, below 2^30, and charges it if it conforms. Constant time.
+    /// Judges a packet of `len` bytes, below 2^30, and charges it if it conforms. A packet longer than the burst conforms when
+    /// the bucket is full. Constant time.
     #[inline]
     pub fn judge(&mut self, len: u32, now: Nanos) -> Verdict {
         if self.has_lapsed(now) {
             return Verdict::Conforming;
         }
-        let mut pace = self.pace;
-        pace.catch_up(now);
-        pace.charge(Bytes::new(len.into()));
-        if pace.earned() > now + self.ahead {
+        if self.earned_with(len, now) > now + self.ahead {
             return Verdict::Excess;
         }
-        self.pace = pace;
+        self.pace.catch_up(now);
+        self.pace.charge(Bytes::new(len.into()));
         Verdict::Conforming
+    }
+
+    /// When a packet of `len` bytes, below 2^30, will conform if none comes before it; `now` if it does already.
+    #[must_use]
+    pub fn ready_at(&self, len: u32, now: Nanos) -> Nanos {
+        let earned = self.earned_with(len, now);
+        Nanos::new(earned.as_u64().saturating_sub(self.ahead.as_u64())).max(now).min(self.until)
+    }
+
+    /// When the rate will have earned what was sent and `len` bytes more, as far as the bucket can hold them.
+    fn earned_with(&self, len: u32, now: Nanos) -> Nanos {
+        let mut pace = self.pace;
+        pace.catch_up(now);
+        // A little less than the bucket, as `ahead` is rounded down.
+        pace.charge(Bytes::new(len.into()).min(self.burst - Bytes::new(64)));
+        pace.earned()
     }
 
     /// Whether its lifetime is over.
@@ -126,6 +141,26 @@ mod tests {
     }
 
     proptest! {
+        /// A packet conforms at the moment that is named for it, and not a moment earlier.
+        #[test]
+        fn a_packet_conforms_when_it_is_said_to(
+            packets in proptest::collection::vec((1_u32..70_000, 0_u64..2_000_000), 1..60),
+            mbps in 1_u64..10_000,
+        ) {
+            let mut meter = Meter::new(BitRate::mbps(mbps), Bytes::kib(66), LATER);
+            let mut now = Nanos::ZERO;
+            for (len, after) in packets {
+                now += Span::ns(after);
+                let ready = meter.ready_at(len, now);
+                if ready > now {
+                    let mut early = meter;
+                    prop_assert_eq!(early.judge(len, Nanos::new(ready.as_u64() - 1)), Verdict::Excess);
+                }
+                prop_assert_eq!(meter.judge(len, ready), Verdict::Conforming);
+                now = ready;
+            }
+        }
+
         /// Conforming bytes between any two packets <= burst + rate x time, refreshed or not.
         #[test]
         fn never_exceeds_burst_and_rate(

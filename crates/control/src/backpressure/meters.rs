@@ -262,6 +262,12 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         verdict
     }
 
+    /// When a packet of `len` bytes, below 2^30, of this flow will conform if none comes before it.
+    #[must_use]
+    pub fn ready_at(&self, flow: &K, len: u32, now: Nanos) -> Nanos {
+        self.meters.get(flow).map_or(now, |owned| owned.meter.ready_at(len, now))
+    }
+
     /// Frees the places of meters that have lapsed, and returns how many. They throttle nothing before that either.
     pub fn expire(&mut self, now: Nanos) -> usize {
         let before = self.meters.len();

@@ -377,7 +377,8 @@ impl Engine {
                         self.uplink.tally.event(Event::FlowMarked);
                     }
                 }
-                Act::Drop => return self.uplink.tally.lost(Loss::FlowOverRate),
+                // A frame from elsewhere waits at its source, or not at all.
+                Act::Drop | Act::Wait => return self.uplink.tally.lost(Loss::FlowOverRate),
             }
         }
         let frame = &*frame;
@@ -467,10 +468,11 @@ impl Engine {
         }
     }
 
-    /// Whether a port has taken frames that it still keeps: they have completed, but the engine must not end yet.
+    /// Whether a port has taken frames that it still keeps, or frames wait for their flow's rate: they have completed, or are
+    /// not in the engine yet, but it must not end.
     #[must_use]
     pub fn pending(&self) -> bool {
-        self.ports().any(|(_, port)| port.pending())
+        !self.paced.is_empty() || self.ports().any(|(_, port)| port.pending())
     }
 
     /// Flushes each port that was written to; answers whether one of them, or the uplink, keeps frames. Other deadlines are

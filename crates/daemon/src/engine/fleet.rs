@@ -36,6 +36,7 @@ use super::heavy::From;
 use super::lane::Lane;
 use super::mac_table::{Mac, Owner, is_group};
 use super::outward::on_wire;
+use super::paced::Held;
 use super::pool::Buffer;
 use super::posted::Origin;
 use neighbours::Neighbours;
@@ -147,14 +148,15 @@ impl Fleet {
         self.links = self.map.hosts.iter().map(link).collect();
     }
 
-    /// Whether a frame of `bytes` is beyond the rate that the receiver's host has asked for.
+    /// Whether the rate that the receiver's host has asked for allows these bytes now; if so they are charged.
     #[inline]
-    fn is_over_rate(&mut self, parsed: &Parsed, bytes: u32, now: Nanos) -> bool {
-        if self.asked.is_empty() {
-            return false;
-        }
-        let flow = (parsed.dst_mac.0, FlowKey::of(parsed));
-        self.asked.judge(&flow, bytes, now) == Verdict::Excess
+    pub(crate) fn conforms(&mut self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> bool {
+        self.asked.judge(flow, bytes, now) == Verdict::Conforming
+    }
+
+    /// When that rate will allow these bytes.
+    pub(crate) fn ready_at(&self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> Option<Nanos> {
+        Some(self.asked.ready_at(flow, bytes, now))
     }
 
     fn own(&self) -> IpAddr {
@@ -354,7 +356,7 @@ impl Engine {
         len: usize,
         now: Nanos,
     ) -> bool {
-        let Some(fleet) = &mut self.fleet else { return true };
+        let Some(fleet) = &self.fleet else { return true };
         let Some(lane) = &mut self.lanes[index] else { return false };
         let stays = matches!(self.macs.owner(parsed.dst_mac.0), Some(Owner::Lane(_)));
         let longest = match usize::from(offload.segment) {
@@ -367,8 +369,6 @@ impl Engine {
         let home = fleet.map.home_of(parsed.src_mac.0);
         if home.map_or(goes_out, |home| home != fleet.map.members.own()) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
-        } else if !stays && fleet.is_over_rate(parsed, on_wire(offload, len, origin.frames()).1, now) {
-            lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {
             return true;
         } else {
@@ -376,6 +376,30 @@ impl Engine {
             lane.tell_too_big(buffer, len, mtu, &mut self.scratch, now);
         }
         lane.give(buffer, origin, Status::Dropped);
+        false
+    }
+}
+
+impl Engine {
+    /// Whether a tenant's frame for another host is within the rate that this host has asked for its flow. Else it waits, or it
+    /// is counted, and its buffer is freed.
+    pub(super) fn may_go_there(
+        &mut self,
+        (index, buffer): (usize, Buffer),
+        parsed: &Parsed,
+        offload: &Offload,
+        origin: &Origin,
+        received: &Received,
+        now: Nanos,
+    ) -> bool {
+        let Some(fleet) = self.fleet.as_mut().filter(|fleet| !fleet.asked.is_empty()) else { return true };
+        let flow = (parsed.dst_mac.0, FlowKey::of(parsed));
+        let (_, bytes) = on_wire(offload, received.len, origin.frames());
+        let held = Held::Asked(flow.0, flow.1);
+        if !self.paced.holds(&held) && fleet.conforms(&flow, bytes, now) {
+            return true;
+        }
+        self.keep(held, (index, buffer), received, origin, bytes);
         false
     }
 }

@@ -91,7 +91,7 @@ pub(super) enum From {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hashed {
     hash: u64,
-    of: Counted,
+    pub(super) of: Counted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -279,6 +279,16 @@ impl HeavyFlows {
         if now.since(self.read_at) >= EACH {
             self.take_reports(now);
         }
+    }
+
+    /// Whether the rate of a flow allows these bytes now; if so they are charged.
+    pub(super) fn conforms(&mut self, flow: &Counted, bytes: u32, now: Nanos) -> bool {
+        self.press.as_mut().is_none_or(|press| press.conforms(flow, bytes, now))
+    }
+
+    /// When the rate of a flow will allow these bytes.
+    pub(super) fn ready_at(&self, flow: &Counted, bytes: u32, now: Nanos) -> Option<Nanos> {
+        self.press.as_ref().map(|press| press.ready_at(flow, bytes, now))
     }
 
     /// What is watched, if it is time to look at it.

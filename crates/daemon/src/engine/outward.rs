@@ -20,7 +20,8 @@ use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
 use super::heavy::From;
 use super::mac_table::{Learned, Owner};
-use super::pool::{Buffer, Held};
+use super::paced::{Held, Passed};
+use super::pool::{self, Buffer};
 use super::posted::Origin;
 use super::press::Act;
 use super::{BATCH, Engine, Part, parked};
@@ -125,7 +126,9 @@ impl Engine {
             return lane.give(buffer, &origin, Status::Dropped);
         }
         if self.fleet.is_some()
-            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
+            && !(self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
+                && (origin.passed >= Passed::Asked
+                    || self.may_go_there((index, buffer), parsed, &offload, &origin, received, now)))
         {
             return;
         }
@@ -141,7 +144,9 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
-        if self.heavy.is_some() && !self.may_flow(index, buffer, parsed, &offload, &origin, received.len, now)
+        if self.heavy.is_some()
+            && origin.passed < Passed::Here
+            && !self.may_flow(index, buffer, parsed, &offload, &origin, received, now)
         {
             return;
         }
@@ -161,8 +166,15 @@ impl Engine {
             lane.pool.set_metadata(buffer, pack_metadata(&origin.metadata));
         }
         let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
-        let held =
-            Held { len, offload, ticket: origin.ticket, following: origin.following, to, headers, hash };
+        let held = pool::Held {
+            len,
+            offload,
+            ticket: origin.ticket,
+            following: origin.following,
+            to,
+            headers,
+            hash,
+        };
         lane.pool.set_held(buffer, held);
         let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
         let posted = queue.and_then(|queue| {
@@ -200,7 +212,7 @@ impl Engine {
         parsed: &Parsed,
         offload: &Offload,
         origin: &Origin,
-        len: usize,
+        received: &Received,
         now: Nanos,
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
@@ -209,11 +221,15 @@ impl Engine {
             _ => None,
         };
         let sender = heavy.flow(index, false, From::Here, parsed);
-        let sent = on_wire(offload, len, origin.frames());
-        let frame = &mut lane.pool.bytes_mut(buffer)[..len];
+        let sent = on_wire(offload, received.len, origin.frames());
+        let frame = &mut lane.pool.bytes_mut(buffer)[..received.len];
+        let mut waits = None;
         for flow in sender.iter().chain(&receiver) {
-            match heavy.count(flow, sent, frame, now) {
+            let held = Held::Here(flow.of);
+            let act = heavy.count(flow, sent, frame, now);
+            match if self.paced.holds(&held) { Act::Wait } else { act } {
                 Act::Pass => {}
+                Act::Wait => waits = Some(held),
                 Act::Mark => {
                     if Ecn::Ce.write(frame) {
                         lane.tally.event(Event::FlowMarked);
@@ -226,7 +242,10 @@ impl Engine {
                 }
             }
         }
-        true
+        if let Some(held) = waits {
+            self.keep(held, (index, buffer), received, origin, sent.1);
+        }
+        waits.is_none()
     }
 }
 

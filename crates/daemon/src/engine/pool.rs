@@ -122,6 +122,12 @@ impl<H: Copy + Default> Pool<H> {
         !self.large.free.is_empty()
     }
 
+    /// Whether at least half of the large buffers are free.
+    #[must_use]
+    pub fn is_half_free(&self) -> bool {
+        2 * self.large.free.len() >= self.large.held.len()
+    }
+
     /// Takes a buffer for `len` bytes: a small one if they fit and one is free.
     pub fn take(&mut self, len: usize) -> Option<Buffer> {
         let small = if len <= SMALL { self.small.free.pop().map(Buffer) } else { None };

@@ -19,6 +19,7 @@ use plimsoll_wire::{VnetHeader, alike};
 
 use super::drops::Event;
 use super::lane::Lane;
+use super::paced::Passed;
 use super::pool::{Buffer, train_of};
 use super::{BATCH, Engine};
 
@@ -35,6 +36,8 @@ pub(crate) struct Origin {
     pub(crate) ticket: Option<Ticket>,
     /// Further frames of a train, which stand behind it in its buffer.
     pub(crate) following: u16,
+    /// What it has waited for, if its flow is slowed down.
+    pub(crate) passed: Passed,
 }
 
 impl Origin {
@@ -156,7 +159,14 @@ impl Engine {
         let metadata = metadata_of(taken, looked_at);
         // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.
         let queue = taken.target.filter(|_| metadata == Metadata::default()).map(QueueId);
-        let origin = Origin { queue, tag: taken.tag, metadata, ticket: Some(taken.ticket), following };
+        let origin = Origin {
+            queue,
+            tag: taken.tag,
+            metadata,
+            ticket: Some(taken.ticket),
+            following,
+            passed: Passed::Nothing,
+        };
         self.admit(index, buffer, &received, origin, now);
         (1 + usize::from(following), next)
     }

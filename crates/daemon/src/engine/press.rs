@@ -67,8 +67,10 @@ pub(super) enum Act {
     Pass,
     /// It is marked (CE), if its sender can be told by a mark.
     Mark,
-    /// It is dropped.
+    /// It is beyond its flow's rate: it is dropped.
     Drop,
+    /// It is beyond its flow's rate: it waits at its source.
+    Wait,
 }
 
 /// How a flow is slowed down.
@@ -202,6 +204,16 @@ impl Presses {
         core::mem::take(&mut self.news)
     }
 
+    /// Whether the flow's rate allows these bytes now; if so they are charged.
+    pub(super) fn conforms(&mut self, flow: &Counted, bytes: u32, now: Nanos) -> bool {
+        self.meters.judge(flow, bytes, now) == Verdict::Conforming
+    }
+
+    /// When the flow's rate will allow these bytes.
+    pub(super) fn ready_at(&self, flow: &Counted, bytes: u32, now: Nanos) -> Nanos {
+        self.meters.ready_at(flow, bytes, now)
+    }
+
     /// How a flow is slowed down.
     fn means(&self, pressed: &Pressed<Counted>, untouched: bool) -> Means {
         let marking = self.marks.get(&pressed.key);
@@ -253,7 +265,8 @@ impl Presses {
         now: Nanos,
     ) -> Act {
         if self.meters.judge(flow, bytes, now) == Verdict::Excess {
-            return Act::Drop;
+            let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
+            return if waits { Act::Wait } else { Act::Drop };
         }
         let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
             return Act::Pass;

@@ -165,15 +165,54 @@ fn a_tenant_here_is_slowed_down_at_its_source() {
     let out = [(Some(0), udp(1, 99, HEAVY, 0, 300))];
     let [_, wire] = traffic(&mut world, Span::millis(100), 95, &mut core, &out);
     // It is a heavy hitter after 2,000 packets.
-    assert!((3_000..3_400).contains(&count(&wire, HEAVY)), "{}", count(&wire, HEAVY));
+    let passed = count(&wire, HEAVY);
+    assert!((3_000..3_400).contains(&passed), "{passed}");
     assert_eq!(pressed(&mut world), [(HEAVY, false, Means::MeteredHere)]);
-    assert_eq!(world.losses("gateway"), [("flow_over_rate", 10_000 - count(&wire, HEAVY) as u64)]);
+    // Half a megabyte waits at its source; what finds no room there is lost, and nothing else.
+    let [_, late] = traffic(&mut world, Span::millis(300), 95, &mut core, &[]);
+    let waited = count(&late, HEAVY);
+    assert!((1_000..1_800).contains(&waited), "{waited}");
+    assert_eq!(world.losses("gateway"), [("flow_over_rate", 10_000 - (passed + waited) as u64)]);
 
     // From a neighbour: counted for the gateway, which receives it.
     let near = [(Some(1), udp(2, 1, MOUSE, 0, 300))];
     let [gateway, _] = traffic(&mut world, Span::millis(100), 95, &mut core, &near);
-    assert!((3_000..3_400).contains(&count(&gateway, MOUSE)), "{}", count(&gateway, MOUSE));
-    assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - count(&gateway, MOUSE) as u64)]);
+    let [late, _] = traffic(&mut world, Span::millis(300), 95, &mut core, &[]);
+    let (passed, waited) = (count(&gateway, MOUSE), count(&late, MOUSE));
+    assert!((3_000..3_400).contains(&passed), "{passed}");
+    assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - (passed + waited) as u64)]);
+}
+
+/// Frames of a flow keep their order, and a reload or a stop lets all that waits go on.
+#[test]
+fn what_waits_for_its_rate_keeps_its_order_and_survives_a_reload_and_a_stop() {
+    for stops in [false, true] {
+        let mut world = world("mode: meter");
+        let mut core = Stated(Span::ZERO);
+        let out = [(Some(0), udp(1, 99, HEAVY, 0, 300))];
+        traffic(&mut world, Span::millis(60), 95, &mut core, &out);
+        traffic(&mut world, Span::millis(400), 95, &mut core, &[]);
+        let lost = world.losses("gateway");
+        for number in 1..=400 {
+            world.send(0, &udp(1, 99, HEAVY, number, 300));
+        }
+        let at_once = traffic(&mut world, Span::millis(1), 95, &mut core, &[])[1].len();
+        assert!((200..400).contains(&at_once), "{at_once} in a burst, the rest waits");
+        if stops {
+            world.engine.stop_reading();
+        } else {
+            let checked = crate::support::policy(&gateway("mode: meter"));
+            let change = world.change(&checked, &checked);
+            world.engine.install(change, world.now);
+        }
+        // After a reload they wait as before; a daemon that stops waits for no rate.
+        let span = Span::millis(if stops { 1 } else { 60 });
+        let [_, rest] = traffic(&mut world, span, 95, &mut core, &[]);
+        assert_eq!(at_once + rest.len(), 400, "all that waited has gone on");
+        let numbers: Vec<u32> = rest.iter().map(|frame| crate::support::number(frame).1).collect();
+        assert!(numbers.is_sorted() && numbers.last() == Some(&400), "{numbers:?}");
+        assert_eq!(world.losses("gateway"), lost);
+    }
 }
 
 /// The overload of host a's tenant slows the flow down at host b, where it comes from.

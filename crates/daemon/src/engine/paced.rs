@@ -1,0 +1,193 @@
+//! Frames that wait for the rate to which backpressure holds their flow.
+//!
+//! Why: a meter that only drops loses whole segments of 64 KiB. A TCP sender on the same host then waits for timeouts and gets
+//! a small part of the rate (`docs/decisions/0016-metered-flows-wait.md`).
+//! From: MIMIC's BK-NIC meters at the source (§III-C), as a shaper; SENIC §3: a limit makes packets wait at their sender.
+//! Not here: which flows, and their rates (`press`, and `fleet` for what other hosts ask).
+//! Invariant: frames of a flow leave in their order; a flow holds a bounded number of bytes, and all flows of a tenant at most
+//! half of its buffers, so no other flow of the tenant waits for them; a frame waits with its tenant's buffers, or is lost for
+//! the counted reason `flow_over_rate`.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::quality::RandomState;
+use plimsoll_ports::Received;
+use plimsoll_units::Nanos;
+use plimsoll_vnic::Status;
+use plimsoll_wire::FlowKey;
+
+use super::Engine;
+use super::drops::Loss;
+use super::heavy::Counted;
+use super::mac_table::Mac;
+use super::pool::Buffer;
+use super::posted::Origin;
+
+/// Whose rate a flow waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Held {
+    /// Another host's that it goes to: the address there, and its headers.
+    Asked(Mac, FlowKey),
+    /// This host's own.
+    Here(Counted),
+}
+
+/// What a frame has waited for already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Passed {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The rate that another host asked for.
+    Asked,
+    /// This host's own rate too.
+    Here,
+}
+
+/// The frames that wait, by flow: for what other hosts ask, and for this host's own rates.
+#[derive(Debug, Default)]
+pub(crate) struct Paced {
+    asked: Flows,
+    here: Flows,
+}
+
+type Flows = HashMap<Held, Waiting, RandomState>;
+
+#[derive(Debug, Default)]
+struct Waiting {
+    frames: VecDeque<Frame>,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Frame {
+    lane: usize,
+    buffer: Buffer,
+    received: Received,
+    origin: Origin,
+    bytes: u32,
+}
+
+/// Most bytes of one flow that wait: eight milliseconds at 500 Mb/s, a queue that TCP fills without a timeout.
+const MOST: u64 = 512 << 10;
+
+/// Most frames of a flow that go on in one turn: its flow queue must have room for them.
+const AT_ONCE: usize = 16;
+
+impl Paced {
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_empty() && self.here.is_empty()
+    }
+
+    /// Whether frames of this flow wait, so that the next one must wait behind them.
+    #[inline]
+    pub(super) fn holds(&self, held: &Held) -> bool {
+        let flows = if matches!(held, Held::Asked(..)) { &self.asked } else { &self.here };
+        !flows.is_empty() && flows.contains_key(held)
+    }
+
+    fn flows_of(&mut self, held: &Held) -> &mut Flows {
+        if matches!(held, Held::Asked(..)) { &mut self.asked } else { &mut self.here }
+    }
+}
+
+impl Engine {
+    /// Keeps a frame until its flow's rate allows it, if there is room. Answers whether it was kept; else it is counted as lost,
+    /// and its buffer is free.
+    pub(super) fn keep(
+        &mut self,
+        held: Held,
+        (index, buffer): (usize, Buffer),
+        received: &Received,
+        origin: &Origin,
+        bytes: u32,
+    ) -> bool {
+        let Some(lane) = &mut self.lanes[index] else { return false };
+        let waiting = self.paced.flows_of(&held).get(&held).map_or(0, |waiting| waiting.bytes);
+        if waiting + u64::from(bytes) > MOST || !lane.pool.is_half_free() {
+            lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
+            lane.give(buffer, origin, Status::Dropped);
+            return false;
+        }
+        let buffer = if origin.following == 0 { lane.pool.settle(buffer, received.len) } else { buffer };
+        let passed = if matches!(held, Held::Asked(..)) { Passed::Asked } else { Passed::Here };
+        // A client may close the flow queue that it chose while its frame waits: the frame is classified when it goes on.
+        let origin = Origin { queue: None, passed, ..*origin };
+        let waiting = self.paced.flows_of(&held).entry(held).or_default();
+        waiting.bytes += u64::from(bytes);
+        waiting.frames.push_back(Frame { lane: index, buffer, received: *received, origin, bytes });
+        true
+    }
+
+    /// Lets frames go on whose flows have earned it; all of them where no frames are read any more. Answers how many.
+    pub(super) fn release_paced(&mut self, now: Nanos) -> usize {
+        let mut released = 0;
+        // Each part is taken out meanwhile. A frame of the first may have to wait in the second, and none goes back.
+        if !self.paced.asked.is_empty() {
+            let mut flows = core::mem::take(&mut self.paced.asked);
+            flows.retain(|held, waiting| self.release(held, waiting, &mut released, now));
+            self.paced.asked = flows;
+        }
+        if !self.paced.here.is_empty() {
+            let mut flows = core::mem::take(&mut self.paced.here);
+            flows.retain(|held, waiting| self.release(held, waiting, &mut released, now));
+            self.paced.here = flows;
+        }
+        if released > 0 {
+            let nic = &mut self.nic;
+            self.doorbells.flush(|words| nic.ring(words, now));
+        }
+        released
+    }
+
+    /// Answers whether frames of this flow still wait.
+    fn release(&mut self, held: &Held, waiting: &mut Waiting, released: &mut usize, now: Nanos) -> bool {
+        for _ in 0..AT_ONCE {
+            let Some(frame) = waiting.frames.front() else { break };
+            if self.reading && !self.conforms(held, frame.bytes, now) {
+                self.wake_for(held, frame.bytes, now);
+                break;
+            }
+            let Some(frame) = waiting.frames.pop_front() else { break };
+            waiting.bytes -= u64::from(frame.bytes);
+            self.go_on(&frame, now);
+            *released += 1;
+        }
+        if !waiting.frames.is_empty() && self.wake_at.is_none() {
+            self.wake_at = Some(now);
+        }
+        !waiting.frames.is_empty()
+    }
+
+    fn go_on(&mut self, frame: &Frame, now: Nanos) {
+        let Frame { lane: index, buffer, received, origin, .. } = frame;
+        let Some(lane) = &mut self.lanes[*index] else { return };
+        if lane.tenant.is_some() {
+            return self.admit(*index, *buffer, received, *origin, now);
+        }
+        lane.tally.lost_many(Loss::Stopped, origin.frames().into());
+        lane.give(*buffer, origin, Status::Dropped);
+    }
+
+    /// Whether the rate allows these bytes now; if so they are charged.
+    fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
+        match held {
+            Held::Asked(mac, flow) => {
+                self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(&(*mac, *flow), bytes, now))
+            }
+            Held::Here(flow) => self.heavy.as_mut().is_none_or(|heavy| heavy.conforms(flow, bytes, now)),
+        }
+    }
+
+    /// Wakes the engine when the rate will allow these bytes.
+    fn wake_for(&mut self, held: &Held, bytes: u32, now: Nanos) {
+        let at = match held {
+            Held::Asked(mac, flow) => {
+                self.fleet.as_ref().and_then(|fleet| fleet.ready_at(&(*mac, *flow), bytes, now))
+            }
+            Held::Here(flow) => self.heavy.as_ref().and_then(|heavy| heavy.ready_at(flow, bytes, now)),
+        };
+        let at = at.unwrap_or(now);
+        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+    }
+}
