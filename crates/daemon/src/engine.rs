@@ -52,7 +52,7 @@ pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
-pub use heavy::{Counting, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
+pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};

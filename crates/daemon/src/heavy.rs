@@ -144,7 +144,9 @@ impl HeavyRow {
 }
 
 impl WatchedRow {
-    fn new(WatchedNow { what, overloaded, top, counters: (counters, marked) }: &WatchedNow) -> Self {
+    pub(crate) fn new(
+        WatchedNow { what, overloaded, top, counters: (counters, marked) }: &WatchedNow,
+    ) -> Self {
         Self {
             what: what.to_string(),
             overloaded: *overloaded,

@@ -48,7 +48,9 @@ pub use engine::{
     Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
     own_mac,
 };
-pub use engine::{Counting, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow};
+pub use engine::{
+    Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow,
+};
 pub use experiment::ExperimentCore;
 pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
 pub use filter::{Filter, FilterError, protocol_number};
@@ -60,7 +62,7 @@ pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, Sandbox, run};
 pub use sandbox::Confinement;
 pub use stats::{
-    DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, HostStats, LimitStats, NodeStats, PairStats,
-    PortStats, ReceiverStats, RingsStats, Stats, kind_name,
+    DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, FlowStats, HostStats, LimitStats, NodeStats,
+    PairStats, PortStats, ReceiverStats, RingsStats, Stats, kind_name,
 };
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

@@ -8,7 +8,8 @@
 use core::fmt::Write;
 
 use crate::stats::{
-    Delay, FleetStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats, Stats,
+    Delay, FleetStats, FlowStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats,
+    Stats,
 };
 
 /// Renders the metrics page.
@@ -36,7 +37,32 @@ pub fn page(stats: &Stats) -> String {
         pairs(&mut page, fleet);
         receivers(&mut page, fleet);
     }
+    if let Some(flows) = &stats.flows {
+        backpressure(&mut page, flows);
+    }
     page.text
+}
+
+/// Flows, as totals: a label for each flow would make series without bound.
+fn backpressure(page: &mut Page, flows: &FlowStats) {
+    let mut one = |name: &str, kind: &str, help: &str, value: u64| {
+        page.head(name, kind, help);
+        page.line(name, &[], value as f64);
+    };
+    one("plimsoll_counted_packets_total", "counter", "Packets of flows that are counted.", flows.counted);
+    let unlisted = "Counted packets of flows that found no place in the tables.";
+    one("plimsoll_counted_unlisted_total", "counter", unlisted, flows.unlisted);
+    one("plimsoll_heavy_flows", "gauge", "Flows that are heavy hitters.", flows.heavy);
+    let Some(watched) = &flows.watched else { return };
+    let overloaded = "Whether what the policy watches is overloaded.";
+    one("plimsoll_backpressure_overloaded", "gauge", overloaded, watched.overloaded.into());
+    one("plimsoll_backpressure_flows", "gauge", "Flows that are slowed down.", flows.slowed_down);
+    one("plimsoll_backpressure_overloads_total", "counter", "Overloads that began.", watched.overloads);
+    one("plimsoll_backpressure_started_total", "counter", "Flows that were slowed down.", watched.started);
+    one("plimsoll_backpressure_ended_total", "counter", "Flows that were let go again.", watched.ended);
+    one("plimsoll_backpressure_marked_total", "counter", "Packets that were marked (CE).", watched.marked);
+    let left = "Choices of a flow that was left alone as too many were slowed down.";
+    one("plimsoll_backpressure_left_total", "counter", left, watched.left);
 }
 
 #[derive(Default)]

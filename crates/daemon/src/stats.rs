@@ -16,7 +16,8 @@ use plimsoll_slo::Parts;
 use plimsoll_units::{BitRate, PacketRate};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{FleetNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
+use crate::engine::{FleetNow, FlowsNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
+use crate::heavy::WatchedRow;
 
 /// All counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +44,24 @@ pub struct Stats {
     /// Other hosts, where there is an overlay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fleet: Option<FleetStats>,
+    /// Flows that are counted, if any are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flows: Option<FlowStats>,
+}
+
+/// Flows that are counted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowStats {
+    /// Heavy hitters now.
+    pub heavy: u64,
+    /// Flows that are slowed down now.
+    pub slowed_down: u64,
+    /// Packets that were counted since the start, and those of them that the tables had no place for.
+    pub counted: u64,
+    /// See `counted`.
+    pub unlisted: u64,
+    /// What is watched, if anything is.
+    pub watched: Option<WatchedRow>,
 }
 
 /// Other hosts, and the limits between tenants here and there.
@@ -368,7 +387,18 @@ impl From<&Snapshot> for Stats {
                 doorbell_entries: snapshot.writes.entries,
             },
             fleet: snapshot.fleet.as_ref().map(fleet),
+            flows: snapshot.flows.as_ref().map(flows),
         }
+    }
+}
+
+fn flows(FlowsNow { heavy, pressed, counters, watched }: &FlowsNow) -> FlowStats {
+    FlowStats {
+        heavy: *heavy as u64,
+        slowed_down: *pressed as u64,
+        counted: counters.seen.packets,
+        unlisted: counters.unlisted.packets,
+        watched: watched.as_ref().map(WatchedRow::new),
     }
 }
 

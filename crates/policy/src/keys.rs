@@ -84,7 +84,7 @@ const BINDING: Shape = Words(&[
     ("off", "It may send from any address."),
 ]);
 const ECN: Shape = Words(&[
-    ("mediated", "Backpressure may change them, where its mode is `mark` or `mediate`."),
+    ("allowed", "Backpressure may mark them, where its mode is `mark`."),
     ("untouched", "They are never changed: a flow of the tenant is metered instead."),
 ]);
 const WATCHED: Shape = Either(&[Words(&[("engine", "The engine's own core.")]), Shape::OneOf(&WATCH)]);
@@ -92,9 +92,7 @@ const CORES: Shape = Shape::Number(0.001, MOST_CORES as f64);
 const PRESS_MODE: Shape = Words(&[
     ("mark", "CE is set on one of several packets, where the sender supports ECN."),
     ("meter", "A token bucket at the source's host; no packet is changed."),
-    ("mediate", "The hosts of both ends mediate ECN, and the source's host has a meter."),
     ("drop", "Packets beyond the rate are dropped at this host."),
-    ("window", "The receive window of acknowledgements is rewritten."),
 ]);
 const PRESS_RATE: Shape = Either(&[Words(&[("auto", "What brings the load below `release`.")]), RATE]);
 const SEALED: Shape =

@@ -28,7 +28,7 @@ pub struct Press {
     pub poll: Span,
     /// A flow is slowed down if it sends more than this part of the packets of all reported heavy hitters (MI-M8).
     pub part: Part,
-    /// How a flow is slowed down (MI-M9 to M13, M19).
+    /// How a flow is slowed down (MI-M9 to M12, M19).
     pub mode: PressMode,
     /// Rate to which each chosen flow is slowed down (MI-M12, M17, M18).
     pub rate: PressRate,
@@ -108,26 +108,18 @@ impl fmt::Display for Watch {
 pub enum PressMode {
     /// CE is set on one of K packets, where the flow has ECT (MIMIC's BK-VM; MI-M9, M10, M17).
     Mark,
-    /// A token bucket at the source's host, installed by a notification (BK-NIC; MI-M11, M12). Changes no packet.
+    /// A token bucket at the source's host, installed by a notification (BK-NIC; MI-M11, M12). Changes no packet; where a
+    /// tenant of a host with the bucket sends more, its packets wait.
     #[default]
     Meter,
-    /// Marks, with ECN mediated by the end hosts for senders that have none, and a meter (BK-VM&NIC; MI-M13 to M16).
-    Mediate,
     /// Packets beyond the rate are dropped at this host (MI-M19).
     Drop,
-    /// The receive window in acknowledgements is rewritten (MI-M19).
-    Window,
 }
 
 impl PressMode {
     /// Every mode with its name in a policy file.
-    pub const ALL: [(&'static str, Self); 5] = [
-        ("mark", Self::Mark),
-        ("meter", Self::Meter),
-        ("mediate", Self::Mediate),
-        ("drop", Self::Drop),
-        ("window", Self::Window),
-    ];
+    pub const ALL: [(&'static str, Self); 3] =
+        [("mark", Self::Mark), ("meter", Self::Meter), ("drop", Self::Drop)];
 }
 
 impl fmt::Display for PressMode {
@@ -135,9 +127,7 @@ impl fmt::Display for PressMode {
         f.write_str(match self {
             Self::Mark => "mark",
             Self::Meter => "meter",
-            Self::Mediate => "mediate",
             Self::Drop => "drop",
-            Self::Window => "window",
         })
     }
 }
@@ -175,9 +165,9 @@ impl fmt::Display for PressRate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ecn {
-    /// It may, where the mode is `mark` or `mediate`.
+    /// It may, where the mode is `mark`.
     #[default]
-    Mediated,
+    Allowed,
     /// It never does: a flow to or from this tenant is metered instead (MI-S1).
     Untouched,
 }
@@ -185,7 +175,7 @@ pub enum Ecn {
 impl fmt::Display for Ecn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Mediated => "mediated",
+            Self::Allowed => "allowed",
             Self::Untouched => "untouched",
         })
     }

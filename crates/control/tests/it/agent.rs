@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_control::agent::{LocalVm, Presence, Settings};
+use plimsoll_control::backpressure::Terms;
 use plimsoll_control::{
     Agent, Allowance, BandwidthLaw, Envelope, For, HostId, Idle, Laws, Limits, Measured, Member, Membership,
-    Sealer, Sender, Vnic,
+    Notice, Rejected, Sealer, Sender, Vnic,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 use proptest::prelude::*;
@@ -130,6 +131,31 @@ fn a_host_speaks_for_its_own_vms_only() {
     assert_eq!(b.handle_message(&message, at(1)), Ok(2));
     assert_eq!((b.poll_order(), b.poll_order()), (Some(0), None));
     assert_eq!(b.presence(0, at(1)), Presence::Heard);
+}
+
+/// A host asks for flows to its own VMs only; what is forged, repeated or for another host changes nothing, and notices that
+/// are not taken are bounded.
+#[test]
+fn a_host_asks_for_flows_to_its_own_vms_only() {
+    let notice =
+        |of: HostId| Notice { receiver: vm(of), flow: [7; 40], terms: Terms::new(BitRate::mbps(850)) };
+    let (mut gateway, mut sender) = (agent(A, &[B], &[], None), agent(B, &[A], &[], None));
+    gateway.notify(0, &[notice(A), notice(B)]);
+    let message = gateway.poll_message(0).expect("sealed at once");
+    assert_eq!(sender.handle_message(&message, at(1)), Ok(1), "one is for a VM that is not the gateway's");
+    assert_eq!(sender.poll_notice(), Some((A, notice(A))));
+    assert_eq!(sender.poll_notice(), None);
+    assert_eq!(sender.handle_message(&message, at(2)), Err(Rejected::Stale));
+    let mut forged = message.clone();
+    *forged.last_mut().expect("a tag") ^= 1;
+    assert_eq!(sender.handle_message(&forged, at(2)), Err(Rejected::Forged));
+    assert_eq!(sender.poll_notice(), None);
+    for _ in 0..100 {
+        gateway.notify(0, &[notice(A); 17]);
+        let message = gateway.poll_message(0).expect("sealed at once");
+        assert_eq!(sender.handle_message(&message, at(3)), Ok(0));
+    }
+    assert_eq!(std::iter::from_fn(|| sender.poll_notice()).count(), 1_024);
 }
 
 #[test]

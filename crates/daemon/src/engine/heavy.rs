@@ -145,6 +145,19 @@ pub struct WatchedNow {
     pub counters: (Counters, u64),
 }
 
+/// How many flows there are of what kind, without a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowsNow {
+    /// Heavy hitters.
+    pub heavy: usize,
+    /// Flows that are slowed down.
+    pub pressed: usize,
+    /// What counting did since it began.
+    pub counters: HeavyCounters,
+    /// What is watched, if anything is.
+    pub watched: Option<WatchedNow>,
+}
+
 /// The heavy hitters at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeavyNow {
@@ -344,6 +357,23 @@ impl HeavyFlows {
         self.listed.retain(|listed| now.since(listed.last) < QUIET && names.contains_key(&listed.of.tenant));
     }
 
+    fn watched_now(&self) -> Option<WatchedNow> {
+        let press = self.press.as_ref()?;
+        let (overloaded, top) = press.overload();
+        Some(WatchedNow { what: press.watch().clone(), overloaded, top, counters: press.counters() })
+    }
+
+    /// Totals, for metrics.
+    #[must_use]
+    pub fn totals(&self) -> FlowsNow {
+        FlowsNow {
+            heavy: self.listed.len(),
+            pressed: self.press.as_ref().map_or(0, Presses::len),
+            counters: self.hitters.counters(),
+            watched: self.watched_now(),
+        }
+    }
+
     /// The flows that are heavy now.
     #[must_use]
     pub fn now(&mut self, now: Nanos) -> HeavyNow {
@@ -364,11 +394,7 @@ impl HeavyFlows {
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
-        let watched = self.press.as_ref().map(|press| {
-            let (overloaded, top) = press.overload();
-            WatchedNow { what: press.watch().clone(), overloaded, top, counters: press.counters() }
-        });
-        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched }
+        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
     }
 }
 

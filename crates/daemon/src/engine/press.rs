@@ -290,6 +290,11 @@ impl Presses {
         Some((*pressed, self.means(pressed, untouched)))
     }
 
+    /// Flows that are slowed down.
+    pub(super) fn len(&self) -> usize {
+        self.control.pressed().len()
+    }
+
     /// Whether what is watched is overloaded, and the top flow's part of heavy hitters' packets then.
     pub(super) fn overload(&self) -> (bool, Option<u32>) {
         (self.control.is_overloaded(), self.control.top())

@@ -16,6 +16,7 @@ use plimsoll_units::{BitRate, Nanos};
 
 use super::drops::Tally;
 use super::fleet::FleetNow;
+use super::heavy::FlowsNow;
 use super::install::add_class;
 use super::lane::{Lane, carried};
 use super::{Engine, Part};
@@ -47,6 +48,8 @@ pub struct Snapshot {
     pub departures: u64,
     /// Other hosts.
     pub fleet: Option<FleetNow>,
+    /// Flows that are counted, if any are.
+    pub flows: Option<FlowsNow>,
 }
 
 /// One node's counters, and its rate.
@@ -182,6 +185,7 @@ impl Engine {
             turns: self.turns,
             departures: self.log.written(),
             fleet,
+            flows: self.heavy.as_ref().map(|heavy| heavy.totals()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::fleet::{self, Fleet, file};
 use crate::support::{World, drain, udp};
-use plimsoll_daemon::{Core, HeavyFlow, Means};
+use plimsoll_daemon::{Core, HeavyFlow, Means, Stats};
 use plimsoll_units::Span;
 use plimsoll_wire::Ecn;
 
@@ -112,6 +112,15 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
         [("flow_over_rate", 10_100 - count(&busy, HEAVY) as u64 - count(&mouse, HEAVY) as u64)]
     );
     assert_eq!(world.engine.take_told().len(), 2, "the overload, and the flow");
+    let page = plimsoll_daemon::prometheus_page(&Stats::from(&world.engine.snapshot(world.now)));
+    for line in [
+        "backpressure_overloaded 1",
+        "backpressure_flows 1",
+        "backpressure_overloads_total 1",
+        "heavy_flows 1",
+    ] {
+        assert!(page.contains(&format!("\nplimsoll_{line}\n")), "{line} in {page}");
+    }
 
     // The overload ends: after its lifetime the flow is as before.
     traffic(&mut world, Span::millis(3_200), 10, &mut core, &heavy);

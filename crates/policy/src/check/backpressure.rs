@@ -19,11 +19,12 @@ const HEAVY: u64 = 10_000;
 /// Tenants that a message names.
 const MOST_NAMED: usize = 8;
 
-/// `fleet`: whether feedback reaches the hosts of a fleet.
+/// `fleet`: whether feedback reaches the hosts of a fleet; `busy`: whether the engine's thread never sleeps.
 pub(crate) fn judge(
     entry: &BackpressureEntry,
     tenants: &[TenantEntry],
     fleet: bool,
+    busy: bool,
     problems: &mut Problems,
 ) -> Backpressure {
     let known = || tenants.iter().map(|tenant| tenant.name.value.as_str());
@@ -36,6 +37,9 @@ pub(crate) fn judge(
     let counted: Vec<String> = known().filter(chosen).map(str::to_owned).collect();
     let press = entry.watch.as_ref().map(|stated| {
         let watch = watch(&stated.value, tenants, &counted, problems);
+        if busy && watch == Watch::Engine {
+            always_busy(stated.at, problems);
+        }
         press(watch, stated.at, &entry.press, fleet, problems)
     });
     if press.is_none() {
@@ -71,6 +75,14 @@ fn nothing_watched(entry: &PressEntry, problems: &mut Problems) {
         problems
             .push(problem.help("add `watch: engine`, or leave it out: flows are then counted and listed"));
     }
+}
+
+/// Reports that the core of a thread that never sleeps is watched.
+fn always_busy(at: Mark, problems: &mut Problems) {
+    let message = "with `engine.busy_poll` the engine's core is always busy, so it tells nothing of its load";
+    let problem = Problem::error(Law::Meaningless, at, message).label("never below `release`");
+    problems
+        .push(problem.help("watch `{tenant: ..}`, `{cgroup: ..}` or `{pids: ..}`, or leave `busy_poll` out"));
 }
 
 /// What is watched. The engine stands in for what could not be read, so that the other keys' mistakes are told as well.
@@ -157,7 +169,7 @@ fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Proble
 
 /// Warns that no notification can reach the sources of flows that come over the uplink.
 fn far_sources(mode: PressMode, at: Mark, fleet: bool, problems: &mut Problems) {
-    if fleet || !matches!(mode, PressMode::Meter | PressMode::Mediate) {
+    if fleet || mode != PressMode::Meter {
         return;
     }
     let message = format!("`mode: {mode}` meters a flow at its source's host, and no host hears of it");

@@ -137,11 +137,10 @@ fn within(reader: &mut Reader, tree: &Tree, what: &str, [least, most]: [Span; 2]
 }
 
 fn mode(reader: &mut Reader, tree: &Tree) -> Option<Located<PressMode>> {
-    let text = reader.text(tree, "`mode`", "`mark`, `meter`, `mediate`, `drop` or `window`")?;
+    let text = reader.text(tree, "`mode`", "`mark`, `meter` or `drop`")?;
     let found = PressMode::ALL.iter().find(|(name, _)| *name == text);
     if found.is_none() {
-        let help = "write `mark` (CE on some packets), `meter` (a token bucket at the source's host), `mediate` (ECN mediated \
-                    by the hosts of both ends, and a meter), `drop` (at this host) or `window` (a smaller receive window)";
+        let help = "write `mark` (CE on some packets), `meter` (a token bucket at the source's host) or `drop` (at this host)";
         reader.report(bad(tree.at, format!("`{text}` is no way to slow a flow down"), help));
     }
     found.map(|(_, mode)| Located::new(*mode, tree.at))
@@ -169,9 +168,9 @@ fn burst(reader: &mut Reader, tree: &Tree) -> Option<Bytes> {
 
 /// Whether backpressure may change a tenant's packets.
 pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
-    match reader.text(tree, &format!("`ecn` of {what}"), "`mediated` or `untouched`") {
+    match reader.text(tree, &format!("`ecn` of {what}"), "`allowed` or `untouched`") {
         Some("untouched") => Ecn::Untouched,
-        Some("mediated") | None => Ecn::Mediated,
+        Some("allowed") | None => Ecn::Allowed,
         Some(other) => {
             let help = "write `untouched` (backpressure changes none of its packets), or leave it out";
             reader.report(bad(tree.at, format!("`{other}` is nothing that `ecn` could be"), help));

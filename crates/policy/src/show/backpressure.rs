@@ -68,12 +68,6 @@ fn way(press: &Press) -> String {
     match press.mode {
         PressMode::Mark => "by CE on one of several packets, where the sender supports ECN".to_owned(),
         PressMode::Meter => format!("by {meter}, at the source's host"),
-        PressMode::Mediate => {
-            format!(
-                "by CE, with ECN mediated by the hosts of both ends, and by {meter}, at the source's host"
-            )
-        }
         PressMode::Drop => "by dropping what is beyond the rate, at this host".to_owned(),
-        PressMode::Window => "by a smaller receive window in acknowledgements".to_owned(),
     }
 }

@@ -41,14 +41,14 @@ fn what_is_watched_is_enough() {
 #[test]
 fn each_key_is_what_it_says() {
     let found = press(
-        "watch: {cgroup: /gateway.slice}, cores: 1.5, threshold: 0.9, release: 62.5%, poll: 5ms, part: 20%, mode: mediate, \
+        "watch: {cgroup: /gateway.slice}, cores: 1.5, threshold: 0.9, release: 62.5%, poll: 5ms, part: 20%, mode: drop, \
          rate: auto, least: 50Mbps, lifetime: 200ms, burst: 1MB, flows: 8",
     );
     assert_eq!(found.watch, Watch::Cgroup("/gateway.slice".into()));
     assert_eq!(found.cores, Some(1_500));
     assert_eq!([found.threshold, found.release, found.part].map(|part| part.per_mille()), [900, 625, 200]);
     assert_eq!((found.poll, found.lifetime), (Span::millis(5), Span::millis(200)));
-    assert_eq!((found.mode, found.rate), (PressMode::Mediate, PressRate::Auto { least: BitRate::mbps(50) }));
+    assert_eq!((found.mode, found.rate), (PressMode::Drop, PressRate::Auto { least: BitRate::mbps(50) }));
     assert_eq!((found.burst, found.flows), (Bytes::new(1_000_000), 8));
 
     assert_eq!(press("watch: engine, rate: 850Mbps").rate, PressRate::Fixed(BitRate::mbps(850)));
@@ -60,7 +60,7 @@ fn each_key_is_what_it_says() {
         assert_eq!(mode.to_string(), name);
     }
     let tenants = check("watch: engine").config.tenants;
-    assert_eq!(tenants.iter().map(|tenant| tenant.ecn).collect::<Vec<_>>(), [Ecn::Mediated, Ecn::Untouched]);
+    assert_eq!(tenants.iter().map(|tenant| tenant.ecn).collect::<Vec<_>>(), [Ecn::Allowed, Ecn::Untouched]);
 }
 
 #[test]
@@ -93,6 +93,16 @@ fn a_cgroup_stays_below_the_root_and_threads_have_numbers() {
 }
 
 #[test]
+fn a_core_that_is_always_busy_is_not_watched() {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, tenants: {gateway: {port: memory}}, engine: {busy_poll: true}, \
+                backpressure: {watch: engine}}";
+    let errors = check_str("p.yaml", text).expect_err("no load can be told");
+    let told = errors.problems().iter().filter(|problem| problem.message.contains("always busy"));
+    assert_eq!(told.count(), 1, "{errors:?}");
+    check_str("p.yaml", &text.replace("watch: engine", "watch: {tenant: gateway}")).expect("legal");
+}
+
+#[test]
 fn a_fleet_that_can_be_told_raises_no_doubt() {
     let overlay = |feedback: &str| {
         format!(
@@ -108,12 +118,10 @@ fn a_fleet_that_can_be_told_raises_no_doubt() {
         let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
         checked.warnings.iter().map(|problem| problem.rule).collect()
     };
-    for mode in ["meter", "mediate"] {
-        assert_eq!(doubts(mode, ""), [Law::SourceNotReached]);
-        assert_eq!(doubts(mode, &overlay("")), [Law::SourceNotReached]);
-        assert_eq!(doubts(mode, &overlay(", feedback: {key: /k}")), []);
-    }
-    for mode in ["mark", "drop", "window"] {
+    assert_eq!(doubts("meter", ""), [Law::SourceNotReached]);
+    assert_eq!(doubts("meter", &overlay("")), [Law::SourceNotReached]);
+    assert_eq!(doubts("meter", &overlay(", feedback: {key: /k}")), []);
+    for mode in ["mark", "drop"] {
         assert_eq!(doubts(mode, ""), [], "{mode} needs no other host");
     }
 }
