@@ -273,7 +273,7 @@ fn is_bunched(slo: &Slo, came: u64, host: &Host) -> bool {
 }
 
 /// Drop reasons that can break a promise.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "flow_full",
     "class_full",
     "tenant_full",
@@ -283,6 +283,7 @@ const OURS: [&str; 11] = [
     "kernel",
     "kernel_full",
     "inconsistent",
+    "flow_over_rate",
     // In simulation: the guest's own queue, and a host whose daemon is down.
     "guest_queue_full",
     "daemon_down",

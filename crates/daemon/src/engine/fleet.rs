@@ -399,7 +399,7 @@ impl Engine {
         if !self.paced.holds(&held) && fleet.conforms(&flow, bytes, now) {
             return true;
         }
-        self.keep(held, (index, buffer), received, origin, bytes);
+        self.keep(held, (index, buffer), received, origin, bytes, now);
         false
     }
 }

@@ -86,6 +86,9 @@ pub struct Lane {
     told_until: Nanos,
     /// Delays of its packets since the last look, and before.
     pub(crate) recent: Box<Parts>,
+    /// Frames that waited, or were lost, as backpressure holds their flow: by the address elsewhere that it goes to, or for
+    /// this host.
+    pub(crate) pressed: HashMap<Option<Mac>, u64>,
     pub(crate) total: Box<Parts>,
     /// Half of each of its delay targets.
     pub(crate) halves: Vec<Span>,
@@ -166,6 +169,7 @@ impl Lane {
             quiet_since: Nanos::ZERO,
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),
+            pressed: HashMap::new(),
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),

@@ -243,7 +243,7 @@ impl Engine {
             }
         }
         if let Some(held) = waits {
-            self.keep(held, (index, buffer), received, origin, sent.1);
+            self.keep(held, (index, buffer), received, origin, sent.1, now);
         }
         waits.is_none()
     }

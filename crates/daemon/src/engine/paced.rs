@@ -66,6 +66,8 @@ struct Frame {
     received: Received,
     origin: Origin,
     bytes: u32,
+    /// Since when it waits.
+    since: Nanos,
 }
 
 /// Most bytes of one flow that wait: eight milliseconds at 500 Mb/s, a queue that TCP fills without a timeout.
@@ -101,8 +103,12 @@ impl Engine {
         received: &Received,
         origin: &Origin,
         bytes: u32,
+        now: Nanos,
     ) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
+        let by = if let Held::Asked(mac, _) = held { Some(mac) } else { None };
+        // At most one for each tenant elsewhere: only their hosts can ask.
+        *lane.pressed.entry(by).or_default() += 1;
         let waiting = self.paced.flows_of(&held).get(&held).map_or(0, |waiting| waiting.bytes);
         if waiting + u64::from(bytes) > MOST || !lane.pool.is_half_free() {
             lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
@@ -115,7 +121,14 @@ impl Engine {
         let origin = Origin { queue: None, passed, ..*origin };
         let waiting = self.paced.flows_of(&held).entry(held).or_default();
         waiting.bytes += u64::from(bytes);
-        waiting.frames.push_back(Frame { lane: index, buffer, received: *received, origin, bytes });
+        waiting.frames.push_back(Frame {
+            lane: index,
+            buffer,
+            received: *received,
+            origin,
+            bytes,
+            since: now,
+        });
         true
     }
 
@@ -160,8 +173,9 @@ impl Engine {
     }
 
     fn go_on(&mut self, frame: &Frame, now: Nanos) {
-        let Frame { lane: index, buffer, received, origin, .. } = frame;
+        let Frame { lane: index, buffer, received, origin, since, .. } = frame;
         let Some(lane) = &mut self.lanes[*index] else { return };
+        lane.recent.shaped += now.since(*since).times(origin.frames().into());
         if lane.tenant.is_some() {
             return self.admit(*index, *buffer, received, *origin, now);
         }

@@ -17,6 +17,7 @@ use plimsoll_units::{Nanos, Span};
 use super::Engine;
 use super::drops::{Event, Tally};
 use super::lane::{Lane, carried};
+use super::mac_table::Mac;
 
 impl Engine {
     /// Takes the measurements, and begins delays anew. `pulse` is the thread's own.
@@ -29,6 +30,7 @@ impl Engine {
         });
         let mut lanes: Vec<LaneWatched> = lanes.collect();
         self.watch_pairs(&mut lanes);
+        self.watch_pressed(&mut lanes);
         let program = &self.program;
         let uplink = &mut self.uplink;
         let counters = carried(&mut uplink.port, &uplink.past, &uplink.blamed);
@@ -53,6 +55,27 @@ impl Engine {
                 if parked > 0 {
                     lane.pressed
                         .insert(format!("{} at {}", peer.name, fleet.map.hosts[peer.host].name), parked);
+                }
+            }
+        }
+    }
+
+    /// Who holds flows of tenants here by backpressure.
+    fn watch_pressed(&self, lanes: &mut [LaneWatched]) {
+        for lane in self.lanes.iter().flatten().filter(|lane| !lane.pressed.is_empty()) {
+            let Some(watched) = lanes.iter_mut().find(|watched| watched.name == lane.name) else { continue };
+            for (mac, &times) in &lane.pressed {
+                let named = |mac: Mac| {
+                    let map = &self.fleet.as_ref()?.map;
+                    let peer = &map.members.vms()[map.vm(mac)? as usize];
+                    Some(format!("{} at {} (backpressure)", peer.name, map.hosts[peer.host].name))
+                };
+                let who = match mac {
+                    Some(mac) => named(*mac),
+                    None => Some("backpressure of this host".to_owned()),
+                };
+                if let Some(who) = who {
+                    watched.pressed.insert(who, times);
                 }
             }
         }

@@ -3,6 +3,7 @@
 use crate::fleet::{self, Fleet, file};
 use crate::support::{World, drain, udp};
 use plimsoll_daemon::{Core, HeavyFlow, Means, Stats};
+use plimsoll_slo::Pulse;
 use plimsoll_units::Span;
 use plimsoll_wire::Ecn;
 
@@ -257,6 +258,10 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     let [held, mice] = run(&mut fleet, Span::millis(1_000), 95);
     assert!((200..320).contains(&held), "{held}");
     assert!(mice >= 498, "{mice} of 500 packets of another tenant's flow");
+    let watched = fleet.b.engine.watch(fleet.b.now, Pulse::default());
+    let far = watched.lanes.iter().find(|lane| lane.name == "far").expect("a tenant");
+    assert!(far.pressed.get("shop at a (backpressure)").is_some_and(|times| *times > 2_000), "{far:?}");
+    assert!(far.parts.as_ref().is_some_and(|parts| parts.shaped > parts.waited), "{far:?}");
     let lost =
         |world: &mut World, of: &str| world.losses(of).into_iter().find(|(why, _)| *why == "flow_over_rate");
     assert!(lost(&mut fleet.b, "far").is_some_and(|(_, lost)| lost > 1_500));
