@@ -60,8 +60,9 @@ impl Host {
         let row = |tenant: &&str| {
             format!("  {tenant}: {{port: {{tap: {{netns: {}, name: eth0}}}}}}\n", self.stage.netns(tenant))
         };
+        // A flow queue holds what waited in a device while the daemon was away: on a busy machine that takes long.
         let policy = format!(
-            "uplink: {{port: {{{}}}, rate: 100Mbps}}\napi: {{socket: {}}}\ntenants:\n{}",
+            "uplink: {{port: {{{}}}, rate: 100Mbps}}\nengine: {{ring: 1024}}\napi: {{socket: {}}}\ntenants:\n{}",
             self.uplink,
             self.stage.file("api.sock").display(),
             tenants.iter().map(row).collect::<String>()
