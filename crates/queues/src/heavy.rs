@@ -26,6 +26,9 @@ pub struct HeavyConfig {
     pub reports: usize,
     /// Packets in the window from which a flow is heavy.
     pub threshold: u64,
+    /// Packets in one update from which a flow is heavy at once, as soon as it has four times as many in the window. The
+    /// threshold alone takes a fast flow some tens of milliseconds.
+    pub surge: u64,
     /// How often each bucket is emptied into the flow table.
     pub update: Span,
     /// The length of a generation. A flow's count covers the running generation and the one before.
@@ -38,7 +41,7 @@ impl HeavyConfig {
 }
 
 impl Default for HeavyConfig {
-    /// MIMIC's sizes: 32,768 buckets of 4 slots, emptied each millisecond, counts over 2 s.
+    /// MIMIC's sizes: 32,768 buckets of 4 slots, emptied each millisecond, counts over 2 s, no surges.
     fn default() -> Self {
         Self {
             buckets: 32 << 10,
@@ -46,6 +49,7 @@ impl Default for HeavyConfig {
             flows: 256 << 10,
             reports: 1_024,
             threshold: 10_000,
+            surge: u64::MAX,
             update: Span::millis(1),
             window: Span::secs(2),
         }
@@ -130,6 +134,7 @@ pub struct HeavyHitters<K, const SLOTS: usize = 4> {
     counters: HeavyCounters,
     counter_cap: u32,
     threshold: u64,
+    surge: u64,
     sweep: Period,
     window: Period,
     /// When counting began.
@@ -157,6 +162,7 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
             counters: HeavyCounters::default(),
             counter_cap: config.counter_cap.max(1),
             threshold: config.threshold,
+            surge: config.surge,
             sweep: Period { began: now, length: config.update },
             window: Period { began: now, length: config.window },
             began: now,
@@ -286,12 +292,13 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     fn evict(&mut self, slot: Place) {
         let (hash, sent) = (self.buckets.hash(slot), self.buckets.take(slot));
         if let Some(place) = self.flows.add(hash, self.buckets.key(slot), sent) {
-            self.report(place, hash);
+            let surge = if sent.packets >= self.surge { self.surge.saturating_mul(SURGES) } else { u64::MAX };
+            self.report(place, hash, self.threshold.min(surge));
         }
     }
 
-    fn report(&mut self, place: usize, hash: u64) {
-        if !self.flows.is_unreported(place, self.threshold) {
+    fn report(&mut self, place: usize, hash: u64, threshold: u64) {
+        if !self.flows.is_unreported(place, threshold) {
             return;
         }
         if self.reports.put(Report { place, hash }) {
@@ -316,6 +323,9 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         }
     }
 }
+
+/// Surges that make a flow heavy, so that a single burst of a short transfer does not.
+const SURGES: u64 = 4;
 
 /// The most slots that are emptied together, so that the memory of one is fetched while others are emptied.
 const BATCH: usize = 32;

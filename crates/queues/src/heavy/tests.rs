@@ -173,6 +173,25 @@ fn a_flow_for_each_packet_hides_no_heavy_flow() {
     assert!(reported.iter().all(|heavy| heavy.key == u64::MAX), "no flow of the attacker is reported");
 }
 
+/// A fast flow is found in its fourth millisecond, long before the threshold; one that is fast for three is not, and neither
+/// is one that sends as much slowly.
+#[test]
+fn a_surge_is_found_at_once() {
+    let mut heavy = counting::<4>(HeavyConfig { surge: 100, ..HeavyConfig::default() });
+    let mut found = Vec::new();
+    for ms in 1..=40 {
+        (0..166).for_each(|_| heavy.count(hash(1), &1, 1_500));
+        (0..if ms <= 3 { 110 } else { 20 }).for_each(|_| heavy.count(hash(2), &2, 1_500));
+        (0..90).for_each(|_| heavy.count(hash(3), &3, 1_500));
+        heavy.advance(at(ms));
+        let mut reported = Vec::new();
+        heavy.read(8, &mut reported);
+        found.extend(reported.iter().map(|heavy| (heavy.key, ms)));
+    }
+    assert_eq!(found.first(), Some(&(1, 3)), "three milliseconds of 166 packets are four surges");
+    assert!(found.iter().all(|(flow, _)| *flow == 1), "{found:?}");
+}
+
 /// An attacker who knows the hash, and puts all flows into one bucket and one set of places, costs memory to none, and
 /// a heavy flow of that bucket is still found.
 #[test]
@@ -211,6 +230,7 @@ proptest! {
             flows: 1 << flows,
             reports: 4,
             threshold,
+            surge: threshold / 2,
             update: Span::micros(10),
             window: Span::micros(100),
         });
