@@ -364,7 +364,7 @@ impl HeavyFlows {
         self.listed.retain(|listed| now.since(listed.last) < QUIET && names.contains_key(&listed.of.tenant));
     }
 
-    fn watched_now(&self) -> Option<WatchedNow> {
+    pub(super) fn watched_now(&self) -> Option<WatchedNow> {
         let press = self.press.as_ref()?;
         let (overloaded, top) = press.overload();
         Some(WatchedNow { what: press.watch().clone(), overloaded, top, counters: press.counters() })

@@ -96,10 +96,14 @@ impl Engine {
     fn note_presses(&mut self) {
         let Some(heavy) = &mut self.heavy else { return };
         let news = heavy.take_news();
+        if news.is_empty() {
+            return;
+        }
+        let watched = heavy.watched_now().map_or_else(String::new, |watched| watched.what.to_string());
         for (tenant, news) in news {
             let line = match news {
-                PressNews::Overload(true) => "backpressure: what is watched is overloaded".to_owned(),
-                PressNews::Overload(false) => "backpressure: the overload is over".to_owned(),
+                PressNews::Overload(true) => format!("backpressure: {watched} is overloaded"),
+                PressNews::Overload(false) => format!("backpressure: {watched} is overloaded no more"),
                 PressNews::Start(flow, pressed, means) => {
                     let way = if flow.inward { "to" } else { "of" };
                     let how = match means {
