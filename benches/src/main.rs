@@ -9,6 +9,7 @@ mod accuracy;
 mod control;
 mod engine;
 mod forward;
+mod heavy;
 mod hold;
 mod host;
 mod ingress;
@@ -80,6 +81,8 @@ enum Part {
     Recorded,
     /// The cost of receivers' control for each packet.
     Control,
+    /// Counting flows to find heavy hitters, beside `heavykeeper` and DPDK's `rte_member`.
+    Heavy,
     /// Frames from the uplink to 64 tenants, by their shares of the CPU.
     Ingress,
     /// The simulator beside ns-3.
@@ -120,6 +123,7 @@ fn main() -> Result<()> {
             Part::Costs => scheduler::costs(effort),
             Part::Recorded => scheduler::recorded(effort),
             Part::Control => control::measure(effort),
+            Part::Heavy => apart(|| heavy::measure(effort)),
             Part::Ingress => ingress::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy if !root => {

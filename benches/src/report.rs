@@ -23,6 +23,8 @@ pub enum Goal {
     RatioWithin(f64),
     /// Ours is at least this.
     AtLeast(f64),
+    /// Ours is at most this.
+    AtMost(f64),
 }
 
 /// One line of the table.
@@ -80,6 +82,7 @@ impl Row {
             Goal::RatioAtMost(bar) => self.ratio.map(|ratio| ratio <= bar),
             Goal::RatioWithin(bar) => self.ratio.map(|ratio| ratio <= bar && ratio >= 1.0 / bar),
             Goal::AtLeast(bar) => self.ours.map(|ours| ours >= bar),
+            Goal::AtMost(bar) => self.ours.map(|ours| ours <= bar),
         };
         self.goal = Some(goal);
         self
@@ -99,6 +102,7 @@ impl fmt::Display for Goal {
             Self::RatioAtMost(bar) => write!(f, "ratio ≤ {bar}"),
             Self::RatioWithin(bar) => write!(f, "within {bar}×"),
             Self::AtLeast(bar) => write!(f, "≥ {}", Figure(Some(*bar))),
+            Self::AtMost(bar) => write!(f, "≤ {}", Figure(Some(*bar))),
         }
     }
 }

@@ -63,6 +63,10 @@ fn text(explanation: &Explanation) -> String {
             drops(&explanation.turned_away)
         );
     }
+    for (index, flow) in explanation.slowed_down.iter().enumerate() {
+        let head = if index == 0 { "slowed" } else { "" };
+        let _ = writeln!(text, "{head:<8}{flow}");
+    }
     let Some(time) = &explanation.time else {
         let _ = writeln!(
             text,
@@ -142,6 +146,7 @@ mod tests {
             }],
             limits: vec![("wan".into(), 500_000_000)],
             turned_away: [("spoofed_arp".to_owned(), 12)].into(),
+            slowed_down: Vec::new(),
             matched: 20,
             logged: 65_536,
             time: Some(time),

@@ -6,7 +6,7 @@
 //! Invariant: `--json` prints the API's answer.
 
 use comfy_table::CellAlignment::{Left, Right};
-use plimsoll_daemon::{Client, HeavyReport, HeavyRow, PressedRow, WatchedRow};
+use plimsoll_daemon::{Client, HeavyReport, HeavyRow, HeldRow, PressedRow, WatchedRow};
 
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
@@ -25,7 +25,9 @@ pub(crate) fn heavy(args: &Ask) -> Result<(), Failure> {
 fn text(report: &HeavyReport) -> String {
     let HeavyReport { over, packets, bits, counted: [_, unlisted], .. } = report;
     let all = format!("{} packets/s, {}", count(packets.round() as u64), rate(*bits));
-    let mut text = if report.flows.is_empty() {
+    let mut text = if report.flows.is_empty() && report.over == 0.0 {
+        "no flow is counted on this host\n".to_owned()
+    } else if report.flows.is_empty() {
         format!("no flow is heavy; all flows together: {all}\n")
     } else {
         let heads = ["tenant", "way", "flow", "packets/s", "rate", "part", "since", "slowed down"];
@@ -38,6 +40,15 @@ fn text(report: &HeavyReport) -> String {
     };
     if let Some(row) = &report.watched {
         text.push_str(&watched(row));
+    }
+    if !report.held.is_empty() {
+        let heads = ["flow", "goes to", "held to", "as asked by", "for"];
+        let mut table = table(&heads, &[Left, Left, Right, Left, Right]);
+        for HeldRow { flow, to, host, rate: bits, left } in &report.held {
+            let left = format!("{left:.1}s more");
+            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host.clone(), left]);
+        }
+        text.push_str(&format!("{table}\n"));
     }
     if *unlisted > 0 {
         text.push_str(&format!("{} packets were of flows that found no place\n", count(*unlisted)));
@@ -125,6 +136,7 @@ mod tests {
             bits: 280e6,
             counted: [70_000, 0],
             watched: None,
+            held: Vec::new(),
         };
         let shown = text(&report);
         assert!(

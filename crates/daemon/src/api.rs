@@ -23,7 +23,7 @@ use tokio::sync::Mutex;
 use crate::control::{Control, ReloadError};
 use crate::departures::{Departure, DepartureLog};
 use crate::engine::{HostState, RateError, Snapshot};
-use crate::explain::{excluded, explain, placement};
+use crate::explain::{Explanation, excluded, explain, placement, slowed_down};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::HeavyReport;
 use crate::prometheus;
@@ -275,9 +275,9 @@ async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> A
 }
 
 async fn heavy(State(api): State<Arc<Api>>) -> Answer<Response> {
-    let now = api.control.handle().ask(Command::Heavy).await?;
+    let (now, asked) = api.control.handle().ask(Command::Heavy).await?;
     let snapshot = api.snapshot().await?;
-    Ok(Json(now.map(|now| HeavyReport::new(&now, snapshot.at))).into_response())
+    Ok(Json(HeavyReport::new(now.as_ref(), &asked, snapshot.at)).into_response())
 }
 
 async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {
@@ -294,9 +294,12 @@ async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>
     let class = placement(&snapshot, &filter).class;
     let ranks = api.control.handle().ask(|answer| Command::Ranks(class, answer)).await?;
     let log = Arc::clone(&api.log);
+    let (of_flows, at) = (filter.clone(), snapshot.at);
     let work = move || explain(&snapshot, &log.last(usize::MAX), &filter, &ranks);
     let explanation = tokio::task::spawn_blocking(work).await.map_err(|_| Stopped)?;
-    Ok(Json(explanation).into_response())
+    let (now, asked) = api.control.handle().ask(Command::Heavy).await?;
+    let slowed_down = slowed_down(&of_flows, now.as_ref(), &asked, at);
+    Ok(Json(Explanation { slowed_down, ..explanation }).into_response())
 }
 
 async fn departures(State(api): State<Arc<Api>>, Query(query): Query<LastQuery>) -> Answer<Response> {

@@ -50,7 +50,9 @@ use apart::Charged;
 pub use apart::{Move, Whither};
 pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
-pub use fleet::{FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac};
+pub use fleet::{
+    AskedNow, FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac,
+};
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
 pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
 pub use install::{Change, Installed};

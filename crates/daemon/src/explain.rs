@@ -16,8 +16,9 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
-use crate::engine::{PortNow, Snapshot};
+use crate::engine::{AskedNow, HeavyNow, Means, PortNow, PressedNow, Snapshot};
 use crate::filter::{Filter, FilterError};
+use crate::heavy::headers;
 
 /// Packets looked at, the last ones that matched.
 const SAMPLES: usize = 1_000;
@@ -38,6 +39,9 @@ pub struct Explanation {
     /// by reason, of the tenant that the filter names, or of all.
     #[serde(default)]
     pub turned_away: BTreeMap<String, u64>,
+    /// Flows with such packets that backpressure holds, each in one line.
+    #[serde(default)]
+    pub slowed_down: Vec<String>,
     /// Packets in the log that matched, and were looked at.
     pub matched: usize,
     /// Departures in the log under the policy in force.
@@ -143,6 +147,7 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
         ranks: ranks.iter().filter(|_| !open).map(|rank| rank_now(snapshot, rank)).collect(),
         limits: named_limits(program, placements[0].limits.iter().filter(|limit| !open && of_all(limit))),
         turned_away: turned_away(snapshot, filter),
+        slowed_down: Vec::new(),
         matched: matching.len(),
         logged: world.log.len(),
         time: (!matching.is_empty()).then(|| world.time_spent(&matching)),
@@ -411,4 +416,29 @@ fn count(shares: &mut Shares, other: &Departure) {
 /// `part / whole` of `of`, rounded down.
 fn scale(part: u64, of: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * u128::from(of) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
+}
+
+/// The flows with such packets that backpressure holds: to what rate, why, and in which way.
+#[must_use]
+pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], at: Nanos) -> Vec<String> {
+    let watched =
+        now.and_then(|now| now.watched.as_ref()).map_or_else(String::new, |watched| watched.what.to_string());
+    let here = now.into_iter().flat_map(|now| &now.flows).filter_map(|heavy| {
+        let PressedNow { rate, since, means, interval } = heavy.pressed?;
+        // What comes for a tenant are another one's packets.
+        let tenant = (!heavy.inward).then_some(heavy.tenant.as_str());
+        let how = match means {
+            Means::Marked => format!("one of {interval} packets is marked"),
+            Means::MeteredHere => "what is beyond waits or is dropped here".to_owned(),
+            Means::Told(_) => "its host is told".to_owned(),
+        };
+        let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
+        let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}");
+        filter.may_be_of(&heavy.flow, tenant).then_some(line)
+    });
+    let there = asked.iter().filter(|asked| filter.may_be_of(&asked.flow, None)).map(|asked| {
+        let AskedNow { flow, to, host, rate, .. } = asked;
+        format!("{}: to {rate}, as host {host} asks for its tenant {to}", headers(flow))
+    });
+    here.chain(there).collect()
 }

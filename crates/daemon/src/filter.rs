@@ -9,6 +9,7 @@ use core::net::{IpAddr, Ipv4Addr};
 use core::str::FromStr;
 
 use plimsoll_policy::{Fields, Metadata, Prefix, Tenant, TenantId};
+use plimsoll_wire::FlowKey;
 use serde::Serialize;
 
 use crate::departures::Departure;
@@ -142,6 +143,20 @@ impl Filter {
             && self.dst_port.is_none_or(|wanted| departure.ports.is_some_and(|(_, dst)| dst == wanted))
             && self.dscp.is_none_or(|wanted| src.is_some() && wanted == departure.dscp)
             && self.vlan.is_none_or(|wanted| wanted == departure.vlan)
+    }
+
+    /// Whether a flow of this tenant has such packets, as far as its headers tell. Without a tenant the flow is any tenant's.
+    #[must_use]
+    pub fn may_be_of(&self, flow: &FlowKey, tenant: Option<&str>) -> bool {
+        let [src, dst] = [flow.addresses().map(|(src, _)| src), flow.addresses().map(|(_, dst)| dst)];
+        let [src_port, dst_port] = [flow.ports().map(|(src, _)| src), flow.ports().map(|(_, dst)| dst)];
+        let named = self.tenant.as_deref().zip(tenant).is_none_or(|(wanted, tenant)| wanted == tenant);
+        named
+            && inside(self.src, src)
+            && inside(self.dst, dst)
+            && self.protocol.is_none_or(|wanted| flow.protocol() == Some(wanted))
+            && self.src_port.is_none_or(|wanted| src_port == Some(wanted))
+            && self.dst_port.is_none_or(|wanted| dst_port == Some(wanted))
     }
 
     /// The fields of such a packet, for classification: fields that the filter leaves open are absent, or zero.

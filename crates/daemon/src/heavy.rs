@@ -13,7 +13,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
+use crate::engine::{AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
 
 /// The heavy hitters at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -30,6 +30,24 @@ pub struct HeavyReport {
     pub counted: [u64; 2],
     /// What is watched, if anything is.
     pub watched: Option<WatchedRow>,
+    /// Flows of tenants here that other hosts asked to hold to a rate.
+    #[serde(default)]
+    pub held: Vec<HeldRow>,
+}
+
+/// A flow that another host asked to hold to a rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldRow {
+    /// Its headers in one line.
+    pub flow: String,
+    /// The tenant elsewhere that it goes to.
+    pub to: String,
+    /// The host of that tenant, which asked.
+    pub host: String,
+    /// The rate in bits a second.
+    pub rate: u64,
+    /// Seconds until it is let go, if that host does not ask again.
+    pub left: f64,
 }
 
 /// What is watched, and what followed from it.
@@ -98,9 +116,25 @@ pub struct HeavyRow {
 }
 
 impl HeavyReport {
-    /// What the engine lists, at this time.
+    /// What the engine lists, at this time; `None` where no flow is counted or held.
     #[must_use]
-    pub fn new(now: &HeavyNow, at: Nanos) -> Self {
+    pub fn new(now: Option<&HeavyNow>, asked: &[AskedNow], at: Nanos) -> Option<Self> {
+        let held: Vec<HeldRow> = asked.iter().map(|asked| HeldRow::new(asked, at)).collect();
+        let counted = now.map(|now| Self::of(now, at));
+        let empty = || Self {
+            over: 0.0,
+            flows: Vec::new(),
+            packets: 0.0,
+            bits: 0.0,
+            counted: [0; 2],
+            watched: None,
+            held: Vec::new(),
+        };
+        let report = counted.or_else(|| (!held.is_empty()).then(empty))?;
+        Some(Self { held, ..report })
+    }
+
+    fn of(now: &HeavyNow, at: Nanos) -> Self {
         let HeavyNow { flows, all, over, counters, watched } = now;
         let (packets, bits) = rates(*all, *over);
         Self {
@@ -110,6 +144,7 @@ impl HeavyReport {
             bits,
             counted: [counters.seen.packets, counters.unlisted.packets],
             watched: watched.as_ref().map(WatchedRow::new),
+            held: Vec::new(),
         }
     }
 }
@@ -140,6 +175,18 @@ impl HeavyRow {
     pub fn headers(&self) -> String {
         let ports = self.src_port.zip(self.dst_port);
         in_line(self.src.zip(self.dst), self.protocol, ports, self.ethertype)
+    }
+}
+
+impl HeldRow {
+    fn new(AskedNow { flow, to, host, rate, until }: &AskedNow, at: Nanos) -> Self {
+        Self {
+            flow: headers(flow),
+            to: to.clone(),
+            host: host.clone(),
+            rate: rate.get(),
+            left: until.since(at).as_secs_f64(),
+        }
     }
 }
 

@@ -42,20 +42,22 @@ pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
+    AskedNow, Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow,
+};
+pub use engine::{
     BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,
     Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable,
     Move, NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Sent,
     Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
     own_mac,
 };
-pub use engine::{
-    Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow,
-};
 pub use experiment::ExperimentCore;
-pub use explain::{Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement};
+pub use explain::{
+    Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement, slowed_down,
+};
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use heavy::{HeavyReport, HeavyRow, PressedRow, WatchedRow};
+pub use heavy::{HeavyReport, HeavyRow, HeldRow, PressedRow, WatchedRow};
 pub use open::{OpenError, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};

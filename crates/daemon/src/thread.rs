@@ -20,8 +20,8 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
 use crate::engine::{
-    Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step, ThisCore,
-    Turn, Whither,
+    AskedNow, Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step,
+    ThisCore, Turn, Whither,
 };
 use crate::experiment::ExperimentCore;
 use crate::urgency::Urgency;
@@ -45,8 +45,9 @@ pub enum Command {
     Snapshot(oneshot::Sender<Snapshot>),
     /// Measure tenants and the thread itself, to judge promises.
     Watch(oneshot::Sender<Watched>),
-    /// Answer which flows are heavy hitters; `None` where no flow is counted.
-    Heavy(oneshot::Sender<Option<HeavyNow>>),
+    /// Answer which flows are heavy hitters (`None` where no flow is counted), and which ones other hosts asked to hold to a
+    /// rate.
+    Heavy(oneshot::Sender<(Option<HeavyNow>, Vec<AskedNow>)>),
     /// Answer where a packet of this class would stand now.
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
@@ -303,7 +304,7 @@ impl Loop {
             }
             Command::Heavy(answer) => {
                 let now = self.clock.now();
-                let _ = answer.send(self.engine.heavy(now));
+                let _ = answer.send((self.engine.heavy(now), self.engine.asked(now)));
             }
             Command::Ranks(class, answer) => {
                 let _ = answer.send(self.engine.nic().ranks(class));

@@ -20,7 +20,7 @@ use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{MeterSettings, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
-use plimsoll_units::Nanos;
+use plimsoll_units::{BitRate, Nanos};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
@@ -380,7 +380,34 @@ impl Engine {
     }
 }
 
+/// A flow of a tenant here that another host asked to hold to a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedNow {
+    /// Its headers.
+    pub flow: FlowKey,
+    /// The tenant that it goes to, and the host that asked.
+    pub to: String,
+    /// See `to`.
+    pub host: String,
+    /// Its rate.
+    pub rate: BitRate,
+    /// Until when, if that host does not ask again.
+    pub until: Nanos,
+}
+
 impl Engine {
+    /// The flows that other hosts asked to hold to a rate, by destination and headers.
+    #[must_use]
+    pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
+        let Some(fleet) = &self.fleet else { return Vec::new() };
+        let listed = fleet.asked.list(now).into_iter().filter_map(|((mac, flow), _, meter)| {
+            let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
+            let host = fleet.map.hosts[peer.host].name.clone();
+            Some(AskedNow { flow, to: peer.name.clone(), host, rate: meter.rate(), until: meter.until() })
+        });
+        listed.collect()
+    }
+
     /// Whether a tenant's frame for another host is within the rate that this host has asked for its flow. Else it waits, or it
     /// is counted, and its buffer is freed.
     pub(super) fn may_go_there(

@@ -184,7 +184,7 @@ const EACH: Span = Span::millis(100);
 const MOST: usize = 256;
 
 impl HeavyFlows {
-    /// Allocates the tables: some 30 MB.
+    /// Allocates the tables: some 35 MB.
     #[must_use]
     pub fn new(stated: &Backpressure) -> Self {
         let config = HeavyConfig::default();

@@ -56,7 +56,7 @@ fn heavy_flows_are_listed_for_their_tenant_both_ways() {
     let gateway = "gateway".to_owned();
     assert_eq!(listed(&mut world), [(gateway.clone(), false, 7, 5_000), (gateway, true, 8, 5_000)]);
     let now = world.engine.heavy(world.now).expect("counted");
-    let report = HeavyReport::new(&now, world.now);
+    let report = HeavyReport::new(Some(&now), &[], world.now).expect("counted");
     let [first, _] = &report.flows[..] else { panic!("{report:?}") };
     assert_eq!(
         (first.src.map(|src| src.to_string()), first.dst_port),

@@ -4,7 +4,7 @@ use crate::fleet::{self, Fleet, file};
 use crate::support::{World, drain, udp};
 use plimsoll_daemon::{Core, HeavyFlow, Means, Stats};
 use plimsoll_slo::Pulse;
-use plimsoll_units::Span;
+use plimsoll_units::{BitRate, Span};
 use plimsoll_wire::Ecn;
 
 /// A core whose CPU time a test states.
@@ -260,6 +260,19 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     let [held, mice] = run(&mut fleet, Span::millis(1_000), 95);
     assert!((200..320).contains(&held), "{held}");
     assert!(mice >= 498, "{mice} of 500 packets of another tenant's flow");
+    // Its own operator sees it, and who asked.
+    let asked = fleet.b.engine.asked(fleet.b.now);
+    let [one] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((one.to.as_str(), one.host.as_str(), one.rate), ("shop", "a", BitRate::mbps(2)));
+    let told = |filter: &str| {
+        let filter = filter.parse().expect("a filter");
+        plimsoll_daemon::slowed_down(&filter, None, &asked, fleet.b.now)
+    };
+    assert_eq!(
+        told("tenant=far udp"),
+        ["udp 10.0.0.11:8 > 10.0.0.1:80: to 2Mbps, as host a asks for its tenant shop"]
+    );
+    assert!(told("src_port=9").is_empty());
     let watched = fleet.b.engine.watch(fleet.b.now, Pulse::default());
     let far = watched.lanes.iter().find(|lane| lane.name == "far").expect("a tenant");
     assert!(far.pressed.get("shop at a (backpressure)").is_some_and(|times| *times > 2_000), "{far:?}");
