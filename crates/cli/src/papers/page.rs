@@ -142,6 +142,9 @@ row passes when every expectation of its file, and every delay bound of `plimsol
 `plimsoll papers` runs all of them again, `plimsoll papers --only LO-E4` one of them; one seed gives one result, bit for
 bit, on any machine.
 
+The schedulers that are compared, such as HTB, MQ or PTB, are explained with [scenarios](scenarios.md#systems), and other words
+in the [glossary](glossary.md). Where the paper gives no figure, its column says what it shows, or is empty.
+
 ";
 
 const LIVE_TITLE: &str = "\n## Live\n";
