@@ -57,7 +57,7 @@ pub(crate) enum Command {
     Status(Ask),
     /// Show whether each tenant got what the policy promises it, and the cause if not
     Slo(Slo),
-    /// List the flows that send most packets, of the tenants that `backpressure` in the policy names
+    /// List the flows that send most packets; needs `backpressure` in the policy
     #[command(after_help = HEAVY_EXAMPLES)]
     Heavy(Ask),
     /// Watch the running daemon: rates, waiting packets and delays of all classes
@@ -345,7 +345,7 @@ pub(crate) struct Papers {
 /// `plimsoll bench`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Count the writes over PCIe for doorbells (notes of new packets): one per queue, SENIC's, and Loom's batches
+    /// Count the writes over PCIe that doorbells (notes of new packets) take: one per queue, SENIC's way, and Loom's batches
     Doorbells(Doorbells),
     /// Calculate the rate of packets that a PCIe bus carries between memory and a NIC
     Pcie(Pcie),
