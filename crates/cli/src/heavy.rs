@@ -135,6 +135,7 @@ mod tests {
             packets: 24_690.0,
             bits: 280e6,
             counted: [70_000, 0],
+            updates: plimsoll_daemon::UpdatesRow::default(),
             watched: None,
             held: Vec::new(),
         };

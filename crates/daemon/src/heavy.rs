@@ -28,11 +28,25 @@ pub struct HeavyReport {
     pub bits: f64,
     /// Packets that were counted since the start, and those of them that the tables had no place for.
     pub counted: [u64; 2],
+    /// How often a count moved from a hash bucket to the flow table since the start.
+    #[serde(default)]
+    pub updates: UpdatesRow,
     /// What is watched, if anything is.
     pub watched: Option<WatchedRow>,
     /// Flows of tenants here that other hosts asked to hold to a rate.
     #[serde(default)]
     pub held: Vec<HeldRow>,
+}
+
+/// Updates of the flow table, by their reason (MIMIC §IV-B).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdatesRow {
+    /// The bucket was full, and another flow needed the place.
+    pub bucket_overflows: u64,
+    /// The flow had sent a thousand packets.
+    pub counter_overflows: u64,
+    /// A millisecond had ended.
+    pub periodic_updates: u64,
 }
 
 /// A flow that another host asked to hold to a rate.
@@ -127,6 +141,7 @@ impl HeavyReport {
             packets: 0.0,
             bits: 0.0,
             counted: [0; 2],
+            updates: UpdatesRow::default(),
             watched: None,
             held: Vec::new(),
         };
@@ -143,6 +158,11 @@ impl HeavyReport {
             packets,
             bits,
             counted: [counters.seen.packets, counters.unlisted.packets],
+            updates: UpdatesRow {
+                bucket_overflows: counters.bucket_overflows,
+                counter_overflows: counters.counter_overflows,
+                periodic_updates: counters.periodic_updates,
+            },
             watched: watched.as_ref().map(WatchedRow::new),
             held: Vec::new(),
         }

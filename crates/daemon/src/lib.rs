@@ -57,7 +57,7 @@ pub use explain::{
 };
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
-pub use heavy::{HeavyReport, HeavyRow, HeldRow, PressedRow, WatchedRow};
+pub use heavy::{HeavyReport, HeavyRow, HeldRow, PressedRow, UpdatesRow, WatchedRow};
 pub use open::{OpenError, open};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};

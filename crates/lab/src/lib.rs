@@ -10,6 +10,7 @@
 mod clock;
 mod command;
 mod error;
+mod load;
 mod meter;
 mod netns;
 mod privileges;

@@ -24,6 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a frame that are read: Ethernet, IPv4 with options, and both ports.
 const HEADERS: usize = 14 + 60 + 4;
+/// Place of IPv4's type of service in a frame; both lower bits are set in a packet that is marked.
+const TOS: usize = 15;
+const CE: u8 = 3;
 
 /// The frames of one workload that arrived.
 #[derive(Clone, Debug, Default)]
@@ -34,11 +37,14 @@ pub struct Counted {
     pub frames: Vec<u64>,
     /// Number of frames, including those after the run's end.
     pub packets: u64,
+    /// Frames of either way that arrived with a mark (CE).
+    pub marks: u64,
     /// Time of arrival of each frame, where that is kept.
     pub departures: Vec<Departure>,
 }
 
-/// Counts frames in namespace `place` until `over`; one entry for each job.
+/// Counts frames that arrive in namespace `place` until `over`; one entry for each job. Only marks are counted where the
+/// receiver of a job's answers is.
 pub fn count(
     place: &str,
     jobs: &[Job],
@@ -52,6 +58,10 @@ pub fn count(
     ready();
     let keys = jobs.iter().enumerate().map(|(index, job)| ((job.tenant.address, job.workload.port), index));
     let keys: HashMap<(Ipv4Addr, u16), usize> = keys.collect();
+    let answered = |(_, job): &(usize, &Job)| job.tenant.netns == place;
+    let back = jobs.iter().enumerate().filter(answered);
+    let back = back.map(|(index, job)| ((job.peer.address, job.workload.port), index));
+    let back: HashMap<(Ipv4Addr, u16), usize> = back.collect();
     let mut counted = vec![Counted::default(); jobs.len()];
     let mut buffer = [0; HEADERS];
     let mut control = nix::cmsg_space!(TimeSpec);
@@ -62,12 +72,17 @@ pub fn count(
             Err(error) => return Err(LabError::io("watch the uplink", error)),
         };
         let Some((from, ports)) = ends(&buffer[..length.min(HEADERS)]) else { continue };
+        let marked = u64::from(buffer[TOS] & CE == CE);
+        if let Some(index) = ports.iter().find_map(|port| back.get(&(from, *port))) {
+            counted[*index].marks += marked;
+        }
         let Some(index) = ports.iter().find_map(|port| keys.get(&(from, *port))) else { continue };
         if jobs[*index].peer.netns != place {
             continue;
         }
         let one = &mut counted[*index];
         one.packets += 1;
+        one.marks += marked;
         lives[*index].bytes.fetch_add(length as u64, Ordering::Relaxed);
         let (now, job) = (clock.now().saturating_sub(late), &jobs[*index]);
         if now >= job.duration.as_u64() {

@@ -65,6 +65,12 @@ impl Netns {
         within(&self.name, || fs::read_to_string(path))?.map_err(|e| LabError::io(format!("read {path}"), e))
     }
 
+    /// Writes a setting below `/proc/sys` that belongs to the namespace.
+    pub fn set(&self, key: &str, value: &str) -> Result<(), LabError> {
+        let written = within(&self.name, || fs::write(format!("/proc/sys/{key}"), value))?;
+        written.map_err(|e| LabError::io(format!("set {key} in namespace {}", self.name), e))
+    }
+
     /// A counter of the namespace's `/proc/net/snmp`, such as `Tcp:` `RetransSegs`; 0 where it does not exist.
     pub fn counter(&self, protocol: &str, name: &str) -> Result<u64, LabError> {
         Ok(counted(&self.read("/proc/thread-self/net/snmp")?, protocol, name).unwrap_or(0))

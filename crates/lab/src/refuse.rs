@@ -9,7 +9,7 @@ use plimsoll_scenario::{Faults, KeyValueSizes, Kind, Scenario, System, Workload}
 use plimsoll_units::Bytes;
 
 use crate::error::LabError;
-use crate::world::fleet;
+use crate::world::{fleet, kernels};
 
 /// Fails when the scenario has links, machines or workloads that exist only in virtual time.
 pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
@@ -45,6 +45,13 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
         |workload: &&Workload| matches!(workload.kind, Kind::Memcached { sizes: KeyValueSizes::Etc, .. });
     if let Some(workload) = scenario.workloads.iter().find(etc) {
         return only_sim(&format!("workload `{}` has a mix of sizes", workload.name));
+    }
+    if let Some(workload) = scenario.workloads.iter().find(|one| one.through.is_some()).filter(|_| !several) {
+        return only_sim(&format!("workload `{}` goes through a tenant", workload.name));
+    }
+    if let Some((one, other)) = kernels::divided(scenario) {
+        let (one, other) = (&one.name, &other.name);
+        return only_sim(&format!("workloads `{one}` and `{other}` have the same ends, and take two ways"));
     }
     let to_tenant = |workload: &&Workload| scenario.tenant_address(&workload.to).is_some();
     match scenario.workloads.iter().find(to_tenant).filter(|_| !several) {

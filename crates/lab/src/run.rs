@@ -7,6 +7,7 @@
 
 use crate::clock::Clock;
 use crate::error::LabError;
+use crate::load;
 use crate::meter;
 use crate::netns;
 use crate::refuse;
@@ -15,8 +16,9 @@ use crate::traffic::{self, Job, Live, Side};
 use crate::turns::{Frames, Turns};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use plimsoll_scenario::{Results, Run, Scenario, System, SystemKind, WorkloadResult};
+use plimsoll_scenario::{Kind, Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use plimsoll_slo::SloReport;
+use plimsoll_units::Span;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,19 +132,23 @@ impl Lab<'_> {
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
-        let (workloads, _) = self.drive(scene, &mut world, None)?;
+        let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, None)?;
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
         let mut tally = world.tally(Duration::from_nanos(measured))?;
         tally.notes.extend(not_judged(measured, &tally.promises));
+        if world::presses(self.scenario) {
+            attribute(&tally.pressing.metered, &jobs, &mut workloads);
+        }
         let mut run = Run {
             system: system.name.clone(),
             pair,
             promises: tally.promises,
             drops: tally.drops,
-            cpu: tally
-                .cpu
-                .map(|cpu| plimsoll_units::Span::ns(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX))),
+            cpu: tally.cpu.map(|cpu| Span::ns(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX))),
             notes: tally.notes,
+            counters: tally.pressing.counters,
+            tops: tally.pressing.tops,
+            loads,
             ..Run::default()
         };
         if system.kind == SystemKind::Fifo {
@@ -175,7 +181,7 @@ impl Lab<'_> {
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
-        let (workloads, frames) = lab.drive(scene, &mut world, Some(&mut turns))?;
+        let Driven { workloads, frames, .. } = lab.drive(scene, &mut world, Some(&mut turns))?;
         notes.extend(world.take_down()?);
         let (runs, late) = turns.runs(workloads, &frames);
         notes.extend(late);
@@ -199,6 +205,8 @@ impl Lab<'_> {
         let scenario = self.scenario;
         let job = |(index, workload)| {
             let (tenant, peer) = world::places(scenario, workload)?;
+            let reversed = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
+            let (tenant, peer) = if reversed { (peer, tenant) } else { (tenant, peer) };
             Ok(Job {
                 workload: workload.clone(),
                 tenant,
@@ -220,7 +228,7 @@ impl Lab<'_> {
         scene: Scene<'_>,
         world: &mut World,
         turns: Option<&mut Turns<'_>>,
-    ) -> Result<(BTreeMap<String, WorkloadResult>, Frames), LabError> {
+    ) -> Result<Driven, LabError> {
         let Scene { jobs, lives, clock } = scene;
         let shared = Shared::default();
         let over = AtomicBool::new(false);
@@ -228,7 +236,12 @@ impl Lab<'_> {
             let _halt = HaltOnPanic(&shared, &over);
             let (ready, readiness) = channel();
             // The namespaces in which workloads' frames arrive: the world's, or that of a tenant on another host.
-            let places: BTreeSet<&str> = jobs.iter().map(|job| job.peer.netns.as_str()).collect();
+            let mut places: BTreeSet<&str> = jobs.iter().map(|job| job.peer.netns.as_str()).collect();
+            let pressed = world::presses(self.scenario);
+            if pressed {
+                // Answers may be marked too.
+                places.extend(jobs.iter().map(|job| job.tenant.netns.as_str()));
+            }
             let count = |place| {
                 let (shared, over, bound) = (&shared, &over, ready.clone());
                 let bound = move || bound.send(()).unwrap_or_default();
@@ -237,6 +250,11 @@ impl Lab<'_> {
             };
             let meters: Vec<_> = places.into_iter().map(count).collect();
             let side = |(job, live)| Side { job, clock, stop: &shared.halt, live };
+            let busy = world.receivers().into_iter().map(|(host, socket)| {
+                let (window, over) = (self.scenario.measure.window, &over);
+                (host, scope.spawn(move || load::watch(&socket, window, clock, over)))
+            });
+            let busy: Vec<_> = busy.collect();
             let mut threads = Vec::new();
             for side in jobs.iter().zip(lives).map(side) {
                 let (shared, ready) = (&shared, ready.clone());
@@ -262,12 +280,19 @@ impl Lab<'_> {
                 traffic::merge(results.entry(name.clone()).or_default(), shared.keep(part));
             }
             over.store(true, Ordering::Relaxed);
+            let loads = busy.into_iter().filter_map(|(host, load)| Some((host, load.join().ok()?)));
+            let loads: Loads = loads.collect();
             for (place, meter) in meters {
                 let counted =
                     meter.join().map_err(|_| LabError::Scenario("the uplink's meter panicked".to_owned()));
-                let here = jobs.iter().zip(shared.keep(counted)).filter(|(job, _)| job.peer.netns == place);
-                for (job, counted) in here {
+                for (job, counted) in jobs.iter().zip(shared.keep(counted)) {
                     let result: &mut WorkloadResult = results.entry(job.workload.name.clone()).or_default();
+                    if pressed {
+                        *result.marks.get_or_insert(0) += counted.marks;
+                    }
+                    if job.peer.netns != place {
+                        continue;
+                    }
                     if place != world::WORLD {
                         result.delivered.clone_from(&counted.bytes);
                     }
@@ -276,7 +301,8 @@ impl Lab<'_> {
                     frames.insert(job.workload.name.clone(), counted.frames);
                 }
             }
-            shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok((results, frames)), Err)
+            let driven = Driven { workloads: results, frames, loads };
+            shared.error.lock().ok().and_then(|mut error| error.take()).map_or(Ok(driven), Err)
         })
     }
 
@@ -332,6 +358,31 @@ fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<S
              minute by the second, and an hour by the minute"
         )
     })
+}
+
+/// What the threads of a run measured.
+struct Driven {
+    workloads: BTreeMap<String, WorkloadResult>,
+    frames: Frames,
+    loads: Loads,
+}
+
+/// The time that each host's CPU for received packets worked, in windows.
+type Loads = BTreeMap<String, Vec<Span>>;
+
+/// Notes how many packets of a workload a meter held up or dropped, from the counts of the tenants that send. Where several
+/// workloads have the same sender it is not known of which they were.
+fn attribute(
+    metered: &BTreeMap<String, u64>,
+    jobs: &[Job],
+    workloads: &mut BTreeMap<String, WorkloadResult>,
+) {
+    for job in jobs {
+        let sender = &job.tenant.netns;
+        let alone = jobs.iter().filter(|other| other.tenant.netns == *sender).count() == 1;
+        let Some(count) = metered.get(sender).filter(|_| alone) else { continue };
+        workloads.entry(job.workload.name.clone()).or_default().metered = Some(*count);
+    }
 }
 
 /// A run's jobs, their live counters, and the run's clock.

@@ -22,9 +22,10 @@ pub(crate) use socket::SOURCE_PORTS;
 use crate::clock::Clock;
 use crate::error::LabError;
 use crate::netns;
+use plimsoll_ports::TcpInfo;
 use plimsoll_scenario::{Kind, Role, Sample, Workload, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -46,9 +47,9 @@ pub struct Place {
 pub struct Job {
     /// The workload in the scenario.
     pub workload: Workload,
-    /// The tenant's side.
+    /// The tenant's side; where a bulk workload is reversed, its peer's, which sends then.
     pub tenant: Place,
-    /// The peer's side, beyond the uplink.
+    /// The other side, beyond the uplink.
     pub peer: Place,
     /// Largest IP packet.
     pub mtu: u32,
@@ -77,6 +78,7 @@ impl Job {
     pub fn role(&self) -> Role {
         match self.workload.kind {
             Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => role,
+            Kind::Bulk { reverse: true, .. } => Role::Server,
             _ => Role::Client,
         }
     }
@@ -169,6 +171,13 @@ impl Measured {
         self.result.errors += (self.result.unanswered.len() - before) as u64;
     }
 
+    /// Counts what a connection that ends sent again.
+    pub fn ends(&mut self, stream: &TcpStream) {
+        // Fails only for what is no TCP socket.
+        let again = TcpInfo::of(stream).map_or(0, |info| info.retransmits);
+        *self.result.retransmits.get_or_insert(0) += u64::from(again);
+    }
+
     /// Counts failures.
     pub fn errors(&mut self, count: u64) {
         self.result.errors += count;
@@ -185,6 +194,7 @@ pub fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabErr
     let place = side.job.server_and_client().0;
     netns::enter(&place.netns)?;
     match &side.job.workload.kind {
+        Kind::Bulk { reverse: true, .. } => bulk::sends_to_callers(side, ready),
         Kind::Bulk { .. } | Kind::OnOff { .. } => bulk::sink(side, ready),
         Kind::Udp { .. } => udp::sink(side, ready),
         Kind::Probe { .. } => probe::echo(side, ready),
@@ -202,6 +212,7 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
         return Ok(WorkloadResult::default());
     }
     match &side.job.workload.kind {
+        Kind::Bulk { flows, reverse: true } => bulk::calls_and_reads(side, *flows),
         Kind::Bulk { flows, .. } => bulk::source(side, *flows, None),
         Kind::OnOff { flows, on, off } => bulk::source(side, *flows, Some((*on, *off))),
         Kind::Udp { size, pace, flows, turns, .. } => udp::source(side, *size, *pace, *flows, *turns),
@@ -219,4 +230,5 @@ pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
     into.samples.extend(from.samples);
     into.unanswered.extend(from.unanswered);
     into.errors += from.errors;
+    into.retransmits = into.retransmits.into_iter().chain(from.retransmits).reduce(|one, other| one + other);
 }

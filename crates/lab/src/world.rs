@@ -9,12 +9,18 @@
 mod daemon;
 pub(crate) mod fleet;
 mod kernel;
+pub(crate) mod kernels;
+mod line;
+mod pressing;
 mod relay;
+
+pub(crate) use daemon::get;
+pub use pressing::Pressing;
 
 use crate::error::LabError;
 use crate::netns::{self, Netns};
 use crate::traffic::Place;
-use plimsoll_scenario::{Scenario, System, Workload};
+use plimsoll_scenario::{Scenario, System, Wiring, Workload};
 use plimsoll_slo::SloReport;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -74,6 +80,8 @@ pub struct Tally {
     pub promises: BTreeMap<String, SloReport>,
     /// CPU time of the daemon's process; none for the kernel.
     pub cpu: Option<Duration>,
+    /// What backpressure did, on all hosts.
+    pub pressing: Pressing,
     /// Notes for the report.
     pub notes: Vec<String>,
 }
@@ -91,6 +99,7 @@ impl World {
             let (name, netns) = (tenant.name.clone(), Netns::create(&tenant.name)?);
             tenants.push(Member { name, address: tenant.address, netns });
         }
+        kernels::ecn(scenario, &tenants)?;
         if fleet::is_fleet(scenario) {
             let carrier = Carrier::Fleet(fleet::Fleet::start(scenario, system, setup, &tenants)?);
             return Ok(Self { carrier, tenants, world });
@@ -150,6 +159,14 @@ impl World {
             Carrier::Kernel(queue) => Ok(queue.tally(&self.tenants)?.drops),
             Carrier::Daemon(daemon) => Ok(daemon.used(&self.tenants)?.0.drops),
             Carrier::Fleet(fleet) => fleet.lost(&self.tenants),
+        }
+    }
+
+    /// The hosts whose CPU for received packets takes time, each with the socket of its daemon's API.
+    pub fn receivers(&self) -> Vec<(String, PathBuf)> {
+        match &self.carrier {
+            Carrier::Fleet(fleet) => fleet.receivers(),
+            _ => Vec::new(),
         }
     }
 
@@ -249,6 +266,16 @@ const DISCARD: u16 = 9;
 /// Largest IP packet that a tenant may send.
 pub fn tenant_mtu(scenario: &Scenario) -> u32 {
     if fleet::is_fleet(scenario) { scenario.mtu - fleet::HEADERS } else { scenario.mtu }
+}
+
+/// Whether some host's policy has `backpressure`, with some system.
+pub fn presses(scenario: &Scenario) -> bool {
+    let wiring = Wiring::default();
+    let states = |text: String| text.contains("\nbackpressure:");
+    scenario.systems.iter().filter(|system| system.kind.on_engine()).any(|system| {
+        let on = |host| states(scenario.policy_file_of(host, system, &wiring));
+        states(scenario.policy_file(system, &wiring)) || scenario.hosts.iter().any(on)
+    })
 }
 
 /// The places of a workload's two sides: its tenant, and its peer.

@@ -45,7 +45,7 @@ pub use promises::{Fared, promises};
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
 pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};
-pub use summary::{LatencySummary, Summary, TenantSummary, summarise};
+pub use summary::{LatencySummary, Summary, TenantSummary, ThroughSummary, summarise};
 pub use sweep::{Point, Row, rows, sweep_table};
 pub use system::{Fetch, Model, System, SystemKind};
 pub use table::table;

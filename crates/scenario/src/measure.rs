@@ -157,13 +157,18 @@ impl<'a> Measures<'a> {
     }
 
     /// The sum of a count; nothing where it was not counted.
-    fn known(&self, run: &'a Run, subject: Option<&str>, of: fn(&WorkloadResult) -> Option<u64>) -> f64 {
+    pub(crate) fn known(
+        &self,
+        run: &'a Run,
+        subject: Option<&str>,
+        of: fn(&WorkloadResult) -> Option<u64>,
+    ) -> f64 {
         let counts: Vec<u64> = self.found(run, subject).filter_map(of).collect();
         if counts.is_empty() { f64::NAN } else { counts.iter().sum::<u64>() as f64 }
     }
 
     /// The part of the window in which a host's receiving CPU worked; nothing where that was not measured.
-    fn load(&self, run: &'a Run, host: Option<&str>, window: Window) -> f64 {
+    pub(crate) fn load(&self, run: &'a Run, host: Option<&str>, window: Window) -> f64 {
         let Some(load) = host.and_then(|host| run.loads.get(host)) else { return f64::NAN };
         let worked: Vec<u64> = load.iter().map(|worked| worked.as_u64()).collect();
         // Nanoseconds as bytes, and a rate in seconds a second.

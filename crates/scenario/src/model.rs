@@ -207,6 +207,12 @@ impl Scenario {
         members.map(|(member, _)| member).collect()
     }
 
+    /// The host of the gateway that a workload goes through, if it does.
+    pub(crate) fn gateway_host(&self, workload: &Workload) -> Option<&str> {
+        let gateway = self.tenants.iter().find(|tenant| Some(&tenant.name) == workload.through.as_ref())?;
+        gateway.homes.first().map(|home| home.host.as_str())
+    }
+
     /// Where a tenant lives; `None` for a name that is none.
     #[must_use]
     pub fn tenant_address(&self, name: &str) -> Option<Ipv4Addr> {

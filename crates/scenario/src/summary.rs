@@ -31,6 +31,9 @@ pub struct Summary {
     pub drops: BTreeMap<String, f64>,
     /// Workloads that ask for answers, in the order of the file.
     pub latency: Vec<LatencySummary>,
+    /// Workloads that send through a gateway and ask for no answers, in the order of the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub through: Vec<ThroughSummary>,
 }
 
 /// Figures of one tenant.
@@ -42,6 +45,25 @@ pub struct TenantSummary {
     pub throughput_bps: Option<f64>,
     /// Packets lost in a run, by reason.
     pub drops: BTreeMap<String, f64>,
+}
+
+/// Figures of one workload that sends through a gateway, and of the gateway.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ThroughSummary {
+    /// The workload's name.
+    pub workload: String,
+    /// Bits a second of whole frames.
+    pub throughput_bps: Option<f64>,
+    /// TCP segments of a run that were sent again.
+    pub retransmits: Option<f64>,
+    /// Packets of a run that arrived with a mark (CE).
+    pub marks: Option<f64>,
+    /// Packets of a run that a meter held up or dropped.
+    pub metered: Option<f64>,
+    /// The gateway's host.
+    pub host: String,
+    /// The part of its time that this host's CPU for received packets works.
+    pub load: Option<f64>,
 }
 
 /// Figures of one workload that asks for answers.
@@ -109,6 +131,20 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
             errors: over(&|run| measures.errors(run, name)),
         }
     });
+    let through = scenario.workloads.iter().filter(|workload| !workload.kind.has_latency());
+    let through = through.filter_map(|workload| Some((workload, scenario.gateway_host(workload)?)));
+    let through = through.map(|(workload, host)| {
+        let name = Some(workload.name.as_str());
+        ThroughSummary {
+            workload: workload.name.clone(),
+            throughput_bps: over(&|run| measures.throughput(run, name, usual)),
+            retransmits: over(&|run| measures.known(run, name, |found| found.retransmits)),
+            marks: over(&|run| measures.known(run, name, |found| found.marks)),
+            metered: over(&|run| measures.known(run, name, |found| found.metered)),
+            host: host.to_owned(),
+            load: over(&|run| measures.load(run, Some(host), usual)),
+        }
+    });
     let share = |run: &Run| {
         let shares = scenario.tenants.iter().map(|tenant| rate(run, &tenant.name) / f64::from(tenant.weight));
         jain(&shares.collect::<Vec<_>>())
@@ -122,6 +158,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         tenants: tenants.collect(),
         drops: drops(&runs, |run| without_tenant(scenario, run)),
         latency: latency.collect(),
+        through: through.collect(),
     }
 }
 

@@ -10,7 +10,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::expect::show;
 use crate::promises::{Fared, promises};
-use crate::summary::{LatencySummary, Summary};
+use crate::summary::{LatencySummary, Summary, ThroughSummary};
 use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
 
 /// The systems' figures, what could not run, and the expectations; at most `width` characters wide where that can
@@ -28,6 +28,9 @@ pub fn table(
     let shown = shown_beside(scenario);
     text += &format!("{}\n", systems(summaries, shown, width));
     if let Some(table) = others(summaries, shown, width) {
+        text += &format!("{table}\n");
+    }
+    if let Some(table) = through(summaries, width) {
         text += &format!("{table}\n");
     }
     if let Some(table) = kept(&promises(scenario, results), width, colour) {
@@ -110,6 +113,35 @@ fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Tab
     }
     align(&mut table, 2, 4);
     (!table.is_empty()).then_some(table)
+}
+
+/// Workloads that send through a gateway, a row for each of them and each system.
+fn through(summaries: &[Summary], width: u16) -> Option<Table> {
+    let mut table = new_table(width);
+    let host = summaries.iter().flat_map(|summary| &summary.through).next().map(|one| one.host.clone())?;
+    let mut header = vec!["system".to_owned(), "through a gateway".to_owned()];
+    header.extend(THROUGH.map(str::to_owned));
+    header.push(format!("load of\n{host}"));
+    table.set_header(header);
+    for summary in summaries {
+        for one in &summary.through {
+            let names = [summary.system.clone(), one.workload.clone()];
+            table.add_row(names.into_iter().chain(through_figures(one)));
+        }
+    }
+    align(&mut table, 2, 5);
+    Some(table)
+}
+
+/// Titles of the columns of [`through_figures`], but for the last, which names the host.
+pub(crate) const THROUGH: [&str; 4] = ["Mb/s", "sent\nagain", "marked", "metered"];
+
+/// What a workload through a gateway sent, packets by what happened to them, and the load of the gateway's CPU.
+pub(crate) fn through_figures(through: &ThroughSummary) -> [String; 5] {
+    let ThroughSummary { throughput_bps, retransmits, marks, metered, load, .. } = through;
+    let count = |count: &Option<f64>| count.map_or_else(|| "-".to_owned(), |count| format!("{count:.0}"));
+    let load = load.map_or_else(|| "-".to_owned(), |load| format!("{:.0} %", load * 100.0));
+    [mega(*throughput_bps), count(retransmits), count(marks), count(metered), load]
 }
 
 fn align(table: &mut Table, first: usize, count: usize) {

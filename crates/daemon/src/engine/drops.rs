@@ -133,6 +133,8 @@ pub enum Event {
     ServedBack,
     /// A packet was marked (CE) to slow its flow down.
     FlowMarked,
+    /// A packet waits for the rate to which its flow is slowed down.
+    FlowWaited,
     /// Another host asked to hold a flow to a rate, and it is.
     NoticeHeeded,
     /// Another host asked that for more flows than it may.
@@ -200,7 +202,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -235,6 +237,7 @@ impl Event {
         Self::ServedApart,
         Self::ServedBack,
         Self::FlowMarked,
+        Self::FlowWaited,
         Self::NoticeHeeded,
         Self::NoticeRefused,
     ];
@@ -277,6 +280,7 @@ impl Event {
             Self::ServedApart => "served_apart",
             Self::ServedBack => "served_back",
             Self::FlowMarked => "flow_marked",
+            Self::FlowWaited => "flow_waited",
             Self::NoticeHeeded => "notice_heeded",
             Self::NoticeRefused => "notice_refused",
         }

@@ -17,7 +17,7 @@ use plimsoll_vnic::Status;
 use plimsoll_wire::FlowKey;
 
 use super::Engine;
-use super::drops::Loss;
+use super::drops::{Event, Loss};
 use super::heavy::Counted;
 use super::mac_table::Mac;
 use super::pool::Buffer;
@@ -115,6 +115,7 @@ impl Engine {
             lane.give(buffer, origin, Status::Dropped);
             return false;
         }
+        lane.tally.event_many(Event::FlowWaited, origin.frames().into());
         let buffer = if origin.following == 0 { lane.pool.settle(buffer, received.len) } else { buffer };
         let passed = if matches!(held, Held::Asked(..)) { Passed::Asked } else { Passed::Here };
         // A client may close the flow queue that it chose while its frame waits: the frame is classified when it goes on.

@@ -4,6 +4,8 @@
 //! From: iperf3; on and off times are exponential, as for Loom's probes and in most traffic models.
 //! Not here: shuffles, whose flows wait for each other (`rounds`).
 //! Invariant: one thread, one connection for each flow; unsent data is discarded at the end.
+//!
+//! Reversed flows are opened by the side that receives.
 
 use super::socket::{self, would_block};
 use super::{Events, Measured, Side};
@@ -48,6 +50,68 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
     Ok(WorkloadResult::default())
 }
 
+/// Accepts flows and keeps them busy until the workload ends.
+pub(super) fn sends_to_callers(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("send", error);
+    let listener = socket::listen(&side.job.workload, side.job.workload.dscp).map_err(failed)?;
+    let mut events = Events::new().map_err(failed)?;
+    events.watch(&listener, LISTENER, false).map_err(failed)?;
+    ready();
+    let mut flows: Vec<Option<TcpStream>> = Vec::new();
+    let mut measured = Measured::default();
+    let chunk = vec![0x5a; CHUNK];
+    while !side.over(side.end()) {
+        events.wait(Duration::from_millis(50)).map_err(failed)?;
+        for found in events.ready() {
+            if found.token == LISTENER {
+                while let Ok((stream, _)) = listener.accept() {
+                    let _ = stream.set_nonblocking(true);
+                    socket::abort_on_close(&stream);
+                    events.watch(&stream, flows.len(), true).map_err(failed)?;
+                    flows.push(Some(stream));
+                }
+                continue;
+            }
+            let Some(stream) = flows[found.token].as_mut().filter(|_| found.writable) else { continue };
+            if !fill(stream, &chunk) {
+                measured.ends(stream);
+                measured.errors(1);
+                flows[found.token] = None;
+            }
+        }
+    }
+    flows.iter().flatten().for_each(|stream| measured.ends(stream));
+    Ok(measured.finish())
+}
+
+/// Opens flows and reads what comes until the workload ends.
+pub(super) fn calls_and_reads(side: &Side<'_>, flows: u32) -> Result<WorkloadResult, LabError> {
+    let failed = |error| side.failed("receive", error);
+    let to = SocketAddrV4::new(side.job.tenant.address, side.job.workload.port);
+    let mut random = fastrand::Rng::with_seed(side.job.seed);
+    let mut events = Events::new().map_err(failed)?;
+    let mut all = Vec::new();
+    for token in 0..flows as usize {
+        let stream = socket::begin_connect(to, &side.job.workload, &mut random).map_err(failed)?;
+        events.watch(&stream, token, false).map_err(failed)?;
+        all.push(Some(stream));
+    }
+    let mut measured = Measured::default();
+    let mut buffer = vec![0; 256 * 1024];
+    while !side.over(side.end()) {
+        events.wait(side.clock.until(side.end())).map_err(failed)?;
+        for found in events.ready() {
+            let Some(stream) = all[found.token].as_mut() else { continue };
+            if socket::read_some(stream, &mut buffer).is_none() {
+                // The sender ends at the same moment.
+                measured.errors(u64::from(!side.over(side.end())));
+                all[found.token] = None;
+            }
+        }
+    }
+    Ok(measured.finish())
+}
+
 /// One sending flow.
 struct Flow {
     stream: TcpStream,
@@ -82,6 +146,7 @@ pub(super) fn source(
         for found in events.ready() {
             let Some(flow) = all[found.token].as_mut() else { continue };
             if found.writable && flow.sending && !fill(&mut flow.stream, &chunk) {
+                measured.ends(&flow.stream);
                 all[found.token] = None;
                 measured.errors(1);
             }
@@ -95,6 +160,7 @@ pub(super) fn source(
             events.rewatch(&flow.stream, token, true, flow.sending).map_err(failed)?;
         }
     }
+    all.iter().flatten().for_each(|flow| measured.ends(&flow.stream));
     Ok(measured.finish())
 }
 

@@ -71,6 +71,7 @@ pub(super) fn source(
             }
         }
     }
+    all.iter().for_each(|flow| measured.ends(&flow.stream));
     Ok(measured.finish())
 }
 

@@ -81,6 +81,7 @@ pub(super) fn answer(
     ready();
     let mut served: Vec<Option<Served>> = Vec::new();
     let mut buffer = vec![0; 256 * 1024];
+    let mut measured = Measured::default();
     let payload = vec![0x3c; exchange.response.min(256 * 1024)];
     while !side.over(side.last()) {
         events.wait(Duration::from_millis(50)).map_err(failed)?;
@@ -103,6 +104,7 @@ pub(super) fn answer(
                 read.is_some()
             };
             if !alive || !pay(one, &payload) {
+                measured.ends(&one.stream);
                 served[found.token] = None;
                 continue;
             }
@@ -110,7 +112,8 @@ pub(super) fn answer(
             events.rewatch(&one.stream, found.token, true, waits).map_err(failed)?;
         }
     }
-    Ok(WorkloadResult::default())
+    served.iter().flatten().for_each(|one| measured.ends(&one.stream));
+    Ok(measured.finish())
 }
 
 /// Writes the responses that are owed, as far as the socket accepts them. False when the connection is gone.
@@ -182,6 +185,7 @@ pub(crate) fn ask<P: Protocol>(
         }
         asker.dispatch(&events).map_err(failed)?;
     }
+    asker.connections.iter().flatten().for_each(|one| asker.measured.ends(&one.stream));
     let owed = asker.owed();
     asker.measured.unanswered(owed.into_iter());
     Ok(asker.measured.finish())
@@ -218,7 +222,9 @@ impl<'a, P: Protocol> Asker<'a, P> {
             self.free(token, closed_loop);
         }
         if readable && !self.receive(token, buffer, closed_loop) {
-            let lost = self.connections[token].take().and_then(|one| one.due);
+            let gone = self.connections[token].take();
+            gone.iter().for_each(|one| self.measured.ends(&one.stream));
+            let lost = gone.and_then(|one| one.due);
             self.idle.retain(|idle| *idle != token);
             self.measured.errors(1);
             self.measured.unanswered(lost.into_iter());

@@ -5,7 +5,7 @@
 //! Not here: the contents of the policy file (`scenario` writes it).
 //! Invariant: the process has ended when the value is dropped.
 
-use super::{Member, SWITCH, Setup, TENANT_DEVICE, Tally, UPLINK, WORLD};
+use super::{Member, Pressing, SWITCH, Setup, TENANT_DEVICE, Tally, UPLINK, WORLD};
 use crate::command::Running;
 use crate::error::LabError;
 use crate::netns::Netns;
@@ -118,6 +118,7 @@ impl Daemon {
             return Ok(());
         }
         self.ended = self.used(tenants)?.0;
+        self.ended.pressing = self.pressing()?;
         let before = arrivals(&self.home)?;
         self.process.kill();
         self.gap = Some(Gap { since: Instant::now(), before, devices: devices.to_vec(), over: false });
@@ -212,8 +213,10 @@ impl Daemon {
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let (mut now, uptime) = self.used(tenants)?;
         if self.is_down() {
+            now.pressing = self.ended.pressing.clone();
             return Ok(now);
         }
+        now.pressing = self.pressing()?;
         let mut report = self.promises(ago, uptime)?;
         report.tenants.retain(|name, _| tenants.iter().any(|one| one.name == *name));
         now.promises.insert(String::new(), report);
@@ -257,6 +260,24 @@ impl Daemon {
             return Ok(Vec::new());
         }
         Ok(vec![format!("`plimsoll run` did not end cleanly when asked to: {}", self.process.last_words())])
+    }
+
+    /// What backpressure has done, by earlier daemons too.
+    fn pressing(&self) -> Result<Pressing, LabError> {
+        let failed = |error: &dyn std::fmt::Display| LabError::Engine {
+            system: self.system.clone(),
+            reason: format!("it did not say which flows are heavy: {error}"),
+        };
+        let heavy = get(&self.socket, "/v1/heavy").map_err(|error| failed(&error))?;
+        let heavy: Value = serde_json::from_str(&heavy).map_err(|error| failed(&error))?;
+        let mut pressing = Pressing::read(&self.stats()?, &heavy);
+        pressing.add(&self.ended.pressing);
+        Ok(pressing)
+    }
+
+    /// The path of its API's socket.
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// The report on promises since measuring began, as far back as the daemon remembers.
@@ -327,7 +348,14 @@ fn drops(stats: &Value) -> super::Drops {
         (name.clone(), counts.collect::<BTreeMap<_, _>>())
     });
     let uplink = &stats["uplink"]["drops"];
-    let same = ["ingress_full", "ingress_over_max", "stranger_over_limit"].map(|reason| (reason, reason));
+    let same = [
+        "ingress_full",
+        "ingress_over_max",
+        "stranger_over_limit",
+        "overlay_source_over_share",
+        "flow_over_rate",
+    ];
+    let same = same.map(|reason| (reason, reason));
     let known = [("kernel_full", "rx_ring_full")].into_iter().chain(same);
     let lost = known.map(|(reason, name)| (name.to_owned(), uplink[reason].as_u64().unwrap_or(0)));
     tenants.chain([(WAY_IN.to_owned(), lost.collect())]).collect()
@@ -348,7 +376,8 @@ fn cpu(id: u32) -> Option<Duration> {
     clock_gettime(clock).ok().map(Duration::from)
 }
 
-fn get(socket: &Path, path: &str) -> std::io::Result<String> {
+/// Asks the daemon's API for what is at `path`.
+pub(crate) fn get(socket: &Path, path: &str) -> std::io::Result<String> {
     ask(socket, "GET", path)
 }
 

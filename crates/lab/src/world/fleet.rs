@@ -3,12 +3,14 @@
 //! Why: feedback between receivers and senders can be tested only with several hosts.
 //! From: `docs/overlay.md`, "Join two hosts"; a switch's port to a host has its link's rate and queue (tc-tbf(8)); towards
 //! the switch the host's daemon paces.
+//! A link's delay is a line (`line`).
 //! Not here: one host with its uplink (`daemon`, `kernel`), models of CPUs and rings (`sim`); a slower core for ingress is an
 //! option of the daemon (`engine.experiment`).
 //! Invariant: the processes have ended when the value is dropped; all hosts' files list the same hosts and tenants, only
 //! their control channels may go through relays.
 
 use super::daemon::{Daemon, WAY_IN, tap};
+use super::line::{self, Lines};
 use super::relay::Relays;
 use super::{Drops, Member, SWITCH, Setup, TENANT_DEVICE, Tally, add, neighbour, tenant_mac};
 use crate::error::LabError;
@@ -41,12 +43,15 @@ pub(super) struct Fleet {
     // Order matters: processes must end before their namespaces.
     daemons: Vec<Daemon>,
     hosts: Vec<String>,
+    /// Those of them with `receive`.
+    receiving: Vec<String>,
     setup: Setup,
     /// Kills and restarts of daemons, the next one last: time, host, and whether it is a restart.
     restarts: Vec<(u64, usize, bool)>,
     /// Owner and name of the devices in hosts' namespaces that outlive the daemon: the uplink, and tenants' devices.
     devices: Vec<(String, String)>,
     relays: Option<Relays>,
+    _lines: Lines,
     _switch: Netns,
 }
 
@@ -115,8 +120,9 @@ impl Fleet {
             "link add bridge type bridge stp_state 0 mcast_snooping 0".to_owned(),
             "link set bridge up".to_owned(),
         ])?;
-        let homes =
-            scenario.hosts.iter().enumerate().map(|(index, host)| join(scenario, &switch, index, host));
+        let mut lines = Lines::default();
+        let hosts = scenario.hosts.iter().enumerate();
+        let homes = hosts.map(|(index, host)| join(scenario, &switch, &mut lines, index, host));
         let homes: Vec<Netns> = homes.collect::<Result<_, _>>()?;
         key_file(setup)?;
         let relays = disturbed(scenario).then(|| relays(scenario, system, &switch)).transpose()?;
@@ -128,9 +134,21 @@ impl Fleet {
             let (name, socket) = (title(system, host), socket(setup, host));
             daemons.push(Daemon::launch(setup, &name, &text, home, socket, devices)?);
         }
-        let hosts = scenario.hosts.iter().map(|host| host.name.clone()).collect();
+        let named = |host: &Host| host.name.clone();
+        let hosts = scenario.hosts.iter().map(named).collect();
+        let receiving = scenario.hosts.iter().filter(|host| host.receive.is_some()).map(named).collect();
         let (setup, restarts) = (setup.clone(), restarts(scenario, system));
-        let mut fleet = Self { daemons, hosts, setup, restarts, devices, relays, _switch: switch };
+        let mut fleet = Self {
+            daemons,
+            hosts,
+            receiving,
+            setup,
+            restarts,
+            devices,
+            relays,
+            _lines: lines,
+            _switch: switch,
+        };
         fleet.daemons.iter_mut().try_for_each(Daemon::wait_until_ready)?;
         address_all(scenario, tenants)?;
         Ok(fleet)
@@ -182,7 +200,8 @@ impl Fleet {
     pub(super) fn tally(&mut self, tenants: &[Member], ago: Duration) -> Result<Tally, LabError> {
         let mut all = Tally::default();
         for (daemon, host) in self.daemons.iter_mut().zip(&self.hosts) {
-            let Tally { drops, cpu, notes, promises } = daemon.tally(tenants, ago)?;
+            let Tally { drops, cpu, notes, promises, pressing } = daemon.tally(tenants, ago)?;
+            all.pressing.add(&pressing);
             add(&mut all.drops, drops);
             all.promises.extend(promises.into_values().map(|report| (host.clone(), report)));
             all.cpu = all.cpu.map_or(cpu, |sum| cpu.map(|cpu| sum + cpu));
@@ -190,6 +209,11 @@ impl Fleet {
         }
         all.notes.extend(self.relays.as_ref().map(Relays::note));
         Ok(all)
+    }
+
+    pub(super) fn receivers(&self) -> Vec<(String, PathBuf)> {
+        let all = self.daemons.iter().zip(&self.hosts).filter(|(_, host)| self.receiving.contains(host));
+        all.map(|(daemon, host)| (host.clone(), daemon.socket().to_owned())).collect()
     }
 
     pub(super) fn lost(&self, tenants: &[Member]) -> Result<Drops, LabError> {
@@ -314,14 +338,31 @@ fn address(index: usize) -> Ipv4Addr {
 }
 
 /// Makes a host's namespace, and its link to the switch.
-fn join(scenario: &Scenario, switch: &Netns, index: usize, host: &Host) -> Result<Netns, LabError> {
+fn join(
+    scenario: &Scenario,
+    switch: &Netns,
+    lines: &mut Lines,
+    index: usize,
+    host: &Host,
+) -> Result<Netns, LabError> {
     let home = Netns::create(&format!("host-{}", host.name))?;
     let Some(link) = links_of(scenario, host).next() else { return Ok(home) };
     let (port, mtu, name) = (format!("port{index}"), scenario.mtu, home.name());
     switch.ip(&[
         format!("link add {port} mtu {mtu} type veth peer name {DEVICE} mtu {mtu} netns {name}"),
-        format!("link set dev {port} master bridge up"),
+        format!("link set dev {port} up"),
     ])?;
+    if link.delay < line::LEAST {
+        switch.ip(&[format!("link set dev {port} master bridge")])?;
+    } else {
+        let (near, far) = (format!("near{index}"), format!("far{index}"));
+        switch.ip(&[
+            format!("link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}"),
+            format!("link set dev {near} up"),
+            format!("link set dev {far} master bridge up"),
+        ])?;
+        lines.join(link.delay, [&port, &near])?;
+    }
     home.ip(&[
         "link set lo up".to_owned(),
         format!("address add {}/24 dev {DEVICE}", address(index)),
@@ -373,11 +414,20 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
     // A system may have a control of its own.
     let control = system.steering.as_ref().or(scenario.control.as_ref());
     let silent = faults(scenario, system).silent.contains(&host.name);
+    let key = key.display();
+    if control.is_none() && super::presses(scenario) && !silent {
+        // Notices of backpressure are feedback, in all systems, so that only backpressure differs. A host that is not heard
+        // may send as if there were no feedback.
+        let rate = scenario.rate.get();
+        let _ = writeln!(
+            text,
+            "  feedback: {{key: {key}, via: datapath, control: bandwidth, fallback: {rate}bps}}"
+        );
+    }
     if let Some(control) = control.filter(|_| system.control != ControlLevel::Off && !silent) {
         let epoch = control.epoch.max(Span::micros(10)).min(Span::secs(1));
         let lapse = control.lapse.max(epoch.times(5)).max(Span::millis(100)).min(Span::secs(60));
         let delay = control.threshold.max(Span::micros(1)).min(Span::secs(1));
-        let key = key.display();
         let level = if system.control == ControlLevel::Full { "full" } else { "bandwidth" };
         let via = if disturbed(scenario) { "channel" } else { "datapath" };
         let idle = if control.idle == Idle::Lent { "lent" } else { "reserved" };
@@ -409,5 +459,5 @@ fn address_all(scenario: &Scenario, tenants: &[Member]) -> Result<(), LabError> 
         }
         tenant.netns.ip(&lines)?;
     }
-    Ok(())
+    super::kernels::ways(scenario, tenants)
 }

@@ -34,6 +34,7 @@ pub(super) fn figures(scenario: &Scenario, results: &Results, summaries: &[Summa
         return Vec::new();
     }
     let mut figures = vec![throughput(scenario, &measures, &ran)];
+    figures.extend(load(scenario, &measures, &ran));
     figures.extend(latency(scenario, &measures, &ran));
     figures.extend(bars(scenario, &ran));
     figures.extend(fairness(scenario, &measures, &ran));
@@ -77,6 +78,36 @@ fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) ->
         scenario.rate
     );
     Figure { name: "throughput", caption, scene: canvas.scene() }
+}
+
+/// Load of a gateway's CPU over time, a curve for each system.
+fn load(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Option<Figure> {
+    let host = ran.iter().flat_map(|summary| &summary.through).next()?.host.as_str();
+    let window = shown_window(scenario);
+    let seconds = scenario.duration.as_secs_f64();
+    let mut canvas = Canvas::new(&format!("Load of the CPU that receives packets on host {host}"));
+    canvas.legend(&ran.iter().map(|summary| summary.system.clone()).collect::<Vec<_>>());
+    let x = Axis::linear("time since the start (s)", seconds).until(seconds);
+    let panel = canvas.panel("", 240.0, x, Axis::linear("load (%)", 100.0));
+    for (at, note) in arrivals(scenario) {
+        canvas.moment(&panel, at, &note);
+    }
+    for (n, summary) in ran.iter().enumerate() {
+        let runs: Vec<&Run> = measures.runs(&summary.system).collect();
+        let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
+        let curve = parts.map(|part| {
+            let middle =
+                part.from.since(plimsoll_units::Nanos::ZERO).as_secs_f64() + window.as_secs_f64() / 2.0;
+            let loads: Vec<f64> = runs.iter().map(|run| measures.load(run, Some(host), part)).collect();
+            (middle, (median(&loads) * 100.0).min(100.0))
+        });
+        let known: Vec<(f64, f64)> = curve.filter(|(_, load)| load.is_finite()).collect();
+        canvas.curve(&panel, n, &known);
+    }
+    let caption = format!(
+        "Part of its time for which the CPU works, in windows of {window}; dashed lines: workloads that begin or end."
+    );
+    Some(Figure { name: "load", caption, scene: canvas.scene() })
 }
 
 /// Windows that a reader can see: at least a 250th of the run.

@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use super::figures::Figure;
 use crate::promises::{Fared, promises};
 use crate::summary::Summary;
-use crate::table::{figure, latency_figures, mega, setting, shown_beside};
+use crate::table::{THROUGH, figure, latency_figures, mega, setting, shown_beside, through_figures};
 use crate::{Results, Scenario, Status, Verdict};
 
 pub(super) const STYLE: &str = "
@@ -50,6 +50,7 @@ pub(super) fn page(
         escape(&scenario.about)
     );
     systems(&mut page, summaries, shown_beside(scenario));
+    through(&mut page, summaries);
     kept(&mut page, &promises(scenario, results));
     notes(&mut page, results);
     expectations(&mut page, verdicts);
@@ -136,6 +137,28 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
              <th>answers/s</th>{PERCENTILES}</tr>\n{rows}</table></div>\n"
         );
     }
+}
+
+/// Workloads that send through a gateway, a row for each of them and each system.
+fn through(page: &mut String, summaries: &[Summary]) {
+    let Some(first) = summaries.iter().flat_map(|summary| &summary.through).next() else { return };
+    page.push_str("<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>");
+    page.push_str("<th class=\"left\">through a gateway</th>");
+    for title in THROUGH {
+        let _ = write!(page, "<th>{}</th>", title.replace('\n', "<br>"));
+    }
+    let _ = writeln!(page, "<th>load of<br>{}</th></tr>", escape(&first.host));
+    for summary in summaries {
+        for one in &summary.through {
+            let (system, workload) = (escape(&summary.system), escape(&one.workload));
+            let _ = write!(page, "<tr><td class=\"name\">{system}</td><td class=\"left\">{workload}</td>");
+            for cell in through_figures(one) {
+                let _ = write!(page, "<td>{cell}</td>");
+            }
+            page.push_str("</tr>\n");
+        }
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// The table of promises: whether each held, and the cause where it did not.
