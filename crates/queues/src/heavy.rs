@@ -291,13 +291,17 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     /// Moves a slot's count to the flow table, and reports the flow where that makes it heavy.
     fn evict(&mut self, slot: Place) {
         let (hash, sent) = (self.buckets.hash(slot), self.buckets.take(slot));
-        if let Some(place) = self.flows.add(hash, self.buckets.key(slot), sent) {
+        let last = self.buckets.last(slot);
+        if let Some(place) = self.flows.add(hash, self.buckets.key(slot), sent, last) {
+            if place != last {
+                self.buckets.set_last(slot, place);
+            }
             let surge = if sent.packets >= self.surge { self.surge.saturating_mul(SURGES) } else { u64::MAX };
             self.report(place, hash, self.threshold.min(surge));
         }
     }
 
-    fn report(&mut self, place: usize, hash: u64, threshold: u64) {
+    fn report(&mut self, place: u32, hash: u64, threshold: u64) {
         if !self.flows.is_unreported(place, threshold) {
             return;
         }
@@ -310,11 +314,10 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
 
     /// Empties the buckets up to the one at `end`, from where this update stands.
     fn empty_buckets(&mut self, end: usize) {
-        let mut due = [(0, 0); BATCH];
+        let mut due = [(0, 0); BATCH + 1];
         loop {
             let batch = self.buckets.next_due(end, &mut due);
-            batch.iter().for_each(|&slot| self.flows.prefetch(self.buckets.hash(slot)));
-            batch.iter().for_each(|&slot| self.flows.prefetch_entry(self.buckets.hash(slot)));
+            batch.iter().for_each(|&slot| self.flows.prefetch(self.buckets.last(slot)));
             self.counters.periodic_updates += batch.len() as u64;
             batch.iter().for_each(|&slot| self.evict(slot));
             if batch.is_empty() {
@@ -349,7 +352,7 @@ impl Period {
 /// A flow that passed the threshold: its place in the flow table, and its hash, as the place may change hands.
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    place: usize,
+    place: u32,
     hash: u64,
 }
 
