@@ -202,7 +202,7 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
         return Ok(WorkloadResult::default());
     }
     match &side.job.workload.kind {
-        Kind::Bulk { flows } => bulk::source(side, *flows, None),
+        Kind::Bulk { flows, .. } => bulk::source(side, *flows, None),
         Kind::OnOff { flows, on, off } => bulk::source(side, *flows, Some((*on, *off))),
         Kind::Udp { size, pace, flows, turns, .. } => udp::source(side, *size, *pace, *flows, *turns),
         Kind::Probe { size, rate } => probe::source(side, *size, *rate),

@@ -60,6 +60,10 @@ pub const DELAY: Shape = Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &T
 pub const DESCRIPTORS: Shape = Whole(1, MOST_DESCRIPTORS as u64);
 /// The value of `engine`.
 pub const ENGINE_KEYS: Shape = Map(&ENGINE);
+/// The value of `backpressure`.
+pub const BACKPRESSURE_KEYS: Shape = Map(&BACKPRESSURE);
+/// The value of a tenant's `ecn`.
+pub const ECN_KEYS: Shape = ECN;
 const QUEUES: Shape = Named(&Map(&QUEUE));
 const PORT: Shape = Either(&[Words(&[("memory", "Frames in memory.")]), Shape::OneOf(&PORTS)]);
 /// The value of `flows`.
@@ -128,7 +132,7 @@ mapping! {
         /// The overlay on which tenants reach those of other hosts.
         overlay: Map(&OVERLAY),
         /// Flows that send most packets: whose are counted, from which rate on they are listed, and what is done about them.
-        backpressure: Map(&BACKPRESSURE),
+        backpressure: BACKPRESSURE_KEYS,
         /// Rates that hold wherever a class sends through them.
         limits: LIMITS,
         /// The classes, from `root` down. Without it the tenants share the link by weight.

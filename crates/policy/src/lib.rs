@@ -40,8 +40,8 @@ pub use config::{
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use keys::{
-    CLASSES, DELAY, DESCRIPTORS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS, LIMITS, MAX_WEIGHT, NAMES,
-    SUB_FILE, schema, sub_schema,
+    BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS,
+    LIMITS, MAX_WEIGHT, NAMES, SUB_FILE, schema, sub_schema,
 };
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};

@@ -29,6 +29,7 @@ mod shared_memory;
 mod socket;
 mod stall;
 mod tap;
+mod tcp_info;
 pub mod trap;
 mod vhost_user;
 
@@ -47,4 +48,5 @@ pub use posted::{Taken, Ticket, Took};
 pub use shared_memory::{QueuesLeft, VnicAnswer, VnicConfig, VnicPort, VnicRequest};
 pub use stall::{STALL, Stalls};
 pub use tap::{Tap, TapConfig};
+pub use tcp_info::TcpInfo;
 pub use vhost_user::{CompletionOrder, VhostUser, VhostUserConfig};

@@ -84,6 +84,8 @@ mapping! {
         timeline: Shape::List(&Map(&MOMENT), 0, usize::MAX),
         /// Faults to inject.
         faults: Map(&FAULTS),
+        /// How backpressure differs in experiments, in virtual time.
+        backpressure_model: Map(&BACKPRESSURE_MODEL),
         /// The measurements to take.
         measure: Map(&MEASURE),
         /// Values of this file to vary, by their path.
@@ -111,6 +113,8 @@ mapping! {
         limits: Elsewhere(&plimsoll_policy::LIMITS),
         /// The engine, as in a policy file.
         engine: Elsewhere(&plimsoll_policy::ENGINE_KEYS),
+        /// Backpressure on heavy hitters, as in a policy file; a system may switch it `off`.
+        backpressure: Elsewhere(&BACKPRESSURE),
         /// A policy file to take these sections from.
         policy_file: Scalar,
     }
@@ -263,6 +267,12 @@ mapping! {
         deadline: Elsewhere(&TIME),
         /// Descriptors that it may have in the engine.
         descriptors: Elsewhere(&plimsoll_policy::DESCRIPTORS),
+        /// Whether backpressure may change its packets' ECN bits.
+        ecn: Elsewhere(&plimsoll_policy::ECN_KEYS),
+        /// Whether it forwards packets that are not its own, as a gateway.
+        forwards: Flag,
+        /// ECN of its TCP: 0 never, 1 asked for and accepted, 2 accepted.
+        tcp_ecn: Whole(0, 2),
     }
 
     pub(crate) static SYSTEM = "System" + POLICY {
@@ -296,6 +306,21 @@ mapping! {
         reassign: TIME,
         /// Timing of `class_fetch`.
         fetch: Map(&FETCH),
+        /// How its backpressure differs in experiments, in virtual time.
+        backpressure_model: Map(&BACKPRESSURE_MODEL),
+    }
+
+    pub(crate) static BACKPRESSURE_MODEL = "BackpressureModel" {
+        /// One of this many packets of a flow is marked, whatever rate it is to have.
+        interval: Whole(1, u32::MAX as u64),
+        /// What a meter at the source does with packets beyond the rate.
+        excess: Words(&[("wait", "They wait, as live."), ("drop", "They are dropped, as in MIMIC.")]),
+        /// Hash buckets in which flows are counted: a power of two.
+        buckets: Whole(2, 1 << 24),
+        /// Flows that a bucket holds: 2, 4 or 8.
+        slots: Whole(2, 8),
+        /// Packets after which a flow's count moves from its bucket to the flow table.
+        counter_cap: Whole(1, u32::MAX as u64),
     }
 
     pub(crate) static FETCH = "Fetch" {
@@ -441,4 +466,5 @@ mapping! {
     }
 }
 
+const BACKPRESSURE: Shape = Either(&[Words(&[("off", "")]), plimsoll_policy::BACKPRESSURE_KEYS]);
 const LEVELS: Shape = Words(&[("off", ""), ("bandwidth", ""), ("full", "")]);

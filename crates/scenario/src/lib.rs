@@ -15,6 +15,7 @@ mod model;
 mod network;
 mod paper;
 mod policy_file;
+mod press;
 mod promises;
 mod read;
 mod report;
@@ -39,6 +40,7 @@ pub use network::{
 pub use paper::{Figure, Number, Paper};
 pub use plimsoll_control::Idle;
 pub use policy_file::Wiring;
+pub use press::{Excess, PressModel, Slots};
 pub use promises::{Fared, promises};
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};

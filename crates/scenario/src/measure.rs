@@ -156,6 +156,20 @@ impl<'a> Measures<'a> {
         if held().all(Vec::is_empty) { f64::NAN } else { self.rate(held(), window) / 8.0 / 1e9 }
     }
 
+    /// The sum of a count; nothing where it was not counted.
+    fn known(&self, run: &'a Run, subject: Option<&str>, of: fn(&WorkloadResult) -> Option<u64>) -> f64 {
+        let counts: Vec<u64> = self.found(run, subject).filter_map(of).collect();
+        if counts.is_empty() { f64::NAN } else { counts.iter().sum::<u64>() as f64 }
+    }
+
+    /// The part of the window in which a host's receiving CPU worked; nothing where that was not measured.
+    fn load(&self, run: &'a Run, host: Option<&str>, window: Window) -> f64 {
+        let Some(load) = host.and_then(|host| run.loads.get(host)) else { return f64::NAN };
+        let worked: Vec<u64> = load.iter().map(|worked| worked.as_u64()).collect();
+        // Nanoseconds as bytes, and a rate in seconds a second.
+        self.rate(std::iter::once(&worked), window) / 8.0 / 1e9
+    }
+
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
         let subject = path.subject.as_deref();
         let latencies = || self.latencies(run, subject, window);
@@ -174,6 +188,13 @@ impl<'a> Measures<'a> {
             Gauge::Drops => self.drops(run, subject).values().sum::<u64>() as f64,
             Gauge::NicDrops => {
                 self.drops(run, subject).get("rx_ring_full").map_or(0.0, |count| *count as f64)
+            }
+            Gauge::Retransmits => self.known(run, subject, |found| found.retransmits),
+            Gauge::Marks => self.known(run, subject, |found| found.marks),
+            Gauge::Metered => self.known(run, subject, |found| found.metered),
+            Gauge::Load => self.load(run, subject, window),
+            Gauge::TopShare => {
+                mean(&run.tops.iter().map(|&top| f64::from(top) / 1_000.0).collect::<Vec<_>>())
             }
             Gauge::Held => self.held(run, subject, window),
             Gauge::EgressMean => mean(&waits(|found| &found.egress_waits)),

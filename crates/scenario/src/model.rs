@@ -17,6 +17,7 @@ use crate::expect::Expectation;
 use crate::fault::Faults;
 use crate::network::{Control, Host, Link};
 use crate::paper::Paper;
+use crate::press::PressModel;
 use crate::sections::PolicySections;
 use crate::system::System;
 use crate::workload::Workload;
@@ -66,6 +67,8 @@ pub struct Scenario {
     pub timeline: Vec<Change>,
     /// Faults to inject.
     pub faults: Faults,
+    /// How backpressure differs in experiments, in virtual time.
+    pub press_model: PressModel,
     /// How finely to measure.
     pub measure: Measure,
     /// Expectations that the results must meet.
@@ -151,6 +154,11 @@ pub struct Tenant {
     pub family: Option<String>,
     /// The core of its host that it runs on, shared with those that name the same; its own without.
     pub core: Option<String>,
+    /// Whether it forwards packets that are not its own, as a gateway.
+    pub forwards: bool,
+    /// ECN of its TCP, with Linux's numbers: 0 never, 1 asked for and accepted, 2 accepted only. Without it the world's own
+    /// default holds.
+    pub tcp_ecn: Option<u8>,
 }
 
 /// One of a tenant's vNICs.

@@ -60,6 +60,8 @@ impl Scenario {
                 entries.clear();
             }
         }
+        sections.backpressure = sections.backpressure.filter(|_| system.backpressure);
+        sections.press_only(&here);
         let mut named = BTreeSet::new();
         [&sections.policy, &sections.limits].into_iter().flatten().for_each(|tree| words(tree, &mut named));
         let named = |tenant: &Tenant| named.contains(tenant.name.as_str());
@@ -93,6 +95,10 @@ impl Scenario {
         text.push_str("\ntenants:");
         for tenant in tenants {
             self.write_tenant(&mut text, &tenant.name, system, sections, wiring);
+        }
+        if let Some(backpressure) = &sections.backpressure {
+            text.push_str("\nbackpressure:");
+            yaml::write(backpressure, &mut text, 2, 0);
         }
         for (name, section) in [("limits", &sections.limits), ("policy", &sections.policy)] {
             if let Some(section) = section {
@@ -196,6 +202,7 @@ impl Scenario {
         if let Some(own) = &system.policy {
             sections.override_with(own);
         }
+        sections.backpressure = sections.backpressure.filter(|_| system.backpressure);
         sections
     }
 
@@ -257,6 +264,8 @@ fn experiment(host: &Host, system: &System) -> Option<Tree> {
     (!entries.is_empty()).then(|| yaml::map(entries))
 }
 
+/// The keys of `backpressure` that say which flows are counted.
+const COUNTED: [&str; 2] = ["tenants", "heavy"];
 /// Frames that a policy lets wait.
 const MOST_FRAMES: u32 = 65_536;
 
@@ -271,10 +280,42 @@ impl PolicySections {
         if own.engine.is_some() {
             self.engine = own.engine.clone();
         }
+        match (&mut self.backpressure, &own.backpressure) {
+            (Some(known), Some(over)) => yaml::overlay(known, over),
+            (known @ None, Some(over)) => *known = Some(over.clone()),
+            (_, None) => {}
+        }
         if !own.tenants.is_empty() {
             self.tenants = own.tenants.clone();
         }
         self.base = own.base.clone();
+    }
+
+    /// Leaves out of `backpressure` the tenants that do not live `here`; all of it if none of those that it names does. Where
+    /// the tenant that it watches lives elsewhere, flows are counted and none is slowed down.
+    fn press_only(&mut self, here: &BTreeSet<&str>) {
+        let Some(tree) = &mut self.backpressure else { return };
+        let Value::Map(keys) = &mut tree.value else { return };
+        let lives_here =
+            |tree: &Tree| matches!(&tree.value, Value::Text(name) if here.contains(name.as_str()));
+        let mut none_left = false;
+        for (_, tree) in keys.iter_mut().filter(|(key, _)| key.value == "tenants") {
+            match &mut tree.value {
+                Value::List(names) => {
+                    names.retain(lives_here);
+                    none_left = names.is_empty();
+                }
+                _ => none_left = !lives_here(tree),
+            }
+        }
+        let watched =
+            keys.iter().find(|(key, _)| key.value == "watch").and_then(|(_, tree)| tree.get("tenant"));
+        if watched.is_some_and(|tree| !lives_here(tree)) {
+            keys.retain(|(key, _)| COUNTED.contains(&key.value.as_str()));
+        }
+        if none_left {
+            self.backpressure = None;
+        }
     }
 
     /// Makes the path of a tenant's policy file relative to the scenario's folder.

@@ -23,8 +23,10 @@ pub struct Results {
 /// Further counts of a system: writes of doorbells over PCIe as Loom counts them (one for a batch), by the cache line, and
 /// with a register for each queue; changes of flow queue from one packet of a batch to the next; reads of packets over PCIe;
 /// scheduling decisions, and pairs of enqueue and dequeue on the tree; seconds in which a NIC's receive ring dropped more
-/// than 10,000 packets.
-pub const COUNTERS: [&str; 11] = [
+/// than 10,000 packets. Of backpressure: overloads that began, flows that were slowed down and that were let go, notices that
+/// came to hosts; packets that were counted by flow, and those of them that a table still has or has given up for a counted
+/// reason; updates of the flow table, and the three kinds of them.
+pub const COUNTERS: [&str; 21] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
@@ -36,6 +38,16 @@ pub const COUNTERS: [&str; 11] = [
     "dma_reads",
     "cycles",
     "nic_drop_seconds",
+    "overloads",
+    "pressed",
+    "let_go",
+    "notices",
+    "counted",
+    "tabled",
+    "table_updates",
+    "bucket_overflows",
+    "counter_overflows",
+    "periodic_updates",
 ];
 
 /// One run of one system.
@@ -54,6 +66,11 @@ pub struct Run {
     pub cpu: Option<Span>,
     /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
     pub counters: BTreeMap<&'static str, u64>,
+    /// By host: the time that its CPU for received packets worked, in windows of `measure.window`; those with `receive`, where
+    /// it is measured.
+    pub loads: BTreeMap<String, Vec<Span>>,
+    /// Of each overload that began: the top flow's part of the reported heavy hitters' packets, in thousandths.
+    pub tops: Vec<u32>,
     /// Tenants' promises and whether they held, by host; with one host its name is empty. Nothing where no tenant is promised anything.
     pub promises: BTreeMap<String, SloReport>,
     /// Faults that did not stop the run.
@@ -71,6 +88,12 @@ pub struct WorkloadResult {
     pub delivered: Vec<u64>,
     /// Packets counted with `bytes`, where known.
     pub packets: u64,
+    /// TCP segments that were sent again, both ways, where known.
+    pub retransmits: Option<u64>,
+    /// Packets of both ways that had a mark (CE) when they arrived, where counted.
+    pub marks: Option<u64>,
+    /// Packets of both ways that a meter of backpressure held up or dropped, where counted.
+    pub metered: Option<u64>,
     /// A sample for each answered request or echoed probe.
     pub samples: Vec<Sample>,
     /// The moments at which requests were due that had no answer when the run ended. Percentiles count each with the time

@@ -20,6 +20,8 @@ pub(crate) struct PolicySections {
     pub tenants: Vec<(String, Vec<(String, Tree)>)>,
     /// `engine:`.
     pub engine: Option<Tree>,
+    /// `backpressure:`.
+    pub backpressure: Option<Tree>,
     /// Where paths of sub-policies start.
     pub base: PathBuf,
 }

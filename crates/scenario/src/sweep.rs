@@ -157,7 +157,7 @@ sweep:
             .collect();
         assert_eq!(settings, ["1 1", "1 4", "1 16", "3 1", "3 4", "3 16"]);
         assert_eq!(points[4].scenario.tenants[0].weight, 3);
-        assert_eq!(points[4].scenario.workloads[0].kind, crate::Kind::Bulk { flows: 4 });
+        assert_eq!(points[4].scenario.workloads[0].kind, crate::Kind::Bulk { flows: 4, reverse: false });
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::network::{Control, ControlLevel, Ingress, TransmitCompletions};
+use crate::press::PressModel;
 use crate::sections::PolicySections;
 
 /// One of the systems that are compared.
@@ -35,6 +36,10 @@ pub struct System {
     pub accounting: bool,
     /// Whether the scenario's faults are injected here.
     pub faults: bool,
+    /// Whether the scenario's backpressure is at work here.
+    pub backpressure: bool,
+    /// How its backpressure differs in experiments, where it differs from what the scenario states; in virtual time.
+    pub press_model: Option<PressModel>,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }

@@ -19,6 +19,8 @@ pub struct Workload {
     pub tenant: String,
     /// Its peer: one of [`crate::Scenario::destinations`], or another tenant.
     pub to: String,
+    /// The tenant that its packets pass, both ways, if they do; it forwards them.
+    pub through: Option<String>,
     /// Its kind.
     pub kind: Kind,
     /// When it begins, from the start of the run.
@@ -77,6 +79,8 @@ pub enum Kind {
     Bulk {
         /// Connections.
         flows: u32,
+        /// Whether the server sends, and the tenant receives.
+        reverse: bool,
     },
     /// UDP datagrams without answers.
     Udp {

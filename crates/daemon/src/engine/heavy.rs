@@ -345,8 +345,10 @@ impl HeavyFlows {
     pub(super) fn press(&mut self, used: Span, at: Nanos, tells: &mut Vec<Tell>, now: Nanos) {
         self.take_reports(now);
         let Some(press) = &mut self.press else { return };
+        // A tenant's load is that of what comes for it. What a gateway forwards leaves as a flow of its own: to hold it there
+        // as well would make it wait twice.
         if let Some(watched) = self.watched {
-            self.read.retain(|heavy| heavy.key.tenant == watched);
+            self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
         let packets = if self.watched.is_some() { 0 } else { self.hitters.counters().seen.packets };
         let untouched = |tenant| self.untouched.contains(&tenant);

@@ -195,6 +195,29 @@ fn a_tenant_here_is_slowed_down_at_its_source() {
     assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - (passed + waited) as u64)]);
 }
 
+/// A gateway forwards what comes for it. Its load is that of what comes, and only that is held.
+#[test]
+fn what_a_watched_tenant_forwards_is_not_held_again() {
+    let text = gateway("mode: drop").replace("watch: engine", "watch: {tenant: gateway}")
+        + "engine: {experiment: {cost: 12us}}\n";
+    let mut world = World::new(&text, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.run(Span::millis(1), STEP);
+    let came = udp(98, 1, HEAVY, 0, 300);
+    let onward = [&udp(1, 99, HEAVY, 0, 300)[..12], &came[12..]].concat();
+    for _ in 0..10_000 {
+        let _ = world.wire.send(&came, None);
+        for _ in drain(&mut world.tenants[0]) {
+            world.send(0, &onward);
+        }
+        world.run(STEP, STEP);
+    }
+    let now = world.engine.heavy(world.now).expect("flows are counted");
+    let ways: Vec<bool> = now.flows.iter().map(|flow| flow.inward).collect();
+    assert_eq!((ways.contains(&true), ways.contains(&false)), (true, true), "both ways are heavy");
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+}
+
 /// Frames of a flow keep their order, and a reload or a stop lets all that waits go on.
 #[test]
 fn what_waits_for_its_rate_keeps_its_order_and_survives_a_reload_and_a_stop() {

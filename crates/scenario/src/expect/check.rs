@@ -18,6 +18,8 @@ pub(crate) struct Names {
     systems: Vec<String>,
     /// Tenants and workloads, and whether they have latency samples.
     subjects: Vec<(String, bool)>,
+    /// Hosts whose CPU for received packets takes time.
+    hosts: Vec<String>,
     /// The families that `repeat` makes, and the number of members.
     families: Vec<(String, u64)>,
     duration: Span,
@@ -38,9 +40,11 @@ impl Names {
         let of_family = |name: &str| scenario.family(name).into_iter().any(answered);
         let joined: Vec<(String, bool)> =
             families.iter().map(|(name, _)| (name.clone(), of_family(name))).collect();
+        let receiving = scenario.hosts.iter().filter(|host| host.receive.is_some());
         Self {
             systems: scenario.systems.iter().map(|system| system.name.clone()).collect(),
             subjects: subjects.chain(joined).collect(),
+            hosts: receiving.map(|host| host.name.clone()).collect(),
             families,
             duration: scenario.duration,
             measure: scenario.measure,
@@ -250,7 +254,9 @@ impl Checker<'_> {
                 self.names.systems.iter().map(String::as_str),
             );
         }
-        if let Some(subject) = &path.subject {
+        if path.measure == Gauge::Load {
+            self.host(expr, path);
+        } else if let Some(subject) = &path.subject {
             let at = system.end + 1..system.end + 1 + subject.len();
             self.subject(at, subject, path.measure);
         } else if path.measure.of_answers() && path.measure.unit() == Unit::Time {
@@ -261,6 +267,19 @@ impl Checker<'_> {
         let series = self.windows(expr, path);
         let series = if path.each { self.members(expr, path) } else { series };
         (self.problems.len() == before).then_some(Type { unit: path.measure.unit(), series })
+    }
+
+    /// The host whose load is meant.
+    fn host(&mut self, expr: &Expr, path: &Path) {
+        let Some(host) = &path.subject else {
+            let problem = Problem::new(expr.at.clone(), "a load belongs to a host").label("whose?");
+            return self.problems.push(problem.help("write `SYSTEM.HOST.load`, of a host with `receive`"));
+        };
+        if !self.names.hosts.contains(host) {
+            let start = expr.at.start + path.system.len() + 1;
+            let known = self.names.hosts.iter().map(String::as_str);
+            self.unknown(start..start + host.len(), "host with `receive`", host, known);
+        }
     }
 
     fn subject(&mut self, at: std::ops::Range<usize>, subject: &str, measure: Gauge) {
@@ -336,7 +355,7 @@ impl Checker<'_> {
 
     fn parts(&mut self, expr: &Expr, path: &Path, per: Span, whole: Span) -> Option<u64> {
         let window = self.names.measure.window;
-        let odd = matches!(path.measure, Gauge::Throughput | Gauge::Goodput | Gauge::Held)
+        let odd = matches!(path.measure, Gauge::Throughput | Gauge::Goodput | Gauge::Held | Gauge::Load)
             && !per.as_u64().is_multiple_of(window.as_u64());
         if per > whole || per == Span::ZERO || odd {
             let (message, help) = if odd {

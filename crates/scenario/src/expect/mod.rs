@@ -164,6 +164,16 @@ pub(crate) enum Gauge {
     Drops,
     /// Drops of packets that found a NIC's receive ring full.
     NicDrops,
+    /// TCP segments that were sent again.
+    Retransmits,
+    /// Packets that had a mark (CE) when they arrived.
+    Marks,
+    /// Packets that a meter of backpressure held up or dropped.
+    Metered,
+    /// The part of its time that a host's receiving CPU works.
+    Load,
+    /// The top flow's part of heavy hitters' packets when overloads began, on average.
+    TopShare,
     /// Packets that engines hold, on average over time.
     Held,
     /// How long packets wait on the way out, in the NIC on the way in, and on the way in altogether.
@@ -193,7 +203,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 32] = [
+    const NAMES: [&str; 37] = [
         "throughput",
         "goodput",
         "requests",
@@ -209,6 +219,11 @@ impl Gauge {
         "errors",
         "drops",
         "nic_drops",
+        "retransmits",
+        "marks",
+        "metered",
+        "load",
+        "top_share",
         "held",
         "egress_mean",
         "egress_p99",
@@ -242,6 +257,11 @@ impl Gauge {
             "errors" => Self::Errors,
             "drops" => Self::Drops,
             "nic_drops" => Self::NicDrops,
+            "retransmits" => Self::Retransmits,
+            "marks" => Self::Marks,
+            "metered" => Self::Metered,
+            "load" => Self::Load,
+            "top_share" => Self::TopShare,
             "held" => Self::Held,
             "egress_mean" => Self::EgressMean,
             "nic_mean" => Self::NicMean,
@@ -328,13 +348,16 @@ impl Gauge {
 
     /// Whether only a whole system has it.
     pub(crate) const fn of_system(self) -> bool {
-        matches!(self, Self::Cpu | Self::Counter(_))
+        matches!(self, Self::Cpu | Self::TopShare | Self::Counter(_))
     }
 
     /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
-        use Gauge::{Counter, Cpu, Drops, Errors, NicDrops, Packets};
-        !matches!(self, Packets | Errors | Drops | NicDrops | Cpu | Counter(_))
+        use Gauge::{Counter, Cpu, Drops, Errors, Marks, Metered, NicDrops, Packets, Retransmits, TopShare};
+        !matches!(
+            self,
+            Packets | Errors | Drops | NicDrops | Retransmits | Marks | Metered | Cpu | TopShare | Counter(_)
+        )
     }
 }
 

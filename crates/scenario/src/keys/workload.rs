@@ -5,7 +5,7 @@ use plimsoll_document::{Mapping, Shape, mapping};
 use super::{RATE, SIZE, TIME};
 use crate::network::Congestion;
 
-use Shape::{Either, Map, Scalar, Whole, Words};
+use Shape::{Either, Flag, Map, Scalar, Whole, Words};
 
 const FLOWS: Shape = Whole(1, 4_096);
 const CLIENT_OR_SERVER: Shape = Words(&[("client", ""), ("server", "")]);
@@ -47,6 +47,8 @@ mapping! {
         tenant = "shop": Scalar,
         /// One of `destinations`, or another tenant.
         to: Scalar,
+        /// A tenant with `forwards: true` that its packets pass, both ways.
+        through: Scalar,
         /// Time from the start of the run.
         start: TIME,
         /// Time from the start of the run.
@@ -75,6 +77,8 @@ mapping! {
         kind = "bulk": Words(&[("bulk", "")]),
         /// Number of connections.
         flows: FLOWS,
+        /// Whether the server sends, and the tenant receives.
+        reverse: Flag,
     }
 
     pub(crate) static UDP = "Udp" + COMMON {

@@ -13,6 +13,7 @@ mod network;
 mod one_world;
 mod paper;
 mod policy;
+mod press;
 mod repeat;
 mod short;
 mod sweep;
@@ -209,6 +210,7 @@ impl Reader {
         let file = self.fields(tree, first_line, "the scenario", &SCENARIO);
         let duration = self.required_span(&file, "duration");
         let policy = self.sections(&file, file.get("tenants"), folder);
+        self.not_off(&file);
         let mut scenario = Scenario {
             name: self.title(&file),
             about: file.get("about").and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned(),
@@ -230,6 +232,7 @@ impl Reader {
             sweep: sweep::axes(tree),
             timeline: self.timeline(&file, duration),
             faults: Faults::default(),
+            press_model: self.press_model(&file).unwrap_or_default(),
             measure: self.measure(&file, form, duration),
             expect: Vec::new(),
             paper: None,
@@ -396,6 +399,7 @@ impl Reader {
             if tree.get("to").is_none() {
                 workload.to = places.first().copied().unwrap_or_default().to_owned();
             }
+            self.check_through(tree, &workload, &scenario.tenants);
             let at = |key: &str| tree.get(key).map_or(tree.at, |tree| tree.at);
             if let Some(other) = workloads.iter().find(|other| other.port == workload.port) {
                 let message =
@@ -406,6 +410,30 @@ impl Reader {
             workloads.push(workload);
         }
         workloads
+    }
+
+    /// Whether the tenant that a workload's packets pass forwards them.
+    fn check_through(&mut self, tree: &Tree, workload: &Workload, tenants: &[Tenant]) {
+        let (Some(through), Some(tree)) = (&workload.through, tree.get("through")) else { return };
+        let Some(tenant) = tenants.iter().find(|tenant| tenant.name == *through) else {
+            return self.unknown(
+                tree.at,
+                "there is no tenant",
+                through,
+                tenants.iter().map(|tenant| &*tenant.name),
+            );
+        };
+        let (what, help) = if *through == workload.tenant || *through == workload.to {
+            ("is one of its ends", "name a third tenant, which forwards between the two".to_owned())
+        } else if !tenant.forwards {
+            ("forwards nothing", format!("write `{through}: {{forwards: true}}` under `tenants`"))
+        } else if tenant.homes.len() > 1 {
+            ("lives on several hosts", "give it one `host`: packets take one way".to_owned())
+        } else {
+            return;
+        };
+        let message = format!("workload `{}` goes through `{through}`, which {what}", workload.name);
+        self.problem(Problem::new(tree.at, message).label("no way through").help(help));
     }
 
     /// Whether the value of a workload's key is one of the names that there are.

@@ -63,7 +63,9 @@ impl Reader {
         let what = format!("host `{}`", key.value);
         let fields = self.fields(tree, key.at, &what, &HOST);
         let nics = [("engine", NicKind::Engine), ("fifo", NicKind::Fifo)];
-        let own = ["policy", "limits", "engine", "policy_file"].iter().any(|key| fields.get(key).is_some());
+        let own = ["policy", "limits", "engine", "backpressure", "policy_file"];
+        let own = own.iter().any(|key| fields.get(key).is_some());
+        self.not_off(&fields);
         Host {
             nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),
             receive: fields.get("receive").map(|tree| self.receive(tree)),

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use plimsoll_document::{self as document, Tree};
+use plimsoll_document::{self as document, Tree, Value};
 
 use plimsoll_policy::HOST_FILE;
 
@@ -18,7 +18,7 @@ use crate::Problem;
 use crate::sections::PolicySections;
 
 /// Keys of a tenant that only a scenario knows.
-const OURS: [&str; 3] = ["host", "address", "core"];
+const OURS: [&str; 5] = ["host", "address", "core", "forwards", "tcp_ecn"];
 
 impl Reader {
     /// `policy:`, `limits:`, `engine:` and the envelopes of `tenants:`.
@@ -36,6 +36,7 @@ impl Reader {
         sections.policy = own("policy").or(sections.policy);
         sections.limits = own("limits").or(sections.limits);
         sections.engine = own("engine").or(sections.engine);
+        sections.backpressure = backpressure(fields).cloned().or(sections.backpressure);
         if let Some(tenants) = tenants {
             self.entries(tenants, "`tenants`");
             let known = sections.tenants.iter().enumerate();
@@ -78,6 +79,7 @@ impl Reader {
                 let own = |key| top.get(key).cloned();
                 (sections.policy, sections.limits, sections.engine) =
                     (own("policy"), own("limits"), own("engine"));
+                sections.backpressure = own("backpressure");
                 if let Some(tenants) = own("tenants") {
                     self.entries(&tenants, "`tenants`");
                     sections.tenants = promises(&tenants, &["port"]);
@@ -87,6 +89,16 @@ impl Reader {
         }
         sections
     }
+}
+
+/// `backpressure`, unless it is `off`.
+fn backpressure<'t>(fields: &Fields<'t>) -> Option<&'t Tree> {
+    fields.get("backpressure").filter(|tree| !is_off(tree))
+}
+
+/// Whether a section is switched off.
+pub(super) fn is_off(tree: &Tree) -> bool {
+    matches!(&tree.value, Value::Text(text) if text == "off")
 }
 
 /// Each tenant's keys without those in `leave`.

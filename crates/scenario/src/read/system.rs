@@ -54,6 +54,8 @@ impl Reader {
                 completions: None,
                 accounting: true,
                 faults: true,
+                backpressure: true,
+                press_model: None,
                 policy: None,
             });
         };
@@ -73,7 +75,7 @@ impl Reader {
             }),
         };
         let kind = stated.unwrap_or(SystemKind::Plimsoll); // the other keys are read all the same
-        let own = ["policy", "limits", "engine", "policy_file", "tenants"];
+        let own = ["policy", "limits", "engine", "backpressure", "policy_file", "tenants"];
         let policy = own
             .iter()
             .any(|key| fields.get(key).is_some())
@@ -93,6 +95,8 @@ impl Reader {
             completions.and_then(|tree| self.choice(tree, "way to complete", &TransmitCompletions::NAMES));
         let accounting = self.flag(&fields, "accounting", true);
         let faults = self.flag(&fields, "faults", true);
+        let backpressure = Self::is_pressing(&fields);
+        let press_model = self.press_model(&fields);
         let name = key.value.clone();
         Some(System {
             name,
@@ -106,6 +110,8 @@ impl Reader {
             completions,
             accounting,
             faults,
+            backpressure,
+            press_model,
             policy,
         })
     }

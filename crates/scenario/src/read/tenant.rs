@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use plimsoll_document::Value;
+use plimsoll_document::{Tree, Value};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
@@ -38,13 +38,21 @@ impl Reader {
             let addresses: Vec<Ipv4Addr> = std::iter::once(first).chain(rest).map(address).collect();
             let homes = hosts.into_iter().zip(addresses).map(|(host, address)| Home { host, address });
             let core = fields.get("core").and_then(|tree| self.text(tree)).map(str::to_owned);
-            tenants.push(Tenant { core, ..self.tenant(&key.value, homes.collect(), &scenario.policy) });
+            let forwards = self.flag(&fields, "forwards", false);
+            let tcp_ecn = fields.get("tcp_ecn").and_then(|tree| self.tcp_ecn(tree));
+            let tenant = self.tenant(&key.value, homes.collect(), &scenario.policy);
+            tenants.push(Tenant { core, forwards, tcp_ecn, ..tenant });
         }
         if tenants.is_empty() || further() > MOST_ADDRESSES {
             let problem = Problem::new(tree.at, format!("there are {} tenants", tenants.len()));
             self.problem(problem.label("out of range").help("name from 1 to 10000 tenants and vNICs"));
         }
         tenants
+    }
+
+    /// Linux's numbers.
+    fn tcp_ecn(&mut self, tree: &Tree) -> Option<u8> {
+        self.choice(tree, "setting of `tcp_ecn`", &[("0", 0), ("1", 1), ("2", 2)])
     }
 
     /// One host, or a list of them; the first of all without.
@@ -78,7 +86,8 @@ impl Reader {
         let (min, max) = (rate("min"), rate("max"));
         let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
         let address = homes[0].address;
-        Tenant { name: name.to_owned(), address, homes, min, max, weight, family: None, core: None }
+        let (name, family, core, forwards, tcp_ecn) = (name.to_owned(), None, None, false, None);
+        Tenant { name, address, homes, min, max, weight, family, core, forwards, tcp_ecn }
     }
 
     /// Sets the family of tenants and workloads that `repeat` made from one key.

@@ -55,6 +55,7 @@ impl Reader {
         }
         let tenant = fields.get("tenant").and_then(|tree| self.text(tree)).map(str::to_owned);
         let to = fields.get("to").and_then(|tree| self.text(tree)).unwrap_or_default().to_owned();
+        let through = fields.get("through").and_then(|tree| self.text(tree)).map(str::to_owned);
         let congestion = fields.get("congestion");
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
@@ -65,6 +66,7 @@ impl Reader {
             name,
             tenant: tenant?,
             to,
+            through,
             kind: kind?,
             start,
             stop,
@@ -103,7 +105,7 @@ impl Reader {
         let flows = |reader: &mut Self| reader.count(fields, "flows", 1, 4_096);
         let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
         Some(match kind {
-            "bulk" => Kind::Bulk { flows: flows(self) },
+            "bulk" => Kind::Bulk { flows: flows(self), reverse: self.flag(fields, "reverse", false) },
             "udp" => Kind::Udp {
                 size: size(self, "size", Bytes::new(1_400)),
                 pace: self.pace(fields, line)?,

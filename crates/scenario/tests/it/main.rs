@@ -1,5 +1,6 @@
 //! Scenario files, as their users meet them.
 
+mod backpressure;
 mod errors;
 mod examples;
 mod language;

@@ -292,7 +292,7 @@ fn role(kind: &Kind) -> Role {
 
 fn flows(kind: &Kind) -> u32 {
     match kind {
-        Kind::Bulk { flows }
+        Kind::Bulk { flows, .. }
         | Kind::Udp { flows, .. }
         | Kind::OnOff { flows, .. }
         | Kind::Shuffle { flows, .. }
