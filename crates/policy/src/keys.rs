@@ -93,7 +93,7 @@ const ECN: Shape = Either(&[
         ("untouched", "They are never changed: a flow of the tenant is metered instead."),
         ("mediated", "They may change, and this host takes the part of an end that does not use ECN."),
     ]),
-    Map(&ECN_KEYS),
+    Map(&ECN_LONG),
 ]);
 const WATCHED: Shape = Either(&[Words(&[("engine", "The engine's own core.")]), Shape::OneOf(&WATCH)]);
 const CORES: Shape = Shape::Number(0.001, MOST_CORES as f64);
@@ -267,7 +267,7 @@ mapping! {
         user: NUMBER,
     }
 
-    pub(crate) static ECN_KEYS = "Ecn" {
+    pub(crate) static ECN_LONG = "Ecn" {
         /// Its connections are mediated, with this meter for flows whose receiver reports a mark.
         mediate = "{rate: 850Mbps}": Map(&MEDIATE),
     }

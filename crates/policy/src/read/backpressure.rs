@@ -8,7 +8,7 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::syntax::{BackpressureEntry, PressEntry, WatchEntry};
 use super::{Reader, class};
-use crate::keys::{BACKPRESSURE, ECN_KEYS, MEDIATE, MOST_CORES, MOST_PID, WATCH};
+use crate::keys::{BACKPRESSURE, ECN_LONG, MEDIATE, MOST_CORES, MOST_PID, WATCH};
 use crate::press::{Ecn, Mediate, Part, Press, PressMode};
 
 /// The keys that say how heavy flows are slowed down.
@@ -172,7 +172,7 @@ pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
     if let Value::Map(entries) = &tree.value
         && !entries.is_empty()
     {
-        let keys = reader.fields(tree, tree.at, &format!("`ecn` of {what}"), &ECN_KEYS);
+        let keys = reader.fields(tree, tree.at, &format!("`ecn` of {what}"), &ECN_LONG);
         let mediate = keys.get("mediate").map(|tree| mediate(reader, tree));
         return mediate.map_or_else(Ecn::default, Ecn::Mediated);
     }
