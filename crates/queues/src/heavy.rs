@@ -38,6 +38,27 @@ pub struct HeavyConfig {
 impl HeavyConfig {
     /// Places in which the flow table looks for a flow.
     pub const WAYS: usize = 8;
+    /// A surge is ten times the rate of a heavy flow, in an update of a millisecond; but no fewer packets than these.
+    const SURGE_PART: u64 = 100;
+    const LEAST_SURGE: u64 = 64;
+
+    /// Sizes as by default, for flows that are heavy from `rate` packets a second on. `at_once`: a flow that sends much more is
+    /// found within milliseconds, so that it can be slowed down; one that is only listed may take its time.
+    ///
+    /// ```
+    /// let config = plimsoll_queues::HeavyConfig::from_rate(10_000, true);
+    /// assert_eq!((config.threshold, config.surge), (20_000, 100), "in two seconds, and in a millisecond");
+    /// ```
+    #[must_use]
+    pub fn from_rate(rate: u64, at_once: bool) -> Self {
+        let config = Self::default();
+        // A count covers one window at least.
+        let threshold =
+            u128::from(rate) * u128::from(config.window.as_u64()) / u128::from(plimsoll_units::NS_PER_SEC);
+        let threshold = u64::try_from(threshold).unwrap_or(u64::MAX).max(1);
+        let surge = (rate / Self::SURGE_PART).max(Self::LEAST_SURGE);
+        Self { threshold, surge: if at_once { surge } else { u64::MAX }, ..config }
+    }
 }
 
 impl Default for HeavyConfig {

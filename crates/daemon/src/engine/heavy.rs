@@ -190,10 +190,6 @@ pub struct HeavyNow {
     pub watched: Option<WatchedNow>,
 }
 
-/// A surge is ten times the rate of a heavy hitter, in an update of a millisecond; but no fewer packets than these.
-const SURGE_PART: u64 = 100;
-const LEAST_SURGE: u64 = 64;
-
 /// How often reports are read.
 const EACH: Span = Span::millis(100);
 
@@ -204,16 +200,9 @@ impl HeavyFlows {
     /// Allocates the tables: some 35 MB.
     #[must_use]
     pub fn new(stated: &Backpressure) -> Self {
-        let config = HeavyConfig::default();
-        let window = u128::from(config.window.as_u64());
-        // A count covers one window at least.
-        let threshold = u128::from(stated.heavy.get()) * window / u128::from(plimsoll_units::NS_PER_SEC);
-        let threshold = u64::try_from(threshold).unwrap_or(u64::MAX).max(1);
-        // A flow that is slowed down must be found within milliseconds; one that is only listed may take its time.
-        let surge = stated.heavy.get() / SURGE_PART;
-        let surge = if stated.press.is_some() { surge.max(LEAST_SURGE) } else { u64::MAX };
+        let config = HeavyConfig::from_rate(stated.heavy.get(), stated.press.is_some());
         Self {
-            hitters: HeavyHitters::new(HeavyConfig { threshold, surge, ..config }, Nanos::ZERO),
+            hitters: HeavyHitters::new(config, Nanos::ZERO),
             lanes: Vec::new(),
             names: HashMap::new(),
             next: 0,
