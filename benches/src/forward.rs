@@ -222,6 +222,16 @@ pub struct Sink {
 impl Sink {
     /// `port` says what a tenant's port is, behind a socket.
     pub fn new(plimsoll: &Path, tenants: &[&str], port: impl Fn(String) -> String) -> Result<Self> {
+        Self::with(plimsoll, tenants, "", port)
+    }
+
+    /// With `more` at the end of the policy.
+    pub fn with(
+        plimsoll: &Path,
+        tenants: &[&str],
+        more: &str,
+        port: impl Fn(String) -> String,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let empty = dir.path().join("empty.pcap");
         std::fs::write(&empty, EMPTY_PCAP)?;
@@ -234,6 +244,7 @@ impl Sink {
             policy +=
                 &format!("  {tenant}: {{port: {}}}\n", port(dir.path().join(tenant).display().to_string()));
         }
+        policy += more;
         Ok(Self { plimsoll: plimsoll.to_owned(), daemon: Forwarder::plimsoll(plimsoll, &policy)?, dir })
     }
 

@@ -8,9 +8,12 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use plimsoll_daemon::{DepartureLog, Engine, FleetSetup, Setup, engine_config, fleet_map, lane_spec};
+use plimsoll_daemon::{
+    Counting, DepartureLog, Engine, FleetSetup, HeavyFlows, Setup, engine_config, fleet_map, lane_spec,
+};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port};
+use plimsoll_units::Nanos;
 
 /// An engine and the far ends of its ports.
 pub struct Host {
@@ -41,7 +44,7 @@ impl Host {
             let key = overlay.key.as_ref().map(|_| [7; 32]);
             FleetSetup { map, mac: [6, 0, 0, 0, 0, number], key, sequence: 1, start: 1 }
         });
-        let engine = Engine::new(Setup {
+        let mut engine = Engine::new(Setup {
             config: engine_config(&checked, &uplink),
             program: Arc::new(program),
             uplink,
@@ -49,6 +52,9 @@ impl Host {
             log: Arc::new(DepartureLog::default()),
             fleet,
         });
+        if let Some(counting) = Counting::of(&checked.config) {
+            engine.count_flows(&counting, Box::new(HeavyFlows::new(&counting.stated)), Nanos::ZERO);
+        }
         Ok(Self { engine, wire, tenants, buffer: vec![0; FRAME_ROOM] })
     }
 

@@ -19,7 +19,7 @@ use crate::report::{Goal, Row};
 use crate::scheduler::Effort;
 
 /// How many tenants there are.
-const TENANTS: u8 = 64;
+pub const TENANTS: u8 = 64;
 
 /// Frames that wait at the uplink when a side gets its turn.
 const BATCH: usize = 512;
@@ -47,30 +47,30 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
 }
 
 fn row(what: &str, sizes: &[usize], effort: Effort) -> Result<Row> {
+    let to = |tenant| sizes.iter().map(move |size| datagram([2, 0, 0, 0, 2, 2], mac(tenant), *size));
+    let frames: Vec<Vec<_>> = (0..TENANTS).map(|tenant| to(tenant).collect()).collect();
     let (mut peer, mut ours) = (Vec::new(), Vec::new());
     for _ in 0..effort.rounds {
-        peer.push(rate(effort.packets, sizes, &mut Loop::new()?)?);
-        ours.push(rate(effort.packets, sizes, &mut Ours::new()?)?);
+        peer.push(rate(effort.packets, &frames, &mut Loop::new()?)?);
+        ours.push(rate(effort.packets, &frames, &mut Ours::new("")?)?);
     }
     let name = format!("frames in, {what}, {TENANTS} tenants");
     Ok(Row::new(name, "a loop that copies by address", "packets/s").figures(&peer, &ours))
 }
 
 /// Moves frames from the uplink to their tenants.
-trait Side {
+pub trait Side {
     /// The far ends: the wire's, and the tenants'.
     fn ends(&mut self) -> (&mut MemoryPort, &mut [MemoryPort]);
     /// Moves everything that waits.
     fn move_all(&mut self);
 }
 
-/// Packets a second of one side, of these sizes in turn, by the time that it takes to move them.
-fn rate(packets: u64, sizes: &[usize], side: &mut dyn Side) -> Result<f64> {
+/// Packets a second of one side, by the time that it takes to move them: each tenant's frames in turn.
+pub fn rate(packets: u64, frames: &[Vec<Vec<u8>>], side: &mut dyn Side) -> Result<f64> {
     let mut spent = Duration::ZERO;
     let (mut arrived, mut buffer) = (0, vec![0; FRAME_ROOM]);
     let batches = packets.div_ceil(BATCH as u64);
-    let to = |tenant| sizes.iter().map(move |size| datagram([2, 0, 0, 0, 2, 2], mac(tenant), *size));
-    let frames: Vec<Vec<_>> = (0..TENANTS).map(|tenant| to(tenant).collect()).collect();
     for _ in 0..batches {
         for n in 0..BATCH {
             let own = &frames[n % frames.len()];
@@ -91,15 +91,17 @@ fn rate(packets: u64, sizes: &[usize], side: &mut dyn Side) -> Result<f64> {
 }
 
 /// A daemon's engine.
-struct Ours {
-    host: Host,
-    clock: Clock,
+pub struct Ours {
+    pub host: Host,
+    pub clock: Clock,
 }
 
 impl Ours {
-    fn new() -> Result<Self> {
+    /// With `more` at the end of the policy.
+    pub fn new(more: &str) -> Result<Self> {
         let mut policy = "uplink: {port: memory, rate: 100Gbps}\ntenants:\n".to_owned();
         (0..TENANTS).for_each(|n| policy += &format!("  t{n}: {{port: memory, max: 10Gbps}}\n"));
+        policy += more;
         Ok(Self { host: Host::new(&policy, BATCH, SLOTS)?, clock: Clock::default() })
     }
 }

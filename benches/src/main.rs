@@ -6,6 +6,7 @@
 //! Invariant: the sides of a row take turns, and the median of the rounds counts.
 
 mod accuracy;
+mod backpressure;
 mod control;
 mod engine;
 mod forward;
@@ -83,6 +84,8 @@ enum Part {
     Control,
     /// Counting flows to find heavy hitters, beside `heavykeeper` and DPDK's `rte_member`.
     Heavy,
+    /// What counting flows and slowing some of them down costs the rows `frames in` and `vhost-user`.
+    Backpressure,
     /// Frames from the uplink to 64 tenants, by their shares of the CPU.
     Ingress,
     /// The simulator beside ns-3.
@@ -124,6 +127,7 @@ fn main() -> Result<()> {
             Part::Recorded => scheduler::recorded(effort),
             Part::Control => control::measure(effort),
             Part::Heavy => apart(|| heavy::measure(effort)),
+            Part::Backpressure => backpressure::measure(&options.plimsoll, effort),
             Part::Ingress => ingress::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy if !root => {

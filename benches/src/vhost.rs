@@ -28,7 +28,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     for _ in 0..rounds {
         for (figures, flows) in [(&mut sink, Flows::One), (&mut mixed, Flows::Many)] {
             figures[0].push(dpdk_sink(flows).context("DPDK's vhost as a sink")?);
-            figures[1].push(our_sink(plimsoll, flows).context("vhost-user to the uplink")?);
+            figures[1].push(our_sink(plimsoll, flows, "").context("vhost-user to the uplink")?);
         }
         loops[0].push(dpdk_loop().context("DPDK's vhost as a switch")?);
         loops[1].push(our_loop(plimsoll).context("vhost-user to vhost-user")?);
@@ -43,6 +43,42 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         row("vhost-user guest to a sink, 64 B", &sink),
         row("vhost-user guest to a sink, 64 B, each packet of another flow", &mixed),
         row("two vhost-user guests to each other, 64 B", &loops),
+    ])
+}
+
+/// What backpressure costs a guest's packets: flows counted and a load watched, and some of the flows slowed down.
+pub fn backpressure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
+    // Whatever this process does is an overload. A mark is tried on each flow, and no packet has ECT: nothing changes.
+    let pressed = format!(
+        "backpressure: {{watch: {{pids: [{}]}}, heavy: 1kpps, cores: 0.001, threshold: 1%, release: 0.1%, part: 0.1%, \
+         mode: mark, rate: 1Mbps, flows: 100, lifetime: 60s}}\n",
+        std::process::id()
+    );
+    let idle = "backpressure: {watch: {tenant: vm}, threshold: 100%, release: 99%}\n";
+    let mut figures = [(); 5].map(|()| Vec::new());
+    for _ in 0..rounds {
+        let policies = [
+            (Flows::One, ""),
+            (Flows::One, idle),
+            (Flows::Many, ""),
+            (Flows::Many, idle),
+            (Flows::Many, &*pressed),
+        ];
+        for (figures, (flows, more)) in figures.iter_mut().zip(policies) {
+            figures.push(our_sink(plimsoll, flows, more).context("vhost-user to the uplink")?);
+        }
+    }
+    let [one, one_idle, many, many_idle, many_pressed] = &figures;
+    let row = |what: &str, none: &[f64], ours: &[f64], least: f64| {
+        let name = format!("vhost-user guest to a sink, 64 B, {what}");
+        Row::new(name, "ours, no backpressure", "packets/s")
+            .figures(none, ours)
+            .goal(Goal::RatioAtLeast(least))
+    };
+    Ok(vec![
+        row("flow counted, load watched", one, one_idle, 0.95),
+        row("256 flows counted, load watched", many, many_idle, 0.95),
+        row("100 of 256 flows slowed down", many, many_pressed, 0.9),
     ])
 }
 
@@ -89,8 +125,9 @@ fn dpdk_sink(flows: Flows) -> Result<f64> {
     per_second(|| sink.received(0))
 }
 
-fn our_sink(plimsoll: &Path, flows: Flows) -> Result<f64> {
-    let sink = Sink::new(plimsoll, &["vm"], |socket| format!("{{vhost_user: {socket}}}"))?;
+/// With `more` at the end of the policy.
+fn our_sink(plimsoll: &Path, flows: Flows, more: &str) -> Result<f64> {
+    let sink = Sink::with(plimsoll, &["vm"], more, |socket| format!("{{vhost_user: {socket}}}"))?;
     await_sockets(&[&sink.socket("vm")])?;
     let mut guest = sender(&sink.socket("vm"), flows)?;
     guest.received(0)?;

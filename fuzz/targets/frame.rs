@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::binding::{self, Addresses};
 use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, alike, finish_checksum, parse, segment, split, supersegment,
+    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpSegment, alike, finish_checksum, parse, segment, split, supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -49,6 +49,8 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 
+    rewrite(frame, &offload, offset, len);
+
     // A copy of the frame with one byte changed.
     let mut other = frame.to_vec();
     let place = offset as usize % frame.len().max(1);
@@ -69,6 +71,24 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = finish_checksum(&mut out, offload.start.into(), offload.field.into());
 });
+
+/// Rewrites flags, window and ECN field: nothing else changes but checksums.
+fn rewrite(frame: &[u8], offload: &Offload, flags: u32, window: u32) {
+    let Ok(parsed) = parse(frame) else { return };
+    let Some(mut segment) = TcpSegment::of(frame, &parsed) else { return };
+    let ip = parsed.ip.expect("it is TCP");
+    assert!(ip.protocol == 6 && segment.window_scale(frame).is_none_or(|shift| shift <= 14));
+    let mut after = frame.to_vec();
+    let marks = TcpFlags::ECE | TcpFlags::CWR;
+    let wanted = if flags & 1 == 1 { segment.flags | marks } else { segment.flags.without(marks) };
+    assert!(segment.set_flags(&mut after, wanted, offload));
+    assert!(segment.set_window(&mut after, window as u16, offload));
+    let read = parse(&after).ok().and_then(|parsed| TcpSegment::of(&after, &parsed));
+    assert_eq!(read, Some(segment));
+    let l4 = usize::from(ip.l4);
+    let changed = (0..frame.len()).filter(|&at| frame[at] != after[at]);
+    assert!(changed.into_iter().all(|at| (l4 + 12..l4 + 18).contains(&at)));
+}
 
 const KINDS: [OffloadKind; 6] = [
     OffloadKind::Plain,

@@ -26,6 +26,7 @@
 
 mod choice;
 mod marking;
+pub mod mediation;
 mod meter;
 mod meters;
 mod pressed;

@@ -87,16 +87,22 @@ const BINDING: Shape = Words(&[
     ("router", "It also forwards packets of others and advertises itself, but claims no other addresses."),
     ("off", "It may send from any address."),
 ]);
-const ECN: Shape = Words(&[
-    ("allowed", "Backpressure may mark them, where its mode is `mark`."),
-    ("untouched", "They are never changed: a flow of the tenant is metered instead."),
+const ECN: Shape = Either(&[
+    Words(&[
+        ("allowed", "Backpressure may change them, where its mode does."),
+        ("untouched", "They are never changed: a flow of the tenant is metered instead."),
+        ("mediated", "They may change, and this host takes the part of an end that does not use ECN."),
+    ]),
+    Map(&ECN_LONG),
 ]);
 const WATCHED: Shape = Either(&[Words(&[("engine", "The engine's own core.")]), Shape::OneOf(&WATCH)]);
 const CORES: Shape = Shape::Number(0.001, MOST_CORES as f64);
 const PRESS_MODE: Shape = Words(&[
     ("mark", "CE is set on one of several packets, where the sender supports ECN."),
     ("meter", "A token bucket at the source's host; no packet is changed."),
+    ("mark_and_meter", "Both: CE where the sender supports ECN, and a token bucket at its host."),
     ("drop", "Packets beyond the rate are dropped at this host."),
+    ("window", "The receive window in its acknowledgements is lowered."),
 ]);
 const PRESS_RATE: Shape = Either(&[Words(&[("auto", "What brings the load below `release`.")]), RATE]);
 const SEALED: Shape =
@@ -259,6 +265,21 @@ mapping! {
         cgroup: Whole(0, u64::MAX),
         /// The user that all its packets are of, for matches on `user`.
         user: NUMBER,
+    }
+
+    pub(crate) static ECN_LONG = "Ecn" {
+        /// Its connections are mediated, with this meter for flows whose receiver reports a mark.
+        mediate = "{rate: 850Mbps}": Map(&MEDIATE),
+    }
+
+    /// The meter of a flow whose receiver reports a mark.
+    pub(crate) static MEDIATE = "Mediate" {
+        /// Its rate: 850Mbps when absent.
+        rate: RATE,
+        /// Time after the last report for which it stays, 100ms to 60s; 3s when absent.
+        lifetime: TIME,
+        /// Its burst, at least 64kB; 128KiB when absent.
+        burst: SIZE,
     }
 
     pub(crate) static OVERLAY = "Overlay" {

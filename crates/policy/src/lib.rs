@@ -46,7 +46,7 @@ pub use keys::{
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
-pub use press::{Ecn, Part, PartError, Press, PressMode, PressRate, Watch};
+pub use press::{Ecn, Mediate, Part, PartError, Press, PressMode, PressRate, Watch};
 pub use program::*;
 pub use read::names::protocol_name;
 pub use show::{

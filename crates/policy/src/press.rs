@@ -112,14 +112,36 @@ pub enum PressMode {
     /// tenant of a host with the bucket sends more, its packets wait.
     #[default]
     Meter,
+    /// CE as for [`PressMode::Mark`], and at the same time a token bucket as for [`PressMode::Meter`]; a flow without ECT gets
+    /// the bucket alone (BK-VM&NIC; MI-M13, M14).
+    MarkAndMeter,
     /// Packets beyond the rate are dropped at this host (MI-M19).
     Drop,
+    /// The receive window in the flow's acknowledgements is lowered to what its rate needs (MI-M19).
+    Window,
 }
 
 impl PressMode {
     /// Every mode with its name in a policy file.
-    pub const ALL: [(&'static str, Self); 3] =
-        [("mark", Self::Mark), ("meter", Self::Meter), ("drop", Self::Drop)];
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("mark", Self::Mark),
+        ("meter", Self::Meter),
+        ("mark_and_meter", Self::MarkAndMeter),
+        ("drop", Self::Drop),
+        ("window", Self::Window),
+    ];
+
+    /// Whether packets get CE.
+    #[must_use]
+    pub const fn marks(self) -> bool {
+        matches!(self, Self::Mark | Self::MarkAndMeter)
+    }
+
+    /// Whether flows are metered from the start, and not only where nothing else works.
+    #[must_use]
+    pub const fn meters(self) -> bool {
+        matches!(self, Self::Meter | Self::MarkAndMeter)
+    }
 }
 
 impl fmt::Display for PressMode {
@@ -127,7 +149,9 @@ impl fmt::Display for PressMode {
         f.write_str(match self {
             Self::Mark => "mark",
             Self::Meter => "meter",
+            Self::MarkAndMeter => "mark_and_meter",
             Self::Drop => "drop",
+            Self::Window => "window",
         })
     }
 }
@@ -165,19 +189,54 @@ impl fmt::Display for PressRate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ecn {
-    /// It may, where the mode is `mark`.
+    /// It may, where the mode is `mark`, `mark_and_meter` or `window`.
     #[default]
     Allowed,
     /// It never does: a flow to or from this tenant is metered instead (MI-S1).
     Untouched,
+    /// It may; and for the tenant's TCP connections this host takes the part of an end that does not use ECN (MI-M13).
+    #[serde(rename = "mediate")]
+    Mediated(Mediate),
+}
+
+/// The meter to which mediation holds a flow of the tenant once its receiver reports a mark (MI-M13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Mediate {
+    /// The rate.
+    pub rate: BitRate,
+    /// Time after the last report for which the meter stays, within [`Press::LIFETIMES`].
+    pub lifetime: Span,
+    /// Its burst, from [`Press::LEAST_BURST`] to [`Press::MOST_BURST`].
+    pub burst: Bytes,
+}
+
+impl Default for Mediate {
+    /// 850 Mb/s, 3 s, 128 KiB (MI-M12).
+    fn default() -> Self {
+        Self { rate: BitRate::mbps(850), lifetime: Span::secs(3), burst: Bytes::kib(128) }
+    }
+}
+
+impl Ecn {
+    /// The meter of mediation, where the tenant's connections are mediated.
+    #[must_use]
+    pub const fn mediate(self) -> Option<Mediate> {
+        match self {
+            Self::Mediated(mediate) => Some(mediate),
+            Self::Allowed | Self::Untouched => None,
+        }
+    }
 }
 
 impl fmt::Display for Ecn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Allowed => "allowed",
-            Self::Untouched => "untouched",
-        })
+        match self {
+            Self::Allowed => f.write_str("allowed"),
+            Self::Untouched => f.write_str("untouched"),
+            Self::Mediated(Mediate { rate, lifetime, burst }) => {
+                write!(f, "mediated ({rate}, lifetime {lifetime}, burst {burst})")
+            }
+        }
     }
 }
 

@@ -38,6 +38,27 @@ pub struct HeavyConfig {
 impl HeavyConfig {
     /// Places in which the flow table looks for a flow.
     pub const WAYS: usize = 8;
+    /// A surge is ten times the rate of a heavy flow, in an update of a millisecond; but no fewer packets than these.
+    const SURGE_PART: u64 = 100;
+    const LEAST_SURGE: u64 = 64;
+
+    /// Sizes as by default, for flows that are heavy from `rate` packets a second on. `at_once`: a flow that sends much more is
+    /// found within milliseconds, so that it can be slowed down; one that is only listed may take its time.
+    ///
+    /// ```
+    /// let config = plimsoll_queues::HeavyConfig::from_rate(10_000, true);
+    /// assert_eq!((config.threshold, config.surge), (20_000, 100), "in two seconds, and in a millisecond");
+    /// ```
+    #[must_use]
+    pub fn from_rate(rate: u64, at_once: bool) -> Self {
+        let config = Self::default();
+        // A count covers one window at least.
+        let threshold =
+            u128::from(rate) * u128::from(config.window.as_u64()) / u128::from(plimsoll_units::NS_PER_SEC);
+        let threshold = u64::try_from(threshold).unwrap_or(u64::MAX).max(1);
+        let surge = (rate / Self::SURGE_PART).max(Self::LEAST_SURGE);
+        Self { threshold, surge: if at_once { surge } else { u64::MAX }, ..config }
+    }
 }
 
 impl Default for HeavyConfig {
@@ -291,13 +312,17 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     /// Moves a slot's count to the flow table, and reports the flow where that makes it heavy.
     fn evict(&mut self, slot: Place) {
         let (hash, sent) = (self.buckets.hash(slot), self.buckets.take(slot));
-        if let Some(place) = self.flows.add(hash, self.buckets.key(slot), sent) {
+        let last = self.buckets.last(slot);
+        if let Some(place) = self.flows.add(hash, self.buckets.key(slot), sent, last) {
+            if place != last {
+                self.buckets.set_last(slot, place);
+            }
             let surge = if sent.packets >= self.surge { self.surge.saturating_mul(SURGES) } else { u64::MAX };
             self.report(place, hash, self.threshold.min(surge));
         }
     }
 
-    fn report(&mut self, place: usize, hash: u64, threshold: u64) {
+    fn report(&mut self, place: u32, hash: u64, threshold: u64) {
         if !self.flows.is_unreported(place, threshold) {
             return;
         }
@@ -310,11 +335,10 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
 
     /// Empties the buckets up to the one at `end`, from where this update stands.
     fn empty_buckets(&mut self, end: usize) {
-        let mut due = [(0, 0); BATCH];
+        let mut due = [(0, 0); BATCH + 1];
         loop {
             let batch = self.buckets.next_due(end, &mut due);
-            batch.iter().for_each(|&slot| self.flows.prefetch(self.buckets.hash(slot)));
-            batch.iter().for_each(|&slot| self.flows.prefetch_entry(self.buckets.hash(slot)));
+            batch.iter().for_each(|&slot| self.flows.prefetch(self.buckets.last(slot)));
             self.counters.periodic_updates += batch.len() as u64;
             batch.iter().for_each(|&slot| self.evict(slot));
             if batch.is_empty() {
@@ -349,7 +373,7 @@ impl Period {
 /// A flow that passed the threshold: its place in the flow table, and its hash, as the place may change hands.
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    place: usize,
+    place: u32,
     hash: u64,
 }
 

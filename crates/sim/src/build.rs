@@ -8,6 +8,7 @@
 
 mod links;
 mod nics;
+mod press;
 mod steering;
 mod traffic;
 
@@ -26,7 +27,7 @@ use crate::fault::Faults;
 use crate::link::Link;
 use crate::topology::{Edge, Topology};
 use crate::trace::{Trace, Tracer};
-use crate::world::{Carrier, LinkEnd, Node, Source, Way, World};
+use crate::world::{Carrier, LinkEnd, Node, Notices, Source, Way, World};
 
 /// The world of one system.
 pub(crate) fn world(
@@ -91,6 +92,8 @@ impl<'a> Builder<'a> {
             receive: None,
             down: false,
             watch: None,
+            press: None,
+            press_source: 0,
             drop_seconds: DropSeconds::default(),
         };
         let world = World {
@@ -120,6 +123,10 @@ impl<'a> Builder<'a> {
             faults: Faults::default(),
             stalled: Vec::new(),
             spoofed: Vec::new(),
+            claims: Vec::new(),
+            metered: Vec::new(),
+            marked: Vec::new(),
+            notices: Notices::default(),
             names: scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect(),
             look_at: Nanos::new(u64::MAX),
             look_every: nics::look_every(scenario),
@@ -163,6 +170,7 @@ impl<'a> Builder<'a> {
     fn agenda(&mut self) -> Result<(), SimError> {
         self.world.timeline_source = self.source(Source::Timeline);
         self.world.faults.source = self.source(Source::Fault);
+        self.world.notices.source = self.source(Source::Notice);
         self.faults();
         self.world.agenda = Agenda::new(self.world.sources.len());
         for (index, workload) in self.scenario.workloads.iter().enumerate() {
@@ -170,6 +178,12 @@ impl<'a> Builder<'a> {
             let source =
                 self.world.sources.iter().position(|source| *source == first).expect("a first timer");
             self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
+        }
+        for node in &self.world.nodes {
+            let first = node.press.as_ref().and_then(|press| press.next(|_| 0, Nanos::ZERO));
+            if let Some(first) = first {
+                self.world.agenda.set(node.press_source, first);
+            }
         }
         if let Some(control) = &self.world.control {
             control.moments().for_each(|(source, at)| self.world.agenda.set(source, at));

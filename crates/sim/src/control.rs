@@ -14,7 +14,7 @@ use plimsoll_control::{
     Agent, BandwidthLaw, FabricLaw, HostId, Laws, Limits, Measured, Membership, PacketRateLaw, Vnic,
 };
 use plimsoll_scenario::{Control, ControlLevel, Fate, FeedbackFaults};
-use plimsoll_units::{BitRate, Nanos};
+use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::agenda::SourceId;
 use crate::chance::Chance;
@@ -189,6 +189,11 @@ impl Agents {
                 self.posted += 1;
             }
         }
+    }
+
+    /// How long a message between hosts takes.
+    pub(crate) fn feedback_time(&self) -> Span {
+        self.spec.feedback
     }
 
     /// The arrival time of the next message.

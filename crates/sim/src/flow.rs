@@ -11,6 +11,7 @@ use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Metadata};
 
 use crate::control::Vm;
+use crate::packet::Packet;
 
 /// A flow: packets with the same addresses, protocol and ports, and their answers.
 #[derive(Clone, Debug)]
@@ -21,6 +22,9 @@ pub(crate) struct Flow {
     pub(crate) protocol: u8,
     /// The first of its two connections' end points, for TCP.
     pub(crate) socket: u32,
+    /// The vNIC of the tenant that forwards its packets, if they pass one: as it forwards those of the client, and those of the
+    /// server.
+    pub(crate) through: Option<Box<[End; 2]>>,
 }
 
 /// One end of a flow.
@@ -56,6 +60,43 @@ impl Flow {
     pub(crate) fn way(&self, back: bool) -> (&End, &End) {
         let [client, server] = &self.ends;
         if back { (server, client) } else { (client, server) }
+    }
+
+    /// The ends of the part of its way on which a packet is: to the tenant that forwards it, or from there.
+    #[inline]
+    pub(crate) fn leg(&self, packet: &Packet) -> (&End, &End) {
+        let (from, to) = self.way(packet.back);
+        match &self.through {
+            None => (from, to),
+            Some(through) => {
+                let through = &through[usize::from(packet.back)];
+                if packet.passed { (through, to) } else { (from, through) }
+            }
+        }
+    }
+
+    /// Each leg of its packets' way, in both directions.
+    pub(crate) fn legs(&self) -> impl Iterator<Item = (&End, &End)> {
+        let both = [false, true].into_iter();
+        both.flat_map(|back| {
+            let (from, to) = self.way(back);
+            let through = self.through.as_ref().map(|through| &through[usize::from(back)]);
+            let first = through.unwrap_or(to);
+            core::iter::once((from, first)).chain(through.map(|through| (through, to)))
+        })
+    }
+
+    /// The end that sends a packet on its present leg.
+    pub(crate) fn sender_mut(&mut self, packet: &Packet) -> &mut End {
+        match &mut self.through {
+            Some(through) if packet.passed => &mut through[usize::from(packet.back)],
+            _ => &mut self.ends[usize::from(packet.back)],
+        }
+    }
+
+    /// All ends, those of a forwarding tenant included.
+    pub(crate) fn all_ends(&mut self) -> impl Iterator<Item = &mut End> {
+        self.ends.iter_mut().chain(self.through.iter_mut().flat_map(|through| through.iter_mut()))
     }
 
     /// The fields of such a packet for classification, without the tenant.

@@ -41,6 +41,7 @@ mod limiter;
 mod link;
 mod meter;
 mod packet;
+mod press;
 mod receive;
 mod replay;
 mod rerun;

@@ -193,6 +193,11 @@ impl Link {
         self.under_way.iter().map(|(_, packet)| packet)
     }
 
+    /// From the last bit sent to the last bit received.
+    pub(crate) fn delay(&self) -> Span {
+        self.spec.delay
+    }
+
     fn forget_departed(&mut self, now: Nanos) {
         while let Some((at, packet)) = self.under_way.get(self.left) {
             if *at - self.spec.delay > now {
@@ -218,6 +223,7 @@ mod tests {
             ce: false,
             carried: false,
             marked: false,
+            passed: false,
             apart: 0,
             len,
             body,

@@ -23,6 +23,8 @@ pub(crate) struct Packet {
     pub(crate) carried: bool,
     /// Whether a router has marked the outer header.
     pub(crate) marked: bool,
+    /// Whether the tenant that forwards its flow's packets has forwarded it.
+    pub(crate) passed: bool,
     /// Header bytes that the NIC reads separately from the payload, of a frame that it cut out of a longer segment.
     pub(crate) apart: u8,
     /// Bytes of the frame.

@@ -6,7 +6,7 @@
 //! Not here: a packet's way after that (`world`), and which tenant is next (`nic`).
 //! Invariant: at most `ring` packets wait in the NIC; the CPU does one piece of work at a time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station};
 use plimsoll_scenario::ReceiveRing;
@@ -53,9 +53,12 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 struct Shared {
     work: Takes,
-    /// Packets with the moment at which the CPU has processed them, and each one's wait for the CPU and in the NIC.
-    held: VecDeque<(Nanos, [Span; 2], Packet)>,
+    /// Packets with the moment at which the CPU has processed them, each one's wait for the CPU and in the NIC, and its tenant
+    /// and CPU time.
+    held: VecDeque<(Nanos, [Span; 2], Packet, (u32, Span))>,
     busy: Nanos,
+    /// CPU time of tenants' packets that were processed.
+    spent_on: BTreeMap<u32, Span>,
 }
 
 /// A queue for each tenant behind the ring.
@@ -105,11 +108,49 @@ enum CpuWork {
 struct Takes {
     chance: Option<Chance>,
     spent: Span,
+    worked: Worked,
+}
+
+/// The time that a CPU worked, by window.
+#[derive(Clone, Debug)]
+pub(crate) struct Worked {
+    window: u64,
+    end: Nanos,
+    pub(crate) spans: Vec<Span>,
+}
+
+impl Worked {
+    pub(crate) fn new(window: Span, end: Nanos) -> Self {
+        Self { window: window.as_u64().max(1), end, spans: Vec::new() }
+    }
+
+    /// Counts work between two moments.
+    fn note(&mut self, from: Nanos, to: Nanos) {
+        let (mut from, to) = (from.as_u64(), to.min(self.end).as_u64());
+        while from < to {
+            let index = from / self.window;
+            let until = ((index + 1) * self.window).min(to);
+            if self.spans.len() <= index as usize {
+                self.spans.resize(index as usize + 1, Span::ZERO);
+            }
+            self.spans[index as usize] += Span::ns(until - from);
+            from = until;
+        }
+    }
+
+    /// Takes back work that was counted ahead of time.
+    fn cut(&mut self, now: Nanos) {
+        let (index, within) = (now.as_u64() / self.window, now.as_u64() % self.window);
+        self.spans.truncate(index as usize + 1);
+        if let Some(last) = self.spans.get_mut(index as usize) {
+            *last = (*last).min(Span::ns(within));
+        }
+    }
 }
 
 impl Takes {
-    fn new(vary: bool, chance: Chance) -> Self {
-        Self { chance: vary.then_some(chance), spent: Span::ZERO }
+    fn new(vary: bool, chance: Chance, worked: Worked) -> Self {
+        Self { chance: vary.then_some(chance), spent: Span::ZERO, worked }
     }
 
     /// The remaining time of a piece of work. Pieces of `mean` follow each other without a pause; the first began `passed` ago.
@@ -131,16 +172,22 @@ impl Takes {
 
 impl Receive {
     /// A way in that serves all packets in the order of arrival.
-    pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance) -> Self {
-        let work = Takes::new(spec.vary, chance);
-        let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO };
+    pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance, worked: Worked) -> Self {
+        let work = Takes::new(spec.vary, chance, worked);
+        let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO, spent_on: BTreeMap::new() };
         Self { source, spec, cpu: Service::Shared(Box::new(shared)) }
     }
 
     /// A way in with a queue for each tenant.
-    pub(crate) fn fair(spec: ReceiveRing, source: SourceId, stations: &[Station], chance: Chance) -> Self {
+    pub(crate) fn fair(
+        spec: ReceiveRing,
+        source: SourceId,
+        stations: &[Station],
+        chance: Chance,
+        worked: Worked,
+    ) -> Self {
         let fair = Fair {
-            work: Takes::new(spec.vary, chance),
+            work: Takes::new(spec.vary, chance, worked),
             ring: VecDeque::new(),
             ingress: Ingress::new(stations),
             drain: Drain::new(spec.drain_share),
@@ -156,7 +203,7 @@ impl Receive {
     /// Takes a packet for a tenant; `false` when the ring is full.
     pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, now: Nanos) -> bool {
         match &mut self.cpu {
-            Service::Shared(cpu) => cpu.offer(&self.spec, packet, now),
+            Service::Shared(cpu) => cpu.offer(&self.spec, packet, tenant, now),
             Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
         }
     }
@@ -173,10 +220,7 @@ impl Receive {
     /// whether a packet that has been fetched may come in.
     pub(crate) fn finish(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
-            Service::Shared(cpu) => cpu
-                .held
-                .pop_front()
-                .map(|(_, [waited, in_nic], packet)| (packet, Fate::Delivered { waited, in_nic })),
+            Service::Shared(cpu) => cpu.finish(),
             Service::Fair(cpu) => cpu.finish(&self.spec, now, admits),
         }
     }
@@ -197,6 +241,36 @@ impl Receive {
         }
     }
 
+    /// CPU time of a tenant's packets so far.
+    pub(crate) fn cpu_of_tenant(&self, tenant: u32) -> Span {
+        match &self.cpu {
+            Service::Shared(cpu) => cpu.spent_on.get(&tenant).copied().unwrap_or_default(),
+            Service::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
+        }
+    }
+
+    /// The time that the CPU worked, by window.
+    pub(crate) fn worked(&self) -> &[Span] {
+        &self.work().worked.spans
+    }
+
+    fn work(&self) -> &Takes {
+        match &self.cpu {
+            Service::Shared(cpu) => &cpu.work,
+            Service::Fair(cpu) => &cpu.work,
+        }
+    }
+
+    /// Goes on with the account of another one, which ends now.
+    pub(crate) fn go_on(&mut self, before: &Self, now: Nanos) {
+        let mut worked = before.work().worked.clone();
+        worked.cut(now);
+        match &mut self.cpu {
+            Service::Shared(cpu) => cpu.work.worked = worked,
+            Service::Fair(cpu) => cpu.work.worked = worked,
+        }
+    }
+
     /// The tenants' queues, if each tenant has one.
     pub(crate) fn ingress(&mut self) -> Option<&mut Ingress> {
         match &mut self.cpu {
@@ -208,22 +282,30 @@ impl Receive {
     /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {
-            Service::Shared(cpu) => cpu.held.iter().map(|(.., packet)| packet).collect(),
+            Service::Shared(cpu) => cpu.held.iter().map(|(_, _, packet, _)| packet).collect(),
             Service::Fair(cpu) => cpu.holds(),
         }
     }
 }
 
 impl Shared {
-    fn offer(&mut self, spec: &ReceiveRing, packet: Packet, now: Nanos) -> bool {
+    fn offer(&mut self, spec: &ReceiveRing, packet: Packet, tenant: u32, now: Nanos) -> bool {
         if self.held.len() >= spec.ring as usize {
             return false;
         }
         let begun = self.busy.max(now);
         let fetched = begun + self.work.time(spec.drain);
         self.busy = fetched + self.work.time(spec.cost);
-        self.held.push_back((self.busy, [fetched.since(now), begun.since(now)], packet));
+        self.work.worked.note(begun, self.busy);
+        let waits = [fetched.since(now), begun.since(now)];
+        self.held.push_back((self.busy, waits, packet, (tenant, self.busy.since(begun))));
         true
+    }
+
+    fn finish(&mut self) -> Option<(Packet, Fate)> {
+        let (_, [waited, in_nic], packet, (tenant, cost)) = self.held.pop_front()?;
+        *self.spent_on.entry(tenant).or_default() += cost;
+        Some((packet, Fate::Delivered { waited, in_nic }))
     }
 }
 
@@ -239,6 +321,7 @@ impl Fair {
             self.drain.processed(idle);
             if spec.round > Span::ZERO {
                 let cost = self.work.rest_of(spec.round, idle);
+                self.work.worked.note(now, now + cost);
                 self.doing = Some((now + cost, CpuWork::Rest));
             } else {
                 self.begin(spec, now);
@@ -271,6 +354,9 @@ impl Fair {
     fn begin(&mut self, spec: &ReceiveRing, now: Nanos) {
         let step = if spec.round > Span::ZERO { self.in_rounds() } else { self.at_once() };
         self.doing = step.map(|step| self.take_on(step, spec, now));
+        if let Some((end, _)) = self.doing {
+            self.work.worked.note(now, end);
+        }
         self.idle_since = now;
     }
 

@@ -19,6 +19,7 @@ use crate::build;
 use crate::error::SimError;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
+use crate::press::Press;
 use crate::trace::Trace;
 use crate::traffic::GRACE;
 use crate::world::{Carrier, Node, Way, World};
@@ -253,6 +254,9 @@ impl Job<'_> {
             result.waits = core::mem::take(&mut meter.waits);
             result.nic_waits = core::mem::take(&mut meter.nic_waits);
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
+            result.retransmits = retransmits(world, index);
+            result.marks = Some(world.marked[index]);
+            result.metered = Some(world.metered[index]);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();
             for (why, count) in &world.tallies[index].drops {
@@ -262,6 +266,9 @@ impl Job<'_> {
         self.held(world, &mut run);
         run.cpu = cpu(world);
         run.counters = counters(world);
+        let receiving = world.nodes.iter().filter_map(|node| Some((&node.name, node.receive.as_ref()?)));
+        run.loads = receiving.map(|(name, receive)| (name.clone(), receive.worked().to_vec())).collect();
+        run.tops = presses(world).flat_map(|press| press.seen.tops.iter().copied()).collect();
         let watched = world.nodes.iter().filter_map(|node| Some((&node.name, node.watch.as_ref()?)));
         let alone = self.scenario.hosts.len() == 1;
         run.promises = watched
@@ -316,10 +323,22 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let receiving = world.nodes.iter().filter(|node| node.receive.is_some());
     let lossy = receiving.map(|node| ("nic_drop_seconds", node.drop_seconds.count()));
     let nics = host_nics(world).flat_map(|(_, nic)| nic.counters());
-    for (name, count) in nics.chain(buses).chain(limited).chain(lossy) {
+    let pressed = presses(world).flat_map(Press::totals);
+    for (name, count) in nics.chain(buses).chain(limited).chain(lossy).chain(pressed) {
         *counters.entry(name).or_default() += count;
     }
     counters
+}
+
+fn presses(world: &World) -> impl Iterator<Item = &Press> {
+    world.nodes.iter().filter_map(|node| node.press.as_deref())
+}
+
+/// Packets that a workload's connections sent again; nothing where it has no connection.
+fn retransmits(world: &World, workload: usize) -> Option<u64> {
+    let sockets = world.connections.iter();
+    let own = sockets.filter(|socket| world.flows[socket.flow as usize].workload as usize == workload);
+    own.map(|socket| socket.tcp.sender().stats().resent).reduce(|sum, one| sum + one)
 }
 
 /// The CPU time of all engines' threads together, where their work takes time.

@@ -9,7 +9,10 @@
 
 mod downtime;
 mod journey;
+mod pressing;
 mod sockets;
+
+pub(crate) use pressing::Notices;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,6 +30,7 @@ use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::meter::Meter;
 use crate::packet::Packet;
+use crate::press::Press;
 use crate::receive::Receive;
 use crate::tcp::Connection;
 use crate::trace::Tracer;
@@ -76,6 +80,13 @@ pub(crate) struct World {
     pub(crate) stalled: Vec<u32>,
     /// By workload: whether its datagrams have other senders' addresses.
     pub(crate) spoofed: Vec<bool>,
+    /// By workload: the number of senders that its datagrams claim to come from.
+    pub(crate) claims: Vec<u32>,
+    /// By workload: frames that a meter held up or dropped, and that arrived with a mark.
+    pub(crate) metered: Vec<u64>,
+    pub(crate) marked: Vec<u64>,
+    /// Requests between hosts to slow flows down.
+    pub(crate) notices: Notices,
     /// The end of the present window in which promises are judged.
     pub(crate) look_at: Nanos,
     /// The length of these windows.
@@ -107,6 +118,10 @@ pub(crate) enum Source {
     Epoch(u32),
     /// A message between hosts arrives.
     Feedback,
+    /// A host looks at its load, or a packet has waited long enough for its flow's rate.
+    Press(u32),
+    /// A request to slow a flow down arrives.
+    Notice,
 }
 
 /// A link with the node at its far end.
@@ -145,6 +160,9 @@ pub(crate) struct Node {
     pub(crate) down: bool,
     /// The counters by which promises are judged, where a tenant here has a promise.
     pub(crate) watch: Option<Box<Watch>>,
+    /// Its backpressure, where any host has some.
+    pub(crate) press: Option<Box<Press>>,
+    pub(crate) press_source: SourceId,
     /// Seconds in which its NIC dropped many packets.
     pub(crate) drop_seconds: DropSeconds,
 }
@@ -294,6 +312,8 @@ impl World {
             Source::Fault => self.apply_faults(),
             Source::Epoch(node) => self.end_epoch(node),
             Source::Feedback => self.hear(source),
+            Source::Press(node) => self.press(node),
+            Source::Notice => self.hear_notices(),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
                 self.with_app(app, |app, world| app.timeout(world, timer));
@@ -383,6 +403,9 @@ impl World {
         let travelling = self.links.iter().flat_map(|end| end.link.under_way());
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
+        let paced =
+            self.nodes.iter().filter_map(|node| node.press.as_ref()).flat_map(|press| press.waiting());
+        let held = held.chain(paced.map(|packet| (packet, packet.frames())));
         let frames = queued.chain(travelling).chain(received).chain(&self.local).map(|packet| (packet, 1));
         for (packet, frames) in held.chain(on_cores).chain(frames) {
             count[self.flows[packet.flow as usize].workload as usize] += u64::from(frames);

@@ -49,6 +49,7 @@ mod flow;
 mod parse;
 mod reason;
 mod segment;
+mod tcp;
 mod vnet;
 
 pub use alike::alike;
@@ -60,4 +61,5 @@ pub use reason::{
     BindingError, DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError,
 };
 pub use segment::{Split, segment, split, supersegment};
+pub use tcp::{TcpFlags, TcpSegment};
 pub use vnet::{Offload, OffloadKind, VnetHeader};

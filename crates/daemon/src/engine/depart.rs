@@ -13,7 +13,8 @@ use plimsoll_wire::{Ecn, EncapsulationError, Offload, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
-use super::heavy::{From, Hashed};
+use super::flows::Hashed;
+use super::heavy::{From, HashedCount};
 use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
@@ -42,7 +43,7 @@ pub(super) struct Bound {
     offload: Offload,
     to: Receiver,
     /// Its flow, where it is counted.
-    flow: Option<Hashed>,
+    flow: Option<HashedCount>,
 }
 
 /// The receiver of a frame from the uplink.
@@ -361,7 +362,9 @@ impl Engine {
         };
         let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
         let flow = match (&self.heavy, to) {
-            (Some(heavy), Receiver::Lane(Some(lane))) => heavy.flow(lane as usize, true, from, parsed),
+            (Some(heavy), Receiver::Lane(Some(lane))) => {
+                heavy.flow(lane as usize, true, from, &Hashed::of(parsed))
+            }
             _ => None,
         };
         Some(Bound { offload, to, flow })

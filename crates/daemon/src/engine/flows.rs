@@ -7,18 +7,40 @@
 //! Invariant: no new flow beyond `cap`; a lookup reads one bucket; a flow that holds packets is never replaced.
 
 use core::hash::BuildHasher;
+use std::sync::LazyLock;
 
 use foldhash::quality::RandomState;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::FlowKey;
+use plimsoll_wire::{FlowKey, Parsed};
 
 /// A flow that has been silent for this long and holds no packets may be replaced.
 pub const IDLE: Span = Span::secs(15);
 
 /// Slots that one hash may fill.
 const BUCKET: usize = 8;
+
+/// A packet's flow, and its hash: calculated once for all the tables that the packet meets.
+#[derive(Clone, Copy, Debug)]
+pub struct Hashed {
+    /// What identifies the flow.
+    pub key: FlowKey,
+    /// Its keyed hash: what tenants send cannot aim at a place of a table.
+    pub hash: u64,
+}
+
+impl Hashed {
+    /// The flow of a packet with these headers.
+    #[must_use]
+    pub fn of(parsed: &Parsed) -> Self {
+        let key = FlowKey::of(parsed);
+        Self { key, hash: HASHER.hash_one(key) }
+    }
+}
+
+/// All tables of the process have one, so that a packet's hash serves for each.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
 
 /// One flow and its queue.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +90,6 @@ impl FlowSlots {
 #[derive(Debug)]
 pub struct FlowTable {
     slots: Vec<Option<Flow>>,
-    hasher: RandomState,
     used: u32,
     cap: u32,
     hand: usize,
@@ -79,7 +100,7 @@ impl FlowTable {
     #[must_use]
     pub fn new(cap: u32) -> Self {
         let FlowSlots(slots) = FlowSlots::new(cap);
-        Self { slots, hasher: RandomState::default(), used: 0, cap, hand: 0 }
+        Self { slots, used: 0, cap, hand: 0 }
     }
 
     /// Moves into a larger room, and answers the free one: the old room, or the new one if it is no larger.
@@ -93,7 +114,7 @@ impl FlowTable {
         core::mem::swap(&mut self.slots, &mut slots);
         self.hand = 0;
         for flow in slots.iter_mut().filter_map(Option::take) {
-            let first = self.bucket(&flow.key);
+            let first = self.bucket(HASHER.hash_one(flow.key));
             let free = self.slots[first..first + BUCKET].iter_mut().find(|slot| slot.is_none());
             *free.expect("as many flows as one smaller bucket had, at most") = Some(flow);
         }
@@ -105,13 +126,13 @@ impl FlowTable {
     /// Packets of one key whose metadata differs are different flows, in one bucket.
     pub fn lookup(
         &self,
-        key: &FlowKey,
+        Hashed { key, hash }: &Hashed,
         peer: Option<u32>,
         metadata: &Metadata,
         now: Nanos,
         holds: impl Fn(QueueId) -> bool,
     ) -> Lookup {
-        let first = self.bucket(key);
+        let first = self.bucket(*hash);
         let mut place = Lookup::Full;
         for index in first..first + BUCKET {
             let slot = Slot(u32::try_from(index).unwrap_or(u32::MAX));
@@ -201,8 +222,7 @@ impl FlowTable {
         self.cap
     }
 
-    fn bucket(&self, key: &FlowKey) -> usize {
-        let hash = self.hasher.hash_one(key);
+    fn bucket(&self, hash: u64) -> usize {
         let buckets = self.slots.len() / BUCKET;
         (hash % buckets as u64) as usize * BUCKET
     }
@@ -225,8 +245,16 @@ mod tests {
         Flow { key: FlowKey::of(&parsed), peer: None, fields: Fields::default(), queue: QueueId(queue), seen }
     }
 
+    fn hashed(flow: &Flow) -> Hashed {
+        Hashed { key: flow.key, hash: HASHER.hash_one(flow.key) }
+    }
+
     fn put(table: &mut FlowTable, flow: Flow) -> Lookup {
-        let answer = table.lookup(&flow.key, flow.peer, &flow.fields.metadata, flow.seen, |_| false);
+        put_as(table, &hashed(&flow), flow)
+    }
+
+    fn put_as(table: &mut FlowTable, hashed: &Hashed, flow: Flow) -> Lookup {
+        let answer = table.lookup(hashed, flow.peer, &flow.fields.metadata, flow.seen, |_| false);
         match answer {
             Lookup::Free(slot) => table.insert(slot, flow),
             Lookup::Idle(slot) => {
@@ -247,7 +275,7 @@ mod tests {
         assert_eq!(table.len(), 4);
         let newcomer = flow(1_000, 9, Nanos::ZERO);
         assert_eq!(
-            table.lookup(&newcomer.key, None, &Metadata::default(), Nanos::ZERO, |_| false),
+            table.lookup(&hashed(&newcomer), None, &Metadata::default(), Nanos::ZERO, |_| false),
             Lookup::Full
         );
     }
@@ -278,7 +306,7 @@ mod tests {
         assert_eq!(table.move_to(FlowSlots::new(64)).0.len(), 128, "it stays in the larger one");
         assert_eq!(table.len() as usize, known.len());
         for flow in known {
-            let found = table.lookup(&flow.key, None, &Metadata::default(), Nanos::ZERO, |_| true);
+            let found = table.lookup(&hashed(&flow), None, &Metadata::default(), Nanos::ZERO, |_| true);
             assert!(matches!(found, Lookup::Known(slot) if table.flow_mut(slot).queue == flow.queue));
         }
         for port in 1_000..6_000 {
@@ -291,9 +319,10 @@ mod tests {
     #[test]
     fn no_seed_crowds_flows_of_neighbouring_ports_into_few_buckets() {
         for _ in 0..300 {
-            let mut table = FlowTable::new(4_096);
+            let (mut table, hasher) = (FlowTable::new(4_096), RandomState::default());
             for port in 0..2_000 {
-                put(&mut table, flow(port, port.into(), Nanos::ZERO));
+                let flow = flow(port, port.into(), Nanos::ZERO);
+                put_as(&mut table, &Hashed { key: flow.key, hash: hasher.hash_one(flow.key) }, flow);
             }
             assert!(table.len() > 1_990, "{} of 2,000 found a place", table.len());
         }
@@ -305,7 +334,7 @@ mod tests {
         put(&mut table, flow(1, 1, Nanos::ZERO));
         let later = Nanos::ZERO + IDLE + Span::ns(1);
         let other = flow(2, 2, later);
-        let answer = table.lookup(&other.key, None, &Metadata::default(), later, |_| true);
+        let answer = table.lookup(&hashed(&other), None, &Metadata::default(), later, |_| true);
         assert_eq!(answer, Lookup::Full, "its queue holds packets");
         assert!(table.expire(64, later, |_| true).is_none());
         assert_eq!(table.expire(64, later, |_| false).map(|flow| flow.queue), Some(QueueId(1)));
@@ -322,7 +351,7 @@ mod tests {
         for port in 0..500 {
             let flow = flow(port, 0, Nanos::ZERO);
             let Lookup::Known(slot) =
-                table.lookup(&flow.key, None, &Metadata::default(), Nanos::ZERO, |_| true)
+                table.lookup(&hashed(&flow), None, &Metadata::default(), Nanos::ZERO, |_| true)
             else {
                 panic!("flow {port} was lost")
             };

@@ -6,15 +6,14 @@
 //! Invariant: memory is fixed; a flow's packets count for the tenant that sends or receives them, and no other.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 
-use foldhash::quality::RandomState;
 use plimsoll_control::backpressure::{Backpressure as Pressing, Counters, MeterSettings, Meters, Settings};
 use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey, Parsed};
+use plimsoll_wire::{Ecn, FlowKey};
 
+use super::flows::Hashed;
 use super::lane::Lane;
 use super::press::{Act, Load, Means, PressNews, Presses, Tell};
 
@@ -48,7 +47,6 @@ impl Counting {
 #[derive(Debug)]
 pub struct HeavyFlows {
     hitters: HeavyHitters<Counted>,
-    hasher: RandomState,
     /// By lane: the number of the tenant that is counted there.
     lanes: Vec<Option<u32>>,
     /// The names of tenants that are counted, by number. A number is never given again.
@@ -89,10 +87,29 @@ pub(super) enum From {
 
 /// A flow that is to be counted, with its hash.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hashed {
+pub(super) struct HashedCount {
     hash: u64,
     pub(super) of: Counted,
 }
+
+impl Counted {
+    /// The hash of this flow of a tenant, from the hash of its headers, which is keyed already.
+    #[inline]
+    fn hash(&self, headers: u64) -> u64 {
+        let from = match self.from {
+            From::Here => 0,
+            From::Uplink => 1,
+            From::Host(host) => 2 | u64::from(host) << 2,
+        };
+        let rest = u64::from(self.tenant) << 35 ^ from << 1 ^ u64::from(self.inward);
+        // A folded product: each bit of the result depends on all bits of the factors.
+        let product = u128::from(headers ^ rest) * u128::from(MIX);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+/// An odd number with its bits spread (2^64 divided by the golden ratio).
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 #[derive(Clone, Copy, Debug)]
 struct Listed {
@@ -173,10 +190,6 @@ pub struct HeavyNow {
     pub watched: Option<WatchedNow>,
 }
 
-/// A surge is ten times the rate of a heavy hitter, in an update of a millisecond; but no fewer packets than these.
-const SURGE_PART: u64 = 100;
-const LEAST_SURGE: u64 = 64;
-
 /// How often reports are read.
 const EACH: Span = Span::millis(100);
 
@@ -187,17 +200,9 @@ impl HeavyFlows {
     /// Allocates the tables: some 35 MB.
     #[must_use]
     pub fn new(stated: &Backpressure) -> Self {
-        let config = HeavyConfig::default();
-        let window = u128::from(config.window.as_u64());
-        // A count covers one window at least.
-        let threshold = u128::from(stated.heavy.get()) * window / u128::from(plimsoll_units::NS_PER_SEC);
-        let threshold = u64::try_from(threshold).unwrap_or(u64::MAX).max(1);
-        // A flow that is slowed down must be found within milliseconds; one that is only listed may take its time.
-        let surge = stated.heavy.get() / SURGE_PART;
-        let surge = if stated.press.is_some() { surge.max(LEAST_SURGE) } else { u64::MAX };
+        let config = HeavyConfig::from_rate(stated.heavy.get(), stated.press.is_some());
         Self {
-            hitters: HeavyHitters::new(HeavyConfig { threshold, surge, ..config }, Nanos::ZERO),
-            hasher: RandomState::default(),
+            hitters: HeavyHitters::new(config, Nanos::ZERO),
             lanes: Vec::new(),
             names: HashMap::new(),
             next: 0,
@@ -273,17 +278,19 @@ impl HeavyFlows {
 
     /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted.
     #[inline]
-    pub(super) fn flow(&self, lane: usize, inward: bool, from: From, parsed: &Parsed) -> Option<Hashed> {
+    pub(super) fn flow(&self, lane: usize, inward: bool, from: From, flow: &Hashed) -> Option<HashedCount> {
         let tenant = self.lanes.get(lane).copied().flatten()?;
-        let of = Counted { flow: FlowKey::of(parsed), tenant, inward, from };
-        Some(Hashed { hash: self.hasher.hash_one(of), of })
+        let of = Counted { flow: flow.key, tenant, inward, from };
+        let hash = of.hash(flow.hash);
+        self.hitters.prefetch(hash);
+        Some(HashedCount { hash, of })
     }
 
     /// Counts frames of a flow, and says what is done with them. `frame` is the first of them.
     #[inline]
     pub(super) fn count(
         &mut self,
-        flow: &Hashed,
+        flow: &HashedCount,
         (frames, bytes): (u16, u32),
         frame: &[u8],
         now: Nanos,
@@ -409,3 +416,25 @@ impl HeavyFlows {
 
 /// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.
 const QUIET: Span = Span::secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 60,000 flows with one hash of their headers in 32,768 buckets of four: as few overflow as with independent hashes.
+    #[test]
+    fn flows_with_the_same_headers_spread_over_the_buckets() {
+        let mut buckets = vec![0_u32; 32 << 10];
+        for tenant in 0..200 {
+            for from in [From::Here, From::Uplink].into_iter().chain((0..148).map(From::Host)) {
+                for inward in [false, true] {
+                    let of = Counted { flow: FlowKey::default(), tenant, inward, from };
+                    buckets[(of.hash(0x1234_5678_9abc_def0) % (32 << 10)) as usize] += 1;
+                }
+            }
+        }
+        let over: u32 = buckets.iter().map(|held| held.saturating_sub(4)).sum();
+        // Uniform hashing leaves 2.9 % without a slot.
+        assert!(over < 60_000 * 35 / 1_000, "{over} flows have no slot");
+    }
+}

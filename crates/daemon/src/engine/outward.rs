@@ -18,6 +18,7 @@ use plimsoll_wire::{Ecn, FlowKey, FrameError, Offload, Parsed, VnetError, parse}
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
+use super::flows::Hashed;
 use super::heavy::From;
 use super::mac_table::{Learned, Owner};
 use super::paced::{Held, Passed};
@@ -144,9 +145,10 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
-        if self.heavy.is_some()
-            && origin.passed < Passed::Here
-            && !self.may_flow(index, buffer, parsed, &offload, &origin, received, now)
+        let counted = self.heavy.is_some() && origin.passed < Passed::Here;
+        let flow = counted.then(|| Hashed::of(parsed));
+        if let Some(flow) = flow
+            && !self.may_flow(index, buffer, (parsed, &flow), &offload, &origin, received, now)
         {
             return;
         }
@@ -154,7 +156,10 @@ impl Engine {
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
             Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
             Some(queue) => Ok(queue),
-            None => self.queue_for(index, parsed, origin.metadata, now),
+            None => {
+                let flow = flow.unwrap_or_else(|| Hashed::of(parsed));
+                self.queue_for(index, parsed, &flow, origin.metadata, now)
+            }
         };
         let Some(lane) = &mut self.lanes[index] else { return };
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
@@ -209,7 +214,7 @@ impl Engine {
         &mut self,
         index: usize,
         buffer: Buffer,
-        parsed: &Parsed,
+        (parsed, flow): (&Parsed, &Hashed),
         offload: &Offload,
         origin: &Origin,
         received: &Received,
@@ -217,10 +222,10 @@ impl Engine {
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
         let receiver = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, parsed),
+            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, flow),
             _ => None,
         };
-        let sender = heavy.flow(index, false, From::Here, parsed);
+        let sender = heavy.flow(index, false, From::Here, flow);
         let sent = on_wire(offload, received.len, origin.frames());
         let frame = &mut lane.pool.bytes_mut(buffer)[..received.len];
         let mut waits = None;

@@ -9,10 +9,10 @@
 use plimsoll_nic::{QueueId, Refusal};
 use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::Nanos;
-use plimsoll_wire::{FlowKey, Parsed};
+use plimsoll_wire::Parsed;
 
 use super::drops::Event;
-use super::flows::{Flow, IDLE, Lookup};
+use super::flows::{Flow, Hashed, IDLE, Lookup};
 use super::lane::{Overflow, Quota};
 use super::{Engine, fields_of, fleet};
 
@@ -25,15 +25,15 @@ impl Engine {
         &mut self,
         index: usize,
         parsed: &Parsed,
+        flow: &Hashed,
         metadata: Metadata,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
         let peer = self.peer_of(parsed.dst_mac.0);
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
-        let key = FlowKey::of(parsed);
         let queues = &self.queues;
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;
-        let slot = match lane.flows.lookup(&key, peer, &metadata, now, holds) {
+        let slot = match lane.flows.lookup(flow, peer, &metadata, now, holds) {
             Lookup::Known(slot) => {
                 let flow = lane.flows.flow_mut(slot);
                 flow.seen = now;
@@ -60,7 +60,7 @@ impl Engine {
         let opens = !shared && lane.open_queues() < lane.quota.queues;
         let queue = if opens { self.nic.open_queue(&placement) } else { Err(Refusal::NoQueue) };
         let Ok(queue) = queue else { return self.overflow(index, peer, &fields, now) };
-        lane.flows.insert(slot, Flow { key, peer, fields, queue, seen: now });
+        lane.flows.insert(slot, Flow { key: flow.key, peer, fields, queue, seen: now });
         Ok(queue)
     }
 

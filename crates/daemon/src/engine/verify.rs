@@ -15,6 +15,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
 
 use super::drops::Event;
+use super::flows::Hashed;
 use super::{Engine, fields_of};
 
 /// Draws the packets to look at: each with the same probability, independently.
@@ -119,7 +120,7 @@ impl Engine {
                 self.force(index);
             }
         }
-        self.queue_for(index, parsed, Metadata::default(), now)
+        self.queue_for(index, parsed, &Hashed::of(parsed), Metadata::default(), now)
     }
 }
 

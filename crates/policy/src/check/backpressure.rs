@@ -169,7 +169,7 @@ fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Proble
 
 /// Warns that no notification can reach the sources of flows that come over the uplink.
 fn far_sources(mode: PressMode, at: Mark, fleet: bool, problems: &mut Problems) {
-    if fleet || mode != PressMode::Meter {
+    if fleet || !mode.meters() {
         return;
     }
     let message = format!("`mode: {mode}` meters a flow at its source's host, and no host hears of it");

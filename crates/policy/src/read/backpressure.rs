@@ -8,8 +8,8 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::syntax::{BackpressureEntry, PressEntry, WatchEntry};
 use super::{Reader, class};
-use crate::keys::{BACKPRESSURE, MOST_CORES, MOST_PID, WATCH};
-use crate::press::{Ecn, Part, Press, PressMode};
+use crate::keys::{BACKPRESSURE, ECN_LONG, MEDIATE, MOST_CORES, MOST_PID, WATCH};
+use crate::press::{Ecn, Mediate, Part, Press, PressMode};
 
 /// The keys that say how heavy flows are slowed down.
 const PRESS_KEYS: [&str; 11] =
@@ -105,7 +105,7 @@ fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
         rate: keys.get("rate").and_then(|tree| rate(reader, tree)),
         least: keys.get("least").and_then(|tree| reader.value(tree, "`least`", class::RATE)),
         lifetime: keys.get("lifetime").and_then(|tree| within(reader, tree, "`lifetime`", Press::LIFETIMES)),
-        burst: keys.get("burst").and_then(|tree| burst(reader, tree)),
+        burst: keys.get("burst").and_then(|tree| burst(reader, tree, "`burst` of `backpressure`")),
         flows: keys
             .get("flows")
             .and_then(|tree| reader.positive(tree, "`flows` of `backpressure`", Press::MOST_FLOWS))
@@ -137,10 +137,11 @@ fn within(reader: &mut Reader, tree: &Tree, what: &str, [least, most]: [Span; 2]
 }
 
 fn mode(reader: &mut Reader, tree: &Tree) -> Option<Located<PressMode>> {
-    let text = reader.text(tree, "`mode`", "`mark`, `meter` or `drop`")?;
+    let text = reader.text(tree, "`mode`", "`mark`, `meter`, `mark_and_meter`, `drop` or `window`")?;
     let found = PressMode::ALL.iter().find(|(name, _)| *name == text);
     if found.is_none() {
-        let help = "write `mark` (CE on some packets), `meter` (a token bucket at the source's host) or `drop` (at this host)";
+        let help = "write `mark` (CE on some packets), `meter` (a token bucket at the source's host), `mark_and_meter` (both), \
+                    `drop` (at this host) or `window` (a smaller receive window)";
         reader.report(bad(tree.at, format!("`{text}` is no way to slow a flow down"), help));
     }
     found.map(|(_, mode)| Located::new(*mode, tree.at))
@@ -155,26 +156,51 @@ fn rate(reader: &mut Reader, tree: &Tree) -> Option<Located<BitRate>> {
     reader.value(tree, "`rate` of `backpressure`", example)
 }
 
-fn burst(reader: &mut Reader, tree: &Tree) -> Option<Bytes> {
+fn burst(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Bytes> {
     let (least, most) = (Press::LEAST_BURST, Press::MOST_BURST);
     let example = format!("a size from {least} to {most}");
-    let found = reader.value::<Bytes>(tree, "`burst` of `backpressure`", &example)?.value;
+    let found = reader.value::<Bytes>(tree, what, &example)?.value;
     if (least..=most).contains(&found) {
         return Some(found);
     }
-    reader.report(bad(tree.at, format!("`burst` of `backpressure` is {found}"), format!("write {example}")));
+    reader.report(bad(tree.at, format!("{what} is {found}"), format!("write {example}")));
     None
 }
 
 /// Whether backpressure may change a tenant's packets.
 pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
-    match reader.text(tree, &format!("`ecn` of {what}"), "`allowed` or `untouched`") {
+    if let Value::Map(entries) = &tree.value
+        && !entries.is_empty()
+    {
+        let keys = reader.fields(tree, tree.at, &format!("`ecn` of {what}"), &ECN_LONG);
+        let mediate = keys.get("mediate").map(|tree| mediate(reader, tree));
+        return mediate.map_or_else(Ecn::default, Ecn::Mediated);
+    }
+    match reader.text(tree, &format!("`ecn` of {what}"), "`allowed`, `untouched` or `mediated`") {
         Some("untouched") => Ecn::Untouched,
+        Some("mediated") => Ecn::Mediated(Mediate::default()),
         Some("allowed") | None => Ecn::Allowed,
         Some(other) => {
-            let help = "write `untouched` (backpressure changes none of its packets), or leave it out";
+            let help = "write `untouched` (backpressure changes none of its packets), `mediated` (this host stands in for an \
+                        end without ECN), or leave it out";
             reader.report(bad(tree.at, format!("`{other}` is nothing that `ecn` could be"), help));
             Ecn::default()
         }
+    }
+}
+
+/// The meter of mediation.
+fn mediate(reader: &mut Reader, tree: &Tree) -> Mediate {
+    let keys = reader.fields(tree, tree.at, "`mediate`", &MEDIATE);
+    let default = Mediate::default();
+    let rate = keys.get("rate").and_then(|tree| reader.value(tree, "`rate` of `mediate`", class::RATE));
+    let lifetime = keys
+        .get("lifetime")
+        .and_then(|tree| within(reader, tree, "`lifetime` of `mediate`", Press::LIFETIMES));
+    let burst = keys.get("burst").and_then(|tree| burst(reader, tree, "`burst` of `mediate`"));
+    Mediate {
+        rate: rate.map_or(default.rate, |found| found.value),
+        lifetime: lifetime.map_or(default.lifetime, |found| found.value),
+        burst: burst.unwrap_or(default.burst),
     }
 }

@@ -3,11 +3,34 @@
 use std::fmt::Write as _;
 
 use crate::config::{Backpressure, Config};
-use crate::press::{Ecn, Press, PressMode, PressRate, Watch};
+use crate::press::{Ecn, Mediate, Press, PressMode, PressRate, Watch};
 
-/// The flows that are counted, and how those that overload something are slowed down; empty without `backpressure`.
+/// The flows that are counted, how those that overload something are slowed down, and whose ECN is mediated; empty without
+/// any of these.
 pub(super) fn backpressure_text(config: &Config) -> String {
-    let Some(Backpressure { tenants, heavy, press }) = &config.backpressure else { return String::new() };
+    let mut text = String::new();
+    if let Some(stated) = &config.backpressure {
+        text = heavy_text(stated, config);
+    }
+    mediation_text(config, &mut text);
+    text
+}
+
+/// The tenants whose connections are mediated.
+fn mediation_text(config: &Config, text: &mut String) {
+    let mediated = config.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.ecn.mediate()?)));
+    for (name, Mediate { rate, lifetime, burst }) in mediated {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "\nECN of `{name}` is mediated: a flow whose receiver reports a mark gets a meter of {rate} with a burst of \
+             {burst}, which expires {lifetime} after the last report"
+        );
+    }
+}
+
+fn heavy_text(stated: &Backpressure, config: &Config) -> String {
+    let Backpressure { tenants, heavy, press } = stated;
     let mut text =
         format!("\nHeavy hitters: flows of {} with {heavy} or more, both ways\n", tenants.join(", "));
     let Some(press) = press else { return text };
@@ -68,6 +91,14 @@ fn way(press: &Press) -> String {
     match press.mode {
         PressMode::Mark => "by CE on one of several packets, where the sender supports ECN".to_owned(),
         PressMode::Meter => format!("by {meter}, at the source's host"),
+        PressMode::MarkAndMeter => {
+            format!(
+                "by CE on one of several packets, where the sender supports ECN, and by {meter}, at the source's host"
+            )
+        }
         PressMode::Drop => "by dropping what is beyond the rate, at this host".to_owned(),
+        PressMode::Window => {
+            "by a smaller receive window in its acknowledgements, where its handshake was seen".to_owned()
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! `backpressure`: what the keys mean, how `check` shows them, and what a reload says of them.
 
 use plimsoll_policy::{
-    Checked, Ecn, Law, Press, PressMode, PressRate, Watch, check_str, diff, report, tree_text,
+    Checked, Ecn, Law, Mediate, Press, PressMode, PressRate, Watch, check_str, diff, report, tree_text,
 };
 use plimsoll_units::{BitRate, Bytes, Span};
 
@@ -121,7 +121,9 @@ fn a_fleet_that_can_be_told_raises_no_doubt() {
     assert_eq!(doubts("meter", ""), [Law::SourceNotReached]);
     assert_eq!(doubts("meter", &overlay("")), [Law::SourceNotReached]);
     assert_eq!(doubts("meter", &overlay(", feedback: {key: /k}")), []);
-    for mode in ["mark", "drop"] {
+    assert_eq!(doubts("mark_and_meter", ""), [Law::SourceNotReached]);
+    assert_eq!(doubts("mark_and_meter", &overlay(", feedback: {key: /k}")), []);
+    for mode in ["mark", "drop", "window"] {
         assert_eq!(doubts(mode, ""), [], "{mode} needs no other host");
     }
 }
@@ -175,4 +177,65 @@ fn a_reload_says_what_changes() {
     let [old, new] = [opts_out.replace(", ecn: untouched", ""), opts_out.to_owned()]
         .map(|text| check_str("p.yaml", &text).expect("legal"));
     assert_eq!(diff(&old, &new).to_string(), "~ tenant a: ecn none -> untouched\n");
+}
+
+fn tenant(ecn: &str) -> Result<Checked, plimsoll_policy::Errors> {
+    check_str(
+        "p.yaml",
+        &format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{port: memory, ecn: {ecn}}}}}}}"),
+    )
+}
+
+#[test]
+fn a_tenant_can_be_mediated_with_a_meter_of_its_own() {
+    let ecn = |text: &str| {
+        tenant(text).unwrap_or_else(|errors| panic!("{}", errors.render(false))).config.tenants[0].ecn
+    };
+    let default = Mediate { rate: BitRate::mbps(850), lifetime: Span::secs(3), burst: Bytes::kib(128) };
+    assert_eq!(ecn("mediated"), Ecn::Mediated(default));
+    assert_eq!(
+        ecn("{mediate: {rate: 50Mbps}}"),
+        Ecn::Mediated(Mediate { rate: BitRate::mbps(50), ..default })
+    );
+    let stated = Mediate { rate: BitRate::mbps(850), lifetime: Span::millis(200), burst: Bytes::new(64_000) };
+    assert_eq!(ecn("{mediate: {lifetime: 200ms, burst: 64kB}}"), Ecn::Mediated(stated));
+    assert_eq!(["allowed", "untouched"].map(|text| ecn(text).mediate()), [None, None]);
+
+    for wrong in [
+        "{}",
+        "[]",
+        "{mediate: {rate: 0bps}}",
+        "{mediate: {rate: fast}}",
+        "{mediate: {lifetime: 50ms}}",
+        "{mediate: {burst: 1500B}}",
+        "{mediates: {}}",
+        "{mediate: {rates: 1Mbps}}",
+        "mediate",
+        "0",
+    ] {
+        let errors = tenant(wrong).expect_err(wrong);
+        assert!(errors.problems().iter().all(|problem| !problem.help.is_empty()), "{wrong}: {errors:?}");
+    }
+}
+
+#[test]
+fn check_and_a_reload_show_whose_connections_are_mediated() {
+    let mediated = tenant("{mediate: {rate: 50Mbps}}").expect("legal");
+    let text = tree_text(&mediated);
+    assert!(
+        text.contains(
+            "\nECN of `a` is mediated: a flow whose receiver reports a mark gets a meter of 50Mbps with a burst of 131.072kB, \
+             which expires 3s after the last report\n"
+        ),
+        "{text}"
+    );
+    let json = serde_json::to_value(report(&mediated)).expect("JSON");
+    assert_eq!(json["tenants"][0]["ecn"]["mediate"]["rate"], "50Mbps");
+    assert_eq!(
+        diff(&tenant("allowed").expect("legal"), &mediated).to_string(),
+        "~ tenant a: ecn none -> mediated (50Mbps, lifetime 3s, burst 131.072kB)\n"
+    );
+    let both = check("watch: engine, mode: mark_and_meter").config;
+    let shown = tree_text(&check("watch: engine, mode: mark_and_meter"));
+    assert!(both.backpressure.is_some() && shown.contains("by CE on one of several packets"), "{shown}");
 }

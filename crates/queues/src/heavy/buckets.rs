@@ -10,6 +10,8 @@ use prefetch_index::prefetch_index;
 pub(super) struct Buckets<K, const SLOTS: usize> {
     buckets: Vec<Bucket<SLOTS>>,
     keys: Vec<[K; SLOTS]>,
+    /// Where each slot's flow was last put in the flow table.
+    last: Vec<[u32; SLOTS]>,
     /// A bit for each bucket that holds a flow.
     occupied: Vec<u64>,
     /// The first bucket that the running update has not emptied.
@@ -31,6 +33,9 @@ struct Slot {
 /// A slot's place: the bucket, and the slot in it.
 pub(super) type Place = (usize, usize);
 
+/// Slots that are emptied together, and one more, which is written and does not count.
+pub(super) type Due = [Place; BATCH + 1];
+
 impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
     pub(super) fn new(buckets: usize) -> Self {
         assert!(buckets.is_power_of_two() && buckets > 1, "a power of two of buckets, at least 2");
@@ -40,6 +45,7 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
         Self {
             buckets: (0..buckets).map(empty).collect(),
             keys: vec![[K::default(); SLOTS]; buckets],
+            last: vec![[0; SLOTS]; buckets],
             occupied: vec![0; buckets.div_ceil(64)],
             swept: 0,
         }
@@ -50,12 +56,15 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.buckets) + size_of_val(&*self.keys) + size_of_val(&*self.occupied)
+        size_of_val(&*self.buckets)
+            + size_of_val(&*self.keys)
+            + size_of_val(&*self.last)
+            + size_of_val(&*self.occupied)
     }
 
     /// [`Self::bytes`] of this number of buckets.
     pub(super) fn bytes_of(buckets: usize) -> usize {
-        let each = size_of::<Bucket<SLOTS>>() + size_of::<[K; SLOTS]>();
+        let each = size_of::<Bucket<SLOTS>>() + size_of::<[K; SLOTS]>() + size_of::<[u32; SLOTS]>();
         buckets * each + buckets.div_ceil(64) * size_of::<u64>()
     }
 
@@ -91,10 +100,9 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
     /// Counts packets, and says whether the slot must be emptied before the next.
     #[inline]
     pub(super) fn count(&mut self, (bucket, slot): Place, packets: u16, bytes: u32, cap: u32) -> bool {
+        // Set each time: a branch at a flow's first packet would be mispredicted.
+        self.occupied[bucket / 64] |= 1 << (bucket % 64);
         let slot = &mut self.buckets[bucket].0[slot];
-        if slot.packets == 0 {
-            self.occupied[bucket / 64] |= 1 << (bucket % 64);
-        }
         slot.packets += u32::from(packets);
         slot.bytes = slot.bytes.saturating_add(bytes);
         slot.packets >= cap || slot.bytes > MOST_BYTES
@@ -111,6 +119,17 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
         &self.keys[bucket][slot]
     }
 
+    /// Where a slot's flow was last put in the flow table; another flow may have that place by now.
+    #[inline]
+    pub(super) fn last(&self, (bucket, slot): Place) -> u32 {
+        self.last[bucket][slot]
+    }
+
+    #[inline]
+    pub(super) fn set_last(&mut self, (bucket, slot): Place, place: u32) {
+        self.last[bucket][slot] = place;
+    }
+
     /// Frees a slot and returns its count.
     pub(super) fn take(&mut self, (bucket, slot): Place) -> Tally {
         let slot = &mut self.buckets[bucket].0[slot];
@@ -124,7 +143,7 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
     }
 
     /// The next used slots, in the buckets before `end` that this update has not emptied; as many as fit into `due`.
-    pub(super) fn next_due<'a>(&mut self, end: usize, due: &'a mut [Place; BATCH]) -> &'a [Place] {
+    pub(super) fn next_due<'a>(&mut self, end: usize, due: &'a mut Due) -> &'a [Place] {
         let mut found = 0;
         while self.swept < end && found + SLOTS <= BATCH {
             let (word, bit) = (self.swept / 64, self.swept % 64);
@@ -135,11 +154,10 @@ impl<K: Copy + Default, const SLOTS: usize> Buckets<K, SLOTS> {
                 continue;
             }
             self.occupied[word] &= !(1 << (self.swept % 64));
-            for (slot, _) in
-                self.buckets[self.swept].0.iter().enumerate().filter(|(_, slot)| slot.packets > 0)
-            {
+            // Each slot is written, and the next one overwrites it if it is free: a branch would be mispredicted.
+            for (slot, of) in self.buckets[self.swept].0.iter().enumerate() {
                 due[found] = (self.swept, slot);
-                found += 1;
+                found += usize::from(of.packets > 0);
             }
             self.swept += 1;
         }

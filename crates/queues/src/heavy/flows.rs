@@ -87,6 +87,7 @@ impl Entry {
 impl<K: Copy + Default> Flows<K> {
     pub(super) fn new(flows: usize) -> Self {
         assert!(flows.is_power_of_two() && flows >= WAYS, "a power of two of flows, at least 8");
+        assert!(u32::try_from(flows).is_ok(), "places are numbered in 32 bits");
         Self {
             sets: vec![Set::default(); flows / WAYS],
             entries: vec![Entry::default(); flows],
@@ -110,35 +111,50 @@ impl<K: Copy + Default> Flows<K> {
         self.generation += generations;
     }
 
-    /// Asks the processor to fetch the hashes of a flow's places.
+    /// Asks the processor to fetch a place.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
-        prefetch_index(&self.sets, self.set(hash));
-    }
-
-    /// Asks the processor to fetch a flow's count, once the hashes are there.
-    #[inline]
-    pub(super) fn prefetch_entry(&self, hash: u64) {
-        if let Some(place) = self.find(hash) {
-            prefetch_index(&self.entries, place);
-        }
+    pub(super) fn prefetch(&self, place: u32) {
+        prefetch_index(&self.sets, place as usize / WAYS);
+        prefetch_index(&self.entries, place as usize);
     }
 
     /// Adds to a flow's count and returns its place, or `None` where all its places hold flows with more packets.
-    pub(super) fn add(&mut self, hash: u64, key: &K, sent: Tally) -> Option<usize> {
-        if let Some(place) = self.find(hash) {
-            let entry = &mut self.entries[place];
-            self.expired.add(entry.roll(self.generation));
-            if !entry.add(sent) {
-                self.unlisted.add(sent);
-            }
-            return Some(place);
+    ///
+    /// `last` is where the flow may have been the last time: there it is found without a search.
+    #[inline]
+    pub(super) fn add(&mut self, hash: u64, key: &K, sent: Tally, last: u32) -> Option<u32> {
+        if !self.holds(last, hash) {
+            return self.search(hash, key, sent);
         }
-        self.insert(hash, key, sent)
+        self.add_at(last as usize, sent);
+        Some(last)
+    }
+
+    #[cold]
+    fn search(&mut self, hash: u64, key: &K, sent: Tally) -> Option<u32> {
+        let Some(place) = self.find(hash) else { return self.insert(hash, key, sent) };
+        self.add_at(place, sent);
+        Some(place as u32)
+    }
+
+    /// Whether a place is taken, by the flow of this hash.
+    #[inline]
+    fn holds(&self, place: u32, hash: u64) -> bool {
+        let place = place as usize;
+        self.sets[place / WAYS].0[place % WAYS] == hash && self.entries[place].generation() > 0
+    }
+
+    #[inline]
+    fn add_at(&mut self, place: usize, sent: Tally) {
+        let entry = &mut self.entries[place];
+        self.expired.add(entry.roll(self.generation));
+        if !entry.add(sent) {
+            self.unlisted.add(sent);
+        }
     }
 
     /// Gives a new flow the place of the flow with the fewest packets, if those are not more than its own.
-    fn insert(&mut self, hash: u64, key: &K, sent: Tally) -> Option<usize> {
+    fn insert(&mut self, hash: u64, key: &K, sent: Tally) -> Option<u32> {
         let (set, generation) = (self.set(hash), self.generation);
         let packets = |place: &usize| self.entries[*place].recent(generation).packets;
         let place = (set * WAYS..(set + 1) * WAYS).min_by_key(packets).expect("a set has places");
@@ -155,7 +171,7 @@ impl<K: Copy + Default> Flows<K> {
         }
         self.sets[set].0[place % WAYS] = hash;
         self.keys[place] = *key;
-        Some(place)
+        Some(place as u32)
     }
 
     /// The place of a flow.
@@ -170,18 +186,19 @@ impl<K: Copy + Default> Flows<K> {
     }
 
     /// Whether the flow at `place`, just counted, has `threshold` packets and no report.
-    pub(super) fn is_unreported(&self, place: usize, threshold: u64) -> bool {
-        let entry = &self.entries[place];
+    pub(super) fn is_unreported(&self, place: u32, threshold: u64) -> bool {
+        let entry = &self.entries[place as usize];
         !entry.is_reported() && entry.total().packets >= threshold
     }
 
-    pub(super) fn mark_reported(&mut self, place: usize) {
-        self.entries[place].stamp |= 1;
+    pub(super) fn mark_reported(&mut self, place: u32) {
+        self.entries[place as usize].stamp |= 1;
     }
 
     /// The reported flow with its count, unless another flow took its place or it has been idle since. It may be reported
     /// anew.
-    pub(super) fn take_report(&mut self, place: usize, hash: u64) -> Option<Heavy<K>> {
+    pub(super) fn take_report(&mut self, place: u32, hash: u64) -> Option<Heavy<K>> {
+        let place = place as usize;
         if self.find(hash) != Some(place) {
             return None;
         }

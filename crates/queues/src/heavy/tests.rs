@@ -90,6 +90,16 @@ fn packets_of_few_flows_overflow_counters_and_of_many_flows_buckets() {
     }
 }
 
+/// The widest bucket there is: one fills a batch of the update.
+#[test]
+fn buckets_of_32_slots_are_emptied() {
+    let mut heavy = counting::<32>(HeavyConfig { buckets: 2, ..HeavyConfig::default() });
+    (0..50).for_each(|flow| heavy.count(hash(flow), &flow, 64));
+    let used = heavy.slots_used() as u64;
+    heavy.advance(at(1));
+    assert_eq!((heavy.counters().periodic_updates, heavy.slots_used()), (used, 0));
+}
+
 /// MI-M6: a flow is reported once it passes the threshold, again after it was read, and not twice in between.
 #[test]
 fn a_flow_is_reported_once_for_each_reading() {

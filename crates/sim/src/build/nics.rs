@@ -23,7 +23,7 @@ use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
-use crate::receive::Receive;
+use crate::receive::{Receive, Worked};
 use crate::watch::Watch;
 use crate::world::{Carrier, Source};
 
@@ -55,10 +55,12 @@ impl Builder<'_> {
     fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
         let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
+        let (measure, end) = (&self.scenario.measure, Nanos::ZERO + self.scenario.duration);
+        let worked = Worked::new(measure.window, end);
         Box::new(if fair {
-            Receive::fair(ring, source, &self.stations(node, &ring), chance)
+            Receive::fair(ring, source, &self.stations(node, &ring), chance, worked)
         } else {
-            Receive::shared(ring, source, chance)
+            Receive::shared(ring, source, chance, worked)
         })
     }
 
@@ -147,9 +149,11 @@ impl Builder<'_> {
                 self.limiter(node, host)?;
             }
             if let (Some(checked), Some((first, _))) = (checked, uplinks) {
+                self.press(node, host, &checked.config)?;
                 self.host_nic(node, host, checked, first);
             }
         }
+        self.press_only_if_stated();
         Ok(())
     }
 
@@ -161,7 +165,7 @@ impl Builder<'_> {
             checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
         }
         let names: Vec<String> = self.scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
-        let from_here = self.world.flows.iter().flat_map(|flow| &flow.ends);
+        let from_here = self.world.flows.iter().flat_map(Flow::legs).map(|(from, _)| from);
         let flows = from_here.filter(|end| end.node == node && end.tenant.is_some()).count() as u32;
         let source = self.source(Source::Carrier(node));
         let peers = if self.controlled() { self.pairs_from(node).len() as u32 } else { 0 };

@@ -18,6 +18,7 @@ use super::{Builder, lives_on};
 use crate::chance::Chance;
 use crate::control::{Agents, Plan, Vm};
 use crate::fault::FaultStep;
+use crate::flow::Flow;
 use crate::world::Source;
 
 /// The hosts of a scenario that exchange messages.
@@ -64,7 +65,7 @@ impl Builder<'_> {
 
     /// The pairs of a tenant on a node and a VM elsewhere to which it sends.
     pub(super) fn pairs_from(&self, node: u32) -> Vec<(u32, Vm)> {
-        let ways = self.world.flows.iter().flat_map(|flow| [flow.way(false), flow.way(true)]);
+        let ways = self.world.flows.iter().flat_map(Flow::legs);
         let away = ways.filter(|(from, _)| from.node == node);
         let pairs: BTreeSet<_> =
             away.filter_map(|(from, to)| Some((from.tenant?, to.elsewhere(node)?))).collect();

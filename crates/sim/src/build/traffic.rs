@@ -43,8 +43,15 @@ impl Builder<'_> {
         let index = self.world.apps.len() as u32;
         let role = role(&workload.kind);
         let pairs = self.ends(workload, role);
+        let through = workload.through.as_ref().and_then(|name| self.ends_of_tenant(name, workload).pop());
         for (client, server) in &pairs {
-            self.routed(workload, *client, *server)?;
+            match through {
+                None => self.routed(workload, *client, *server)?,
+                Some(through) => {
+                    self.routed(workload, *client, through)?;
+                    self.routed(workload, through, *server)?;
+                }
+            }
         }
         // Among a tenant's own vNICs each talks to each.
         let all_to_all = workload.to == workload.tenant;
@@ -54,7 +61,7 @@ impl Builder<'_> {
         let first_socket = self.world.connections.len() as u32;
         for (client, server) in pairs.iter().copied().cycle().take(count as usize) {
             let port = ports.draw();
-            self.flow(workload, index, [End { port, ..client }, server]);
+            self.flow(workload, index, [End { port, ..client }, server], through);
         }
         let timers = match workload.kind {
             Kind::OnOff { .. } => 1 + count,
@@ -67,10 +74,15 @@ impl Builder<'_> {
         let (start, stop) = (Nanos::ZERO + workload.start, Nanos::ZERO + workload.stop);
         let app = self.app(workload, Assignment { first, count, start, stop, timer });
         self.world.apps.push(app);
-        let (measure, back) = (&self.scenario.measure, role == Role::Server);
+        let reverse = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
+        let (measure, back) = (&self.scenario.measure, role == Role::Server || reverse);
         self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
         self.world.tallies.push(Tally::default());
-        self.world.spoofed.push(matches!(workload.kind, Kind::Udp { claims: 1.., .. }));
+        let claims = if let Kind::Udp { claims, .. } = workload.kind { claims } else { 0 };
+        self.world.spoofed.push(claims > 0);
+        self.world.claims.push(claims);
+        self.world.metered.push(0);
+        self.world.marked.push(0);
         Ok(())
     }
 
@@ -143,10 +155,11 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn flow(&mut self, workload: &Workload, index: u32, ends: [End; 2]) {
+    fn flow(&mut self, workload: &Workload, index: u32, ends: [End; 2], through: Option<End>) {
         let (flow, socket) = (self.world.flows.len() as u32, self.world.connections.len() as u32);
         let protocol = protocol(&workload.kind);
-        self.world.flows.push(Flow { workload: index, ends, protocol, socket });
+        let through = through.map(|through| Box::new([through; 2]));
+        self.world.flows.push(Flow { workload: index, ends, protocol, socket, through });
         if protocol != TCP {
             return;
         }
@@ -156,17 +169,27 @@ impl Builder<'_> {
             Congestion::NewReno => tcp::Congestion::NewReno,
             Congestion::Dctcp => tcp::Congestion::Dctcp,
         };
-        let ecn = congestion == tcp::Congestion::Dctcp;
-        let config = tcp::Config { mss, congestion, ecn, ..tcp::Config::default() };
+        let config = tcp::Config { mss, congestion, ..tcp::Config::default() };
         for (server, end) in [(false, ends[0]), (true, ends[1])] {
+            let ecn = congestion == tcp::Congestion::Dctcp || self.speaks_ecn(end, server);
             // A socket's credit counts only where its host tells it what has left.
             let local_queue =
                 if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
             let offload = if self.offloads(end) { LARGEST } else { Bytes::ZERO };
-            let config = tcp::Config { local_queue, offload, ..config.clone() };
+            let config = tcp::Config { local_queue, offload, ecn, ..config.clone() };
             let source = self.source(Source::Socket(self.world.connections.len() as u32));
             let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
             self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
+        }
+    }
+
+    /// Whether an end asks for ECN, or as a server accepts it.
+    fn speaks_ecn(&self, end: End, server: bool) -> bool {
+        let tenant = end.tenant.and_then(|tenant| self.scenario.tenants.get(tenant as usize));
+        match tenant.and_then(|tenant| tenant.tcp_ecn).unwrap_or(TCP_ECN) {
+            0 => false,
+            1 => true,
+            _ => server,
         }
     }
 
@@ -192,6 +215,7 @@ impl Builder<'_> {
             response: response.as_u64(),
         };
         match &workload.kind {
+            Kind::Bulk { reverse: true, .. } => App::Bulk(Box::new(Bulk::new(job, None).reversed())),
             Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => App::Bulk(Box::new(Bulk::new(job, None))),
             Kind::OnOff { on, off, .. } => {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
@@ -270,6 +294,8 @@ impl Ports {
     }
 }
 
+/// Linux's `tcp_ecn` where no tenant states another.
+const TCP_ECN: u8 = 2;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 

@@ -19,6 +19,8 @@ pub struct SenderStats {
     pub segments: u64,
     /// Payload bytes given out more than once.
     pub retransmitted: Bytes,
+    /// Packets given out more than once.
+    pub resent: u64,
     /// Times that a loss has lowered the window, short of a timeout.
     pub recoveries: u64,
     /// Retransmission timeouts.

@@ -17,6 +17,8 @@ pub(crate) struct Bulk {
     rhythm: Option<Rhythm>,
     sending: Vec<bool>,
     begun: bool,
+    /// Whether the server sends.
+    reverse: bool,
 }
 
 /// Times of sending and of pausing.
@@ -27,12 +29,19 @@ pub(crate) struct Rhythm {
     pub(crate) chance: Chance,
 }
 
+/// Bytes with which `iperf3` begins a connection.
+const COOKIE: u64 = 37;
 /// Bytes in a socket's buffer that may not be acknowledged yet: Linux's usual maximum.
 const BUFFER: u64 = 4 << 20;
 
 impl Bulk {
     pub(crate) fn new(job: Assignment, rhythm: Option<Rhythm>) -> Self {
-        Self { sending: vec![true; job.count as usize], job, rhythm, begun: false }
+        Self { sending: vec![true; job.count as usize], job, rhythm, begun: false, reverse: false }
+    }
+
+    /// Makes the server send. The client asks for it first.
+    pub(crate) fn reversed(self) -> Self {
+        Self { reverse: true, ..self }
     }
 
     /// Handles a timer: the first one starts and stops the workload, timer n + 1 switches flow n on and off.
@@ -55,6 +64,10 @@ impl Bulk {
         for flow in 0..self.job.count {
             let socket = self.job.first + 2 * flow;
             match self.rhythm {
+                None if self.reverse => {
+                    stack.write_unlimited(socket + 1);
+                    stack.write(socket, COOKIE);
+                }
                 None => stack.write_unlimited(socket),
                 Some(_) => {
                     self.next_turn(stack, flow);

@@ -162,6 +162,7 @@ pub(super) fn send(stack: &mut impl Stack, flow: u32, back: bool, number: u64, s
             ce: false,
             carried: false,
             marked: false,
+            passed: false,
             apart: 0,
             len,
             body,

@@ -8,6 +8,7 @@
 
 use super::{Carrier, World};
 use crate::fault::{DOWN, FaultStep, Spare};
+use crate::flow::Flow;
 use crate::packet::Packet;
 
 impl World {
@@ -32,7 +33,7 @@ impl World {
 
     /// Whether the tenant that a packet is for has stopped reading.
     pub(super) fn is_stalled(&self, packet: &Packet) -> bool {
-        let to = self.flows[packet.flow as usize].way(packet.back).1;
+        let to = self.flows[packet.flow as usize].leg(packet).1;
         to.tenant.is_some_and(|tenant| self.stalled.contains(&tenant))
     }
 
@@ -57,13 +58,21 @@ impl World {
             }
             self.agenda.clear(*source);
         }
-        if let (Some(receive), Some(fresh)) = (&mut here.receive, fresh_receive) {
+        if let (Some(receive), Some(mut fresh)) = (&mut here.receive, fresh_receive) {
             self.agenda.clear(receive.source);
             lost.extend(receive.holds().into_iter().map(|packet| (*packet, 1)));
+            fresh.go_on(receive, self.now);
             *receive = fresh;
         }
+        if let Some(press) = &mut here.press {
+            let waiting: Vec<Packet> = press.waiting().copied().collect();
+            lost.extend(waiting.iter().map(|packet| (*packet, packet.frames())));
+            self.completed.extend(waiting);
+            press.restart(self.now);
+            self.agenda.clear(here.press_source);
+        }
         for (packet, frames) in &lost {
-            let (from, to) = self.flows[packet.flow as usize].way(packet.back);
+            let (from, to) = self.flows[packet.flow as usize].leg(packet);
             if let Some(watch) = &mut self.nodes[node as usize].watch {
                 match from.node == node {
                     true => watch.lost(from.tenant, *frames, DOWN),
@@ -72,7 +81,7 @@ impl World {
             }
             self.lose_frames(packet, *frames, DOWN);
         }
-        let ends = self.flows.iter_mut().flat_map(|flow| &mut flow.ends).filter(|end| end.node == node);
+        let ends = self.flows.iter_mut().flat_map(Flow::all_ends).filter(|end| end.node == node);
         ends.for_each(|end| end.queue = None);
         if let Some(control) = &mut self.control {
             control.stop(node);
@@ -85,6 +94,11 @@ impl World {
         here.down = false;
         if let Some(watch) = &mut here.watch {
             watch.down(false, now);
+        }
+        if let Some(press) = &mut here.press {
+            press.restart(now);
+            let first = press.next(|_| 0, now);
+            self.agenda.keep(here.press_source, first);
         }
         if let Some(control) = &mut self.control {
             control.start(node, now);

@@ -7,6 +7,7 @@
 
 use plimsoll_units::{Nanos, Span};
 
+use super::pressing::Gate;
 use super::{Carrier, LinkEnd, NO_LINK, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
@@ -22,8 +23,8 @@ use crate::traffic::Stack;
 
 impl World {
     /// Counts a tenant's packet that is lost on its way out.
-    fn lose_out(&mut self, packet: &Packet, why: &'static str) {
-        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+    pub(super) fn lose_out(&mut self, packet: &Packet, why: &'static str) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).0;
         if let Some(watch) = self.watch(node) {
             watch.lost(tenant, packet.frames(), why);
         }
@@ -61,10 +62,10 @@ impl World {
         self.agenda.keep(core.source, core.next());
     }
 
-    /// Hands a packet to its host's carrier.
+    /// Takes a packet from its sender, and hands it on unless it has to wait for its flow's rate.
     fn transmit(&mut self, mut packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
-        let (from, to) = flow.way(packet.back);
+        let (from, _) = flow.leg(&packet);
         let node = from.node;
         packet.carried = self.encapsulated && from.tenant.is_some();
         let from = *from;
@@ -75,6 +76,16 @@ impl World {
             self.completed.push(packet); // no daemon holds the guest's buffer any more
             return self.lose_out(&packet, DOWN);
         }
+        if let Some(packet) = self.pass_out(packet, Gate::Asked) {
+            self.enter(packet);
+        }
+    }
+
+    /// Hands a packet to its host's carrier.
+    pub(super) fn enter(&mut self, packet: Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.leg(&packet);
+        let (node, from) = (from.node, *from);
         let carrier = &mut self.nodes[node as usize].carrier;
         if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
             if limiter.offer(tenant, packet, self.now) {
@@ -90,7 +101,7 @@ impl World {
             Some(queue) => queue,
             None => match nic.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
                 Some(queue) => {
-                    self.flows[packet.flow as usize].ends[usize::from(packet.back)].queue = Some(queue);
+                    self.flows[packet.flow as usize].sender_mut(&packet).queue = Some(queue);
                     queue
                 }
                 None => return self.lose_out(&packet, "no_queue"),
@@ -119,7 +130,7 @@ impl World {
         while let Carrier::Limiter { limiter, link, .. } = &mut self.nodes[node as usize].carrier
             && let Some(packet) = limiter.dequeue(now, self.links[*link as usize].link.last_departure())
         {
-            let here = self.flows[packet.flow as usize].way(packet.back).1.node == node;
+            let here = self.flows[packet.flow as usize].leg(&packet).1.node == node;
             if here { self.local.push_back(packet) } else { self.forward(node, packet) }
         }
         if let Carrier::Limiter { limiter, source, link } = &self.nodes[node as usize].carrier {
@@ -145,14 +156,14 @@ impl World {
             nic.ring(now);
             let some = nic.poll(now, |packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
-                if transmit.last {
+                if transmit.last && !packet.passed {
                     meters[flow.workload as usize].leave(waited, packet.back, now);
                 }
                 if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
                     let comment = trace::decision(transmit, engine, now);
                     tracer.record(interface, flow, &packet, now, Some(&comment));
                 }
-                let (from, to) = flow.way(packet.back);
+                let (from, to) = flow.leg(&packet);
                 if let Some(watch) = watch {
                     watch.left(from.tenant, packet.len, transmit.last.then_some((transmit.limited, waited)));
                 }
@@ -176,7 +187,7 @@ impl World {
                 let lost = tallies[flow.workload as usize].drops.entry(why.name()).or_default();
                 *lost += u64::from(packet.frames());
                 if let Some(watch) = watch {
-                    watch.lost(flow.way(packet.back).0.tenant, packet.frames(), why.name());
+                    watch.lost(flow.leg(&packet).0.tenant, packet.frames(), why.name());
                 }
                 completed.extend(late.then_some(packet));
             });
@@ -192,11 +203,11 @@ impl World {
 
     /// Puts a packet on the link towards its destination.
     fn forward(&mut self, node: u32, packet: Packet) {
-        let to = self.flows[packet.flow as usize].way(packet.back).1.node;
+        let to = self.flows[packet.flow as usize].leg(&packet).1.node;
         let link = self.routes[node as usize * self.nodes.len() + to as usize];
         assert!(link != NO_LINK, "every flow has a route, checked when the world is built");
         if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
-            let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).0;
+            let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).0;
             if let Some(watch) = self.watch(node) {
                 watch.strayed(tenant);
             }
@@ -216,9 +227,11 @@ impl World {
         if let (Some(interface), Some(tracer)) = (self.links[link as usize].traced, &mut self.tracer) {
             tracer.record(interface, flow, &packet, self.now, None);
         }
-        let (from, to) = flow.way(packet.back);
+        let (from, to) = flow.leg(&packet);
         if kind == Way::Uplink && from.tenant.is_some() {
-            self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
+            if !packet.passed {
+                self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
+            }
             if let Some(control) = &mut self.control {
                 control.note_sent(from.node, to.node, self.now);
             }
@@ -237,7 +250,10 @@ impl World {
             return self.lose(&packet, DOWN);
         }
         let Some(receive) = &mut self.nodes[node as usize].receive else {
-            return self.deliver_at_once(packet);
+            if let Some(packet) = self.pass_in(packet) {
+                self.deliver_at_once(packet);
+            }
+            return;
         };
         if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
             self.agenda.keep(receive.source, receive.next());
@@ -255,9 +271,10 @@ impl World {
         let (control, now) = (&mut self.control, self.now);
         let admits = &mut |packet: &Packet| {
             let flow = &self.flows[packet.flow as usize];
-            let (from, to) = flow.way(packet.back);
+            let (from, to) = flow.leg(packet);
             let (Some(control), Some(to)) = (control.as_mut(), to.vm()) else { return true };
-            let from = from.vm().filter(|_| packet.back || !self.spoofed[flow.workload as usize]);
+            let known = packet.back || packet.passed || !self.spoofed[flow.workload as usize];
+            let from = from.vm().filter(|_| known);
             control.admits(to, from, packet, now)
         };
         let Some(receive) = &mut self.nodes[node as usize].receive else { return };
@@ -267,7 +284,7 @@ impl World {
             Some((packet, Fate::Delivered { waited, in_nic })) => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.meters[workload].wait(waited, in_nic, packet.back, self.now);
-                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                let tenant = self.flows[packet.flow as usize].leg(&packet).1.tenant;
                 let stalled = self.is_stalled(&packet);
                 if let Some(watch) = self.watch(node) {
                     let with_us = Span::ns(waited.as_u64() - in_nic.as_u64());
@@ -279,10 +296,12 @@ impl World {
                 if stalled {
                     return self.lose(&packet, "guest_full");
                 }
-                self.deliver(packet);
+                if let Some(packet) = self.pass_in(packet) {
+                    self.deliver(packet);
+                }
             }
             Some((packet, Fate::Dropped(why))) => {
-                let tenant = self.flows[packet.flow as usize].way(packet.back).1.tenant;
+                let tenant = self.flows[packet.flow as usize].leg(&packet).1.tenant;
                 if let Some(watch) = self.watch(node) {
                     match why {
                         QUEUE_FULL => watch.queue_full(tenant),
@@ -297,18 +316,22 @@ impl World {
 
     /// Delivers a packet that has no queue on its way in.
     pub(super) fn deliver_at_once(&mut self, packet: Packet) {
-        let &End { node, tenant, .. } = self.flows[packet.flow as usize].way(packet.back).1;
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).1;
         if let Some(watch) = self.watch(node) {
             watch.took(tenant, packet.len);
         }
         self.deliver(packet);
     }
 
-    /// Delivers a packet at the end of its flow.
+    /// Delivers a packet at the end of its flow, or has it forwarded.
     fn deliver(&mut self, packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
+        if flow.through.is_some() && !packet.passed {
+            return self.transmit(Packet { passed: true, ..packet });
+        }
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
+        self.marked[workload as usize] += u64::from(packet.ce);
         self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
         match packet.body {
             Body::Datagram { number, last, .. } => {

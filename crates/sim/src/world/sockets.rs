@@ -107,6 +107,9 @@ impl World {
 
     /// Returns a packet's credit to its socket: it has left its host's transmit path.
     pub(super) fn credit(&mut self, packet: &Packet) {
+        if packet.passed {
+            return; // it is a forwarding tenant's, which has no socket
+        }
         let flow = &self.flows[packet.flow as usize];
         match &packet.body {
             Body::Tcp(tcp) => {
@@ -150,5 +153,16 @@ fn packet_of(tcp: tcp::Packet, flow: u32, back: bool) -> Packet {
     let header = if syn { SYN_HEADER } else { TCP_HEADER };
     let len = (IP_HEADERS + header + options + tcp.len()).max(SHORTEST);
     let ect = tcp.segment.is_some_and(|segment| segment.ecn.marked().is_some());
-    Packet { flow, back, ect, ce: false, carried: false, marked: false, apart: 0, len, body: Body::Tcp(tcp) }
+    Packet {
+        flow,
+        back,
+        ect,
+        ce: false,
+        carried: false,
+        marked: false,
+        passed: false,
+        apart: 0,
+        len,
+        body: Body::Tcp(tcp),
+    }
 }

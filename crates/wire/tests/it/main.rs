@@ -3,3 +3,4 @@
 mod hostile;
 mod overlay;
 mod pulls;
+mod tcp;

@@ -233,7 +233,10 @@ impl Sender {
     }
 
     fn leave_phase(&mut self) {
-        if self.recovery.phase == Phase::Open || self.una < self.recovery.high {
+        // The packet at `high` says that the window was reduced. An acknowledgement up to there may still echo the mark, and
+        // is no sign of another one (Linux holds its state CWR until something above is acknowledged).
+        let beyond = u64::from(self.recovery.phase == Phase::Reduced);
+        if self.recovery.phase == Phase::Open || self.una < self.recovery.high + beyond {
             return;
         }
         if self.recovery.phase != Phase::Loss {

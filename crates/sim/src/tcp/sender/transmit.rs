@@ -137,6 +137,7 @@ impl Sender {
         self.recovery.note_resend(now);
         self.book(u64::from(len), now);
         self.stats.retransmitted += plimsoll_units::Bytes::new(u64::from(len));
+        self.stats.resent += u64::from(len).div_ceil(self.mss);
         let mut segment = self.segment(seq, len, Flags::RETRANSMISSION, now);
         if !self.control.needs_ecn() {
             segment.ecn = Ecn::NotEct; // RFC 3168 §6.1.5

@@ -1,0 +1,560 @@
+//! Backpressure of one host in virtual time: counts flows, and slows down those that overload it.
+//!
+//! Why: the rules by which flows are found, chosen and held must be those that run live; clocks and packets are models.
+//! From: MIMIC §III and §IV by `queues` and `control`; what is done with a packet as the daemon does it.
+//! Not here: CPU time (`receive`), a packet's way (`world/journey`), and notices under way (`world/pressing`).
+//! Invariant: a packet passes, is marked, waits, or is dropped for the reason `flow_over_rate`; packets of a flow that wait leave
+//! in their order, and are at most [`MOST_WAITING`] bytes of a flow.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::{
+    Backpressure, Counters, MeterSettings, Meters, Order, Pressed, Settings, Target, Terms, Thresholds,
+    Verdict, Work,
+};
+use plimsoll_policy::{self as policy, PressMode, PressRate, Watch};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
+use plimsoll_scenario::{Excess, PressModel, Slots};
+use plimsoll_units::{Nanos, Span};
+
+use crate::packet::Packet;
+
+/// The drop reason of a packet that exceeds the rate of its flow.
+pub(crate) const OVER_RATE: &str = "flow_over_rate";
+/// Most bytes of a flow that wait at its source, as live.
+const MOST_WAITING: u64 = 512 << 10;
+/// Packets after which it is known whether a flow can be marked, as live.
+const KNOWN: u32 = 256;
+/// Most reports that are read at once, as live.
+const MOST_READ: usize = 256;
+/// Meters of a host's own decisions have one owner.
+const HERE: HostId = HostId(0);
+
+/// A flow one way, by its headers. A sender that claims many addresses has as many flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) flow: u32,
+    pub(crate) back: bool,
+    pub(crate) claim: u32,
+}
+
+/// A flow as a host counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Counted {
+    pub(crate) key: Key,
+    pub(crate) tenant: u32,
+    pub(crate) inward: bool,
+    pub(crate) from: From,
+}
+
+/// Where a flow comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum From {
+    /// A tenant of this host.
+    #[default]
+    Here,
+    /// A place that cannot be told.
+    Elsewhere,
+    /// The host of this node.
+    Host(u32),
+}
+
+/// What is done with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Pass,
+    Mark,
+    Wait,
+    Drop,
+}
+
+/// A request to the host of a flow's source.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Notice {
+    /// The node that asks.
+    pub(crate) by: u32,
+    pub(crate) key: Key,
+    pub(crate) terms: Terms,
+}
+
+/// What a host's backpressure is made from, again after each restart.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) node: u32,
+    /// What its policy states; a host without it obeys others alone.
+    pub(crate) stated: Option<policy::Backpressure>,
+    pub(crate) model: PressModel,
+    /// By tenant of the scenario: whether its flows are counted, and whether its packets may not be changed.
+    pub(crate) counted: Vec<bool>,
+    pub(crate) untouched: Vec<bool>,
+    /// The tenant that is watched.
+    pub(crate) watched: Option<u32>,
+    pub(crate) seed: u64,
+    /// The first look at the load.
+    pub(crate) first: Nanos,
+}
+
+/// A host's backpressure.
+#[derive(Debug)]
+pub(crate) struct Press {
+    pub(crate) plan: Plan,
+    hitters: Option<Hitters>,
+    control: Option<Box<Backpressure<Counted>>>,
+    marks: BTreeMap<Counted, Marking>,
+    /// Rates that this host imposes here.
+    here: Meters<Counted>,
+    /// Rates that other hosts asked for.
+    asked: Meters<Key>,
+    waiting: BTreeMap<Held, Waiting>,
+    read: Vec<Heavy<Counted>>,
+    last: Option<(Span, Nanos)>,
+    next_poll: Option<Nanos>,
+    /// Whether the top flow's part of the present overload is known.
+    top_known: bool,
+    pub(crate) seen: Seen,
+}
+
+/// What backpressure has done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Of each overload: the top flow's part, in thousandths.
+    pub(crate) tops: Vec<u32>,
+    pub(crate) notices: u64,
+    before: BTreeMap<&'static str, u64>,
+}
+
+/// Whose rate a flow waits for: first others', then this host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Held {
+    Asked(Key),
+    Here(Counted),
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    packets: VecDeque<Packet>,
+    bytes: u64,
+}
+
+/// The marking of a flow.
+#[derive(Clone, Copy, Debug)]
+struct Marking {
+    interval: u32,
+    since: u32,
+    until: Nanos,
+    seen: u32,
+    capable: u32,
+}
+
+/// How a flow is slowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Means {
+    Marked,
+    MeteredHere,
+    Told(u32),
+}
+
+impl Press {
+    pub(crate) fn new(plan: Plan, now: Nanos) -> Self {
+        let stated = plan.stated.as_ref();
+        let press = stated.and_then(|stated| stated.press.as_ref());
+        let hitters = stated.map(|stated| {
+            let config = HeavyConfig::from_rate(stated.heavy.get(), press.is_some());
+            Hitters::new(config, plan.model, plan.seed, now)
+        });
+        let flows = press.map_or(1, |press| press.flows as usize);
+        let here = MeterSettings { meters: flows, per_peer: flows, ..MeterSettings::default() };
+        Self {
+            control: press.map(|press| Box::new(Backpressure::new(settings(press), now))),
+            next_poll: hitters.as_ref().map(|_| now.max(plan.first)),
+            hitters,
+            marks: BTreeMap::new(),
+            here: Meters::new(here),
+            asked: Meters::new(MeterSettings::default()),
+            waiting: BTreeMap::new(),
+            read: Vec::new(),
+            last: None,
+            top_known: false,
+            seen: Seen::default(),
+            plan,
+        }
+    }
+
+    fn stated(&self) -> Option<&policy::Press> {
+        self.plan.stated.as_ref()?.press.as_ref()
+    }
+
+    /// What it watches, if anything.
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.stated().map(|press| &press.watch)
+    }
+
+    /// The flow of a packet of this tenant, if it is counted.
+    pub(crate) fn counted(&self, key: Key, tenant: u32, inward: bool, from: From) -> Option<Counted> {
+        let counts = self.hitters.is_some() && self.plan.counted[tenant as usize];
+        counts.then_some(Counted { key, tenant, inward, from })
+    }
+
+    /// Counts a packet and says what is done with it. `ect`: whether it can be marked.
+    pub(crate) fn count(
+        &mut self,
+        flow: &Counted,
+        (frames, bytes): (u32, u32),
+        ect: bool,
+        now: Nanos,
+    ) -> Act {
+        if let Some(hitters) = &mut self.hitters {
+            hitters.count(flow, frames, bytes);
+        }
+        if self.marks.is_empty() && self.here.is_empty() {
+            return Act::Pass;
+        }
+        if self.here.judge(flow, bytes, now) == Verdict::Excess {
+            let waits = flow.from == From::Here && self.waits();
+            return if waits { Act::Wait } else { Act::Drop };
+        }
+        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
+            return Act::Pass;
+        };
+        if marking.take(frames, ect) { Act::Mark } else { Act::Pass }
+    }
+
+    fn waits(&self) -> bool {
+        let drops = self.stated().is_some_and(|press| press.mode == PressMode::Drop);
+        self.plan.model.excess == Excess::Wait && !drops
+    }
+
+    /// Whether a packet that leaves for another host keeps to the rate that was asked for.
+    pub(crate) fn judge_asked(&mut self, key: &Key, bytes: u32, now: Nanos) -> Act {
+        if self.asked.is_empty() || self.asked.judge(key, bytes, now) == Verdict::Conforming {
+            return Act::Pass;
+        }
+        if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop }
+    }
+
+    /// Whether packets of this flow wait, so that the next one waits behind them.
+    pub(crate) fn holds(&self, held: &Held) -> bool {
+        !self.waiting.is_empty() && self.waiting.contains_key(held)
+    }
+
+    /// Keeps a packet until its flow's rate allows it; `false` if there is no room.
+    pub(crate) fn keep(&mut self, held: Held, packet: Packet, bytes: u32) -> bool {
+        let waiting = self.waiting.entry(held).or_default();
+        if waiting.bytes + u64::from(bytes) > MOST_WAITING {
+            return false;
+        }
+        waiting.bytes += u64::from(bytes);
+        waiting.packets.push_back(packet);
+        true
+    }
+
+    /// The next packet that has waited and may go on, with what it waited for.
+    pub(crate) fn release(
+        &mut self,
+        bytes_of: impl Fn(&Packet) -> u32,
+        now: Nanos,
+    ) -> Option<(Held, Packet)> {
+        let conforms = |held: &Held, bytes, here: &mut Meters<Counted>, asked: &mut Meters<Key>| match held {
+            Held::Asked(key) => asked.judge(key, bytes, now) == Verdict::Conforming,
+            Held::Here(flow) => here.judge(flow, bytes, now) == Verdict::Conforming,
+        };
+        let mut freed = None;
+        for (held, waiting) in &mut self.waiting {
+            let Some(first) = waiting.packets.front() else { continue };
+            let bytes = bytes_of(first);
+            if conforms(held, bytes, &mut self.here, &mut self.asked) {
+                waiting.bytes -= u64::from(bytes);
+                freed = waiting.packets.pop_front().map(|packet| (*held, packet));
+                break;
+            }
+        }
+        if let Some((held, _)) = &freed
+            && self.waiting[held].packets.is_empty()
+        {
+            self.waiting.remove(held);
+        }
+        freed
+    }
+
+    /// When something is to be done next: a look at the load, or a packet that has waited may go on.
+    pub(crate) fn next(&self, bytes_of: impl Fn(&Packet) -> u32, now: Nanos) -> Option<Nanos> {
+        let ready = |(held, waiting): (&Held, &Waiting)| {
+            let bytes = bytes_of(waiting.packets.front()?);
+            Some(match held {
+                Held::Asked(key) => self.asked.ready_at(key, bytes, now),
+                Held::Here(flow) => self.here.ready_at(flow, bytes, now),
+            })
+        };
+        self.waiting.iter().filter_map(ready).chain(self.next_poll).min()
+    }
+
+    /// Whether it is time to look at the load.
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
+        self.next_poll.is_some_and(|next| next <= now)
+    }
+
+    /// Takes another host's request.
+    pub(crate) fn hear(&mut self, notice: &Notice, now: Nanos) {
+        self.seen.notices += 1;
+        // A request beyond the peer's bound is refused, as live.
+        let _ = self.asked.install(notice.key, HostId(notice.by), notice.terms, now);
+    }
+
+    /// Looks at the load: what was `used` until now. Returns what other hosts are to be told.
+    pub(crate) fn poll(&mut self, used: Span, now: Nanos) -> Vec<(u32, Notice)> {
+        let Some(hitters) = &mut self.hitters else { return Vec::new() };
+        hitters.advance(now);
+        self.read.clear();
+        hitters.read(MOST_READ, &mut self.read);
+        let packets = hitters.counters().seen.packets;
+        let Some(press) = self.plan.stated.as_ref().and_then(|stated| stated.press.as_ref()) else {
+            self.next_poll = Some(now + UPDATE);
+            return Vec::new();
+        };
+        self.next_poll = Some(now + press.poll);
+        if let Some(watched) = self.plan.watched {
+            // Its load is that of packets on the way in.
+            self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
+        }
+        let Some(work) = self.measure(used, packets, now) else { return Vec::new() };
+        let Some(control) = &mut self.control else { return Vec::new() };
+        let orders = control.poll(work, &self.read, |_| None, now).to_vec();
+        let (overloaded, top) = (control.is_overloaded(), control.top());
+        if !overloaded {
+            self.top_known = false;
+        } else if !self.top_known
+            && let Some(top) = top
+        {
+            self.seen.tops.push(top);
+            self.top_known = true;
+        }
+        orders.into_iter().filter_map(|order| self.obey(order, now)).collect()
+    }
+
+    /// What was done since the last look; nothing at the first.
+    fn measure(&mut self, used: Span, packets: u64, now: Nanos) -> Option<Work> {
+        let (before, at) = self.last.replace((used, now))?;
+        let over = now.since(at);
+        let busy = Span::ns(used.as_u64().saturating_sub(before.as_u64()));
+        // As live: packets of others than the watched tenant are counted as well.
+        let packets = if self.plan.watched.is_some() { 0 } else { packets };
+        (over > Span::ZERO).then_some(Work { busy, over, packets })
+    }
+
+    fn obey(&mut self, order: Order<Counted>, now: Nanos) -> Option<(u32, Notice)> {
+        match order {
+            Order::Start(pressed) | Order::Refresh(pressed) => self.press(&pressed, now),
+            Order::End(key) => {
+                self.marks.remove(&key);
+                self.here.remove(&key, HERE);
+                None
+            }
+        }
+    }
+
+    fn press(&mut self, pressed: &Pressed<Counted>, now: Nanos) -> Option<(u32, Notice)> {
+        let means = self.means(pressed);
+        let press = self.plan.stated.as_ref()?.press.as_ref()?;
+        let terms = Terms { rate: pressed.target, burst: press.burst, lifetime: press.lifetime };
+        match means {
+            Means::Marked => {
+                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+                let marking = self.marks.entry(pressed.key).or_insert(begun);
+                marking.interval = self.plan.model.interval.unwrap_or(pressed.interval);
+                marking.until = pressed.until;
+                None
+            }
+            Means::Told(node) => Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms })),
+            Means::MeteredHere => {
+                // There is a meter for each flow that may be pressed.
+                let _ = self.here.install(pressed.key, HERE, terms, now);
+                None
+            }
+        }
+    }
+
+    /// How a flow is slowed down, as live. With a stated interval a flow that stays above its rate is what the experiment is
+    /// about, and not one that ignores marks.
+    fn means(&self, pressed: &Pressed<Counted>) -> Means {
+        let Some(press) = self.stated() else { return Means::MeteredHere };
+        let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
+        let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
+        let untouched = self.plan.untouched[pressed.key.tenant as usize];
+        match (press.mode, pressed.key.from) {
+            (PressMode::Mark, _) if !(untouched || unmarkable || ignores) => Means::Marked,
+            (PressMode::Mark | PressMode::Meter, From::Host(node)) => Means::Told(node),
+            _ => Means::MeteredHere,
+        }
+    }
+
+    /// All packets that wait.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Packet> {
+        self.waiting.values().flat_map(|waiting| &waiting.packets)
+    }
+
+    /// Forgets everything, as a daemon that starts again, and keeps what was counted for the report.
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        let mut seen = core::mem::take(&mut self.seen);
+        for (name, count) in self.counters(&seen) {
+            seen.before.insert(name, count);
+        }
+        seen.notices = 0;
+        let plan =
+            Plan { first: now + self.stated().map_or(UPDATE, |press| press.poll), ..self.plan.clone() };
+        *self = Self { seen, ..Self::new(plan, now) };
+    }
+
+    /// The counters by their names in reports, of what `seen` is.
+    pub(crate) fn totals(&self) -> Vec<(&'static str, u64)> {
+        self.counters(&self.seen)
+    }
+
+    fn counters(&self, seen: &Seen) -> Vec<(&'static str, u64)> {
+        let Counters { overloads, started, ended, .. } =
+            self.control.as_ref().map(|control| control.counters()).unwrap_or_default();
+        let mut all = vec![
+            ("overloads", overloads),
+            ("pressed", started),
+            ("let_go", ended),
+            ("notices", seen.notices),
+        ];
+        if let Some(hitters) = &self.hitters {
+            let (counters, held) = (hitters.counters(), hitters.held());
+            let HeavyCounters { bucket_overflows, counter_overflows, periodic_updates, .. } = counters;
+            let updates = bucket_overflows + counter_overflows + periodic_updates;
+            let tabled = held.packets + counters.expired.packets + counters.unlisted.packets;
+            all.extend([
+                ("counted", counters.seen.packets),
+                ("tabled", tabled),
+                ("table_updates", updates),
+                ("bucket_overflows", bucket_overflows),
+                ("counter_overflows", counter_overflows),
+                ("periodic_updates", periodic_updates),
+            ]);
+        }
+        all.iter().map(|&(name, count)| (name, count + seen.before.get(name).unwrap_or(&0))).collect()
+    }
+}
+
+/// The time of an update of the tables, where nothing is watched.
+const UPDATE: Span = Span::millis(1);
+
+/// The settings of the control loop, as the daemon derives them from the policy.
+fn settings(press: &policy::Press) -> Settings {
+    Settings {
+        thresholds: Thresholds { on_at: press.threshold.per_mille(), off_below: press.release.per_mille() },
+        capacity: press.cores.unwrap_or(1_000),
+        over: press.part.per_mille(),
+        target: match press.rate {
+            PressRate::Fixed(rate) => Target::Fixed(rate),
+            PressRate::Auto { least } => Target::Auto(least),
+        },
+        lifetime: press.lifetime,
+        flows: press.flows as usize,
+        ..Settings::default()
+    }
+}
+
+impl Marking {
+    /// Counts frames, and says whether they are marked.
+    fn take(&mut self, frames: u32, ect: bool) -> bool {
+        self.seen = self.seen.saturating_add(frames);
+        self.capable = self.capable.saturating_add(if ect { frames } else { 0 });
+        self.since = self.since.saturating_add(frames);
+        let marks = self.since >= self.interval && ect;
+        if marks {
+            self.since = 0;
+        }
+        marks
+    }
+
+    fn is_unmarkable(&self) -> bool {
+        self.seen >= KNOWN && self.capable * 8 < self.seen
+    }
+}
+
+/// The tables in which flows are counted, by the number of flows in a bucket, and the key of their hash.
+#[derive(Debug)]
+struct Hitters {
+    tables: Tables,
+    seed: u64,
+}
+
+#[derive(Debug)]
+enum Tables {
+    Two(Box<HeavyHitters<Counted, 2>>),
+    Four(Box<HeavyHitters<Counted, 4>>),
+    Eight(Box<HeavyHitters<Counted, 8>>),
+}
+
+/// Does the same with the tables, whatever the number of slots.
+macro_rules! each {
+    ($tables:expr, $hitters:ident => $what:expr) => {
+        match $tables {
+            Tables::Two($hitters) => $what,
+            Tables::Four($hitters) => $what,
+            Tables::Eight($hitters) => $what,
+        }
+    };
+}
+
+impl Hitters {
+    fn new(config: HeavyConfig, model: PressModel, seed: u64, now: Nanos) -> Self {
+        let config = HeavyConfig {
+            buckets: model.buckets.map_or(config.buckets, |buckets| buckets as usize),
+            counter_cap: model.counter_cap.unwrap_or(config.counter_cap),
+            ..config
+        };
+        let tables = match model.slots {
+            Slots::Two => Tables::Two(Box::new(HeavyHitters::new(config, now))),
+            Slots::Four => Tables::Four(Box::new(HeavyHitters::new(config, now))),
+            Slots::Eight => Tables::Eight(Box::new(HeavyHitters::new(config, now))),
+        };
+        Self { tables, seed }
+    }
+
+    fn count(&mut self, flow: &Counted, frames: u32, bytes: u32) {
+        let hash = hash(flow, self.seed);
+        let frames = u16::try_from(frames).unwrap_or(u16::MAX);
+        each!(&mut self.tables, hitters => hitters.count_many(hash, flow, frames, bytes));
+    }
+
+    fn advance(&mut self, now: Nanos) {
+        each!(&mut self.tables, hitters => hitters.advance(now));
+    }
+
+    fn read(&mut self, max: usize, out: &mut Vec<Heavy<Counted>>) {
+        each!(&mut self.tables, hitters => hitters.read(max, out));
+    }
+
+    fn counters(&self) -> HeavyCounters {
+        each!(&self.tables, hitters => hitters.counters())
+    }
+
+    fn held(&self) -> Tally {
+        each!(&self.tables, hitters => hitters.held())
+    }
+}
+
+/// A keyed hash that is the same on any machine: `SplitMix64` over the parts of the name.
+fn hash(flow: &Counted, seed: u64) -> u64 {
+    let Counted { key: Key { flow, back, claim }, tenant, inward, from } = *flow;
+    let from = match from {
+        From::Here => 0,
+        From::Elsewhere => 1,
+        From::Host(node) => 2 + u64::from(node),
+    };
+    let parts = [
+        u64::from(flow) << 32 | u64::from(claim),
+        u64::from(tenant) << 34 | from << 2 | u64::from(back) << 1 | u64::from(inward),
+    ];
+    parts.into_iter().fold(mix(seed), |hash, part| mix(hash ^ part))
+}
+
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

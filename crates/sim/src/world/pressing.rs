@@ -1,0 +1,220 @@
+//! Backpressure in a world: packets are counted and held where they leave and come in, and hosts tell each other.
+//!
+//! Why: a heavy flow is found at one host and slowed down at another.
+//! From: the daemon: `engine/outward` and `engine/depart` count and hold frames, `engine/load` looks at the load.
+//! Not here: which flows, and how hard (`press`).
+//! Invariant: a notice arrives once, after the delay of the way between the hosts.
+
+use std::collections::BTreeMap;
+
+use plimsoll_policy::Watch;
+use plimsoll_units::{Nanos, Span};
+
+use super::{Carrier, NO_LINK, World};
+use crate::agenda::SourceId;
+use crate::packet::{Body, Packet};
+use crate::press::{Act, From, Held, Key, Notice, OVER_RATE, Press};
+use crate::receive::Receive;
+
+/// Notices under way, and what packets met.
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    pub(crate) source: SourceId,
+    /// By arrival and then by the order of sending, each with the node that it goes to.
+    under_way: BTreeMap<(Nanos, u64), (u32, Notice)>,
+    sent: u64,
+}
+
+/// What a packet still has to pass on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Gate {
+    /// The rates that other hosts asked for.
+    Asked,
+    /// This host's own count and rates.
+    Here,
+}
+
+impl World {
+    fn key(&self, packet: &Packet) -> Key {
+        let flow = &self.flows[packet.flow as usize];
+        let claims = self.claims[flow.workload as usize];
+        let claim = match packet.body {
+            Body::Datagram { number, .. } if claims > 0 && !packet.back => {
+                (number % u64::from(claims)) as u32
+            }
+            _ => 0,
+        };
+        Key { flow: packet.flow, back: packet.back, claim }
+    }
+
+    /// Takes a packet past the gates of its host on the way out. Returns it if it may go on now.
+    pub(super) fn pass_out(&mut self, mut packet: Packet, gate: Gate) -> Option<Packet> {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.leg(&packet);
+        let (node, to_node, receiver) = (from.node, to.node, to.tenant);
+        let Some(tenant) = from.tenant.filter(|_| self.nodes[node as usize].press.is_some()) else {
+            return Some(packet);
+        };
+        let (key, now, (frames, bytes)) = (self.key(&packet), self.now, on_wire(&packet));
+        let press = self.nodes[node as usize].press.as_mut()?;
+        let mut held = None;
+        if gate == Gate::Asked && to_node != node {
+            let waits = Held::Asked(key);
+            let act = if press.holds(&waits) { Act::Wait } else { press.judge_asked(&key, bytes, now) };
+            held = (act != Act::Pass).then_some((waits, act));
+        }
+        if held.is_none() {
+            let sender = press.counted(key, tenant, false, From::Here);
+            let receiver = receiver.filter(|_| to_node == node);
+            let receiver = receiver.and_then(|receiver| press.counted(key, receiver, true, From::Here));
+            for counted in sender.into_iter().chain(receiver) {
+                let act = press.count(&counted, (frames, bytes), packet.ect, now);
+                let waits = Held::Here(counted);
+                match if press.holds(&waits) { Act::Wait } else { act } {
+                    Act::Pass => {}
+                    Act::Mark => packet.ce |= packet.ect,
+                    act => held = Some((waits, act)),
+                }
+            }
+        }
+        let Some((held, act)) = held else { return Some(packet) };
+        let kept = act == Act::Wait && press.keep(held, packet, bytes);
+        let next = press.next(|packet| on_wire(packet).1, now);
+        let source = self.nodes[node as usize].press_source;
+        self.agenda.keep(source, next);
+        let workload = self.flows[packet.flow as usize].workload as usize;
+        self.metered[workload] += u64::from(frames);
+        if !kept {
+            self.completed.push(packet); // the guest learns that its buffer is free
+            self.lose_out(&packet, OVER_RATE);
+        }
+        None
+    }
+
+    /// Counts a packet that has come in for a tenant. Returns it unless it is beyond its flow's rate.
+    pub(super) fn pass_in(&mut self, mut packet: Packet) -> Option<Packet> {
+        let flow = &self.flows[packet.flow as usize];
+        let (from, to) = flow.leg(&packet);
+        let (node, origin) =
+            (to.node, if from.tenant.is_some() { From::Host(from.node) } else { From::Elsewhere });
+        let Some(tenant) =
+            to.tenant.filter(|_| from.node != node && self.nodes[node as usize].press.is_some())
+        else {
+            return Some(packet);
+        };
+        // A host without a NIC of its own cannot be told.
+        let told = self.nodes[from.node as usize].press.is_some();
+        let origin = if told { origin } else { From::Elsewhere };
+        let key = self.key(&packet);
+        let press = self.nodes[node as usize].press.as_mut()?;
+        let counted = press.counted(key, tenant, true, origin);
+        match counted.map(|counted| press.count(&counted, on_wire(&packet), packet.ect, self.now)) {
+            None | Some(Act::Pass) => Some(packet),
+            Some(Act::Mark) => {
+                packet.ce |= packet.ect;
+                Some(packet)
+            }
+            Some(Act::Wait | Act::Drop) => {
+                let workload = self.flows[packet.flow as usize].workload as usize;
+                self.metered[workload] += u64::from(packet.frames());
+                self.lose(&packet, OVER_RATE);
+                None
+            }
+        }
+    }
+
+    /// Looks at a host's load where it is time to, and lets packets go on that have waited.
+    pub(super) fn press(&mut self, node: u32) {
+        let Some(mut press) = self.nodes[node as usize].press.take() else { return };
+        if press.is_due(self.now) {
+            let used = self.used(node, &press);
+            for (to, notice) in press.poll(used, self.now) {
+                let at = self.now + self.notice_time(node, to);
+                self.notices.under_way.insert((at, self.notices.sent), (to, notice));
+                self.notices.sent += 1;
+            }
+            let next = self.notices.under_way.first_key_value().map(|(&(at, _), _)| at);
+            self.agenda.keep(self.notices.source, next);
+        }
+        self.nodes[node as usize].press = Some(press);
+        self.release_paced(node);
+    }
+
+    fn release_paced(&mut self, node: u32) {
+        let now = self.now;
+        let bytes_of = |packet: &Packet| on_wire(packet).1;
+        while let Some((held, packet)) =
+            self.nodes[node as usize].press.as_mut().and_then(|press| press.release(bytes_of, now))
+        {
+            let packet = match held {
+                Held::Asked(_) => self.pass_out(packet, Gate::Here),
+                Held::Here(_) => Some(packet),
+            };
+            if let Some(packet) = packet {
+                self.enter(packet);
+            }
+        }
+        let here = &self.nodes[node as usize];
+        let next = here.press.as_ref().and_then(|press| press.next(bytes_of, now));
+        self.agenda.keep(here.press_source, next);
+    }
+
+    /// The CPU time of what a host watches, so far.
+    fn used(&self, node: u32, press: &Press) -> Span {
+        let here = &self.nodes[node as usize];
+        let receive = here.receive.as_deref();
+        match press.watch() {
+            Some(Watch::Tenant(_)) => {
+                let tenant = press.plan.watched.unwrap_or_default();
+                receive.map_or(Span::ZERO, |receive| receive.cpu_of_tenant(tenant))
+            }
+            Some(Watch::Engine) => {
+                let sends = match &here.carrier {
+                    Carrier::Nic { nic, .. } => nic.cpu().unwrap_or_default(),
+                    Carrier::Plain | Carrier::Limiter { .. } => Span::ZERO,
+                };
+                sends.max(receive.map(Receive::spent).unwrap_or_default())
+            }
+            _ => Span::ZERO,
+        }
+    }
+
+    /// How long a notice takes: as long as feedback does, or as the links between the hosts delay.
+    fn notice_time(&self, from: u32, to: u32) -> Span {
+        if let Some(control) = &self.control {
+            return control.feedback_time();
+        }
+        let (mut at, mut time, nodes) = (from, Span::ZERO, self.nodes.len());
+        for _ in 0..nodes {
+            let link = self.routes[at as usize * nodes + to as usize];
+            if at == to || link == NO_LINK {
+                break;
+            }
+            let end = &self.links[link as usize];
+            time += end.link.delay();
+            at = end.to;
+        }
+        time
+    }
+
+    /// Delivers the notices that have arrived. A host without a daemon hears nothing.
+    pub(super) fn hear_notices(&mut self) {
+        while let Some(first) = self.notices.under_way.first_entry()
+            && first.key().0 <= self.now
+        {
+            let (to, notice) = first.remove();
+            let here = &mut self.nodes[to as usize];
+            if let Some(press) = here.press.as_mut().filter(|_| !here.down) {
+                press.hear(&notice, self.now);
+            }
+        }
+        let next = self.notices.under_way.first_key_value().map(|(&(at, _), _)| at);
+        self.agenda.keep(self.notices.source, next);
+    }
+}
+
+/// The frames and bytes that leave for a packet: a segment that is cut is many frames.
+fn on_wire(packet: &Packet) -> (u32, u32) {
+    let (frames, (_, header)) = (packet.frames(), packet.cut_as());
+    (frames, packet.len + (frames - 1) * u32::from(header))
+}
