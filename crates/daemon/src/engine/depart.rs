@@ -384,6 +384,11 @@ impl Engine {
                 Act::Drop | Act::Wait => return self.uplink.tally.lost(Loss::FlowOverRate),
             }
         }
+        if self.mediates
+            && let Receiver::Lane(Some(to)) = *to
+        {
+            self.mediate_inward(to, frame, offload, now);
+        }
         let frame = &*frame;
         let part = Part::whole(frame, offload);
         let handed = match *to {

@@ -137,6 +137,24 @@ pub enum Event {
     NoticeHeeded,
     /// Another host asked that for more flows than it may.
     NoticeRefused,
+    /// A SYN asked for ECN in the tenant's place.
+    EcnAsked,
+    /// A SYN-ACK granted ECN in the tenant's place.
+    EcnGranted,
+    /// A grant of ECN for which the tenant had not asked was taken from a SYN-ACK.
+    EcnHidden,
+    /// A mark (CE) was taken from a packet, and is echoed in the tenant's place.
+    EcnUnmarked,
+    /// A segment echoed a mark in the tenant's place.
+    EcnEchoed,
+    /// A segment said in the tenant's place that an echo was heard.
+    EcnAnswered,
+    /// A receiver reported a mark on the tenant's flow, which is metered for it.
+    EcnReported,
+    /// A receiver did so, and there was no meter left.
+    EcnUnmetered,
+    /// A connection is not mediated, as there was no place for it.
+    EcnLeftAlone,
 }
 
 impl Loss {
@@ -200,7 +218,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 45] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -237,6 +255,15 @@ impl Event {
         Self::FlowMarked,
         Self::NoticeHeeded,
         Self::NoticeRefused,
+        Self::EcnAsked,
+        Self::EcnGranted,
+        Self::EcnHidden,
+        Self::EcnUnmarked,
+        Self::EcnEchoed,
+        Self::EcnAnswered,
+        Self::EcnReported,
+        Self::EcnUnmetered,
+        Self::EcnLeftAlone,
     ];
 
     /// The event as operators see it.
@@ -279,6 +306,15 @@ impl Event {
             Self::FlowMarked => "flow_marked",
             Self::NoticeHeeded => "notice_heeded",
             Self::NoticeRefused => "notice_refused",
+            Self::EcnAsked => "ecn_asked",
+            Self::EcnGranted => "ecn_granted",
+            Self::EcnHidden => "ecn_hidden",
+            Self::EcnUnmarked => "ecn_unmarked",
+            Self::EcnEchoed => "ecn_echoed",
+            Self::EcnAnswered => "ecn_answered",
+            Self::EcnReported => "ecn_reported",
+            Self::EcnUnmetered => "ecn_unmetered",
+            Self::EcnLeftAlone => "ecn_left_alone",
         }
     }
 }

@@ -11,7 +11,7 @@ use plimsoll_control::backpressure::{Backpressure as Pressing, Counters, MeterSe
 use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey};
+use plimsoll_wire::{Ecn, FlowKey, Fragment, parse, protocol};
 
 use super::flows::Hashed;
 use super::lane::Lane;
@@ -308,7 +308,7 @@ impl HeavyFlows {
     ) -> Act {
         self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
         let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
-        press.judge(&flow.of, (frames, bytes), || Ecn::of(frame).unwrap_or_default(), now)
+        press.judge(&flow.of, (frames, bytes), || markable(frame), now)
     }
 
     /// Moves counts on, and reads what was reported.
@@ -423,6 +423,15 @@ impl HeavyFlows {
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
         HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
     }
+}
+
+/// The ECN field of a frame that may be marked: one whole TCP or UDP packet. Fragments, IPsec and unknown protocols count as
+/// not ECN-capable.
+fn markable(frame: &[u8]) -> Ecn {
+    let ip = parse(frame).ok().and_then(|parsed| parsed.ip);
+    let whole = ip.filter(|ip| ip.fragment == Fragment::Whole);
+    let known = whole.filter(|ip| matches!(ip.protocol, protocol::TCP | protocol::UDP));
+    known.map_or(Ecn::NotEct, |ip| Ecn::from_bits(ip.ecn))
 }
 
 /// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.

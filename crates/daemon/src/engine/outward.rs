@@ -145,12 +145,21 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
+        if self.mediates
+            && origin.passed < Passed::Reported
+            && !self.may_go_marked((index, buffer), parsed, &offload, &origin, received, now)
+        {
+            return;
+        }
         let counted = self.heavy.is_some() && origin.passed < Passed::Here;
         let flow = counted.then(|| Hashed::of(parsed));
         if let Some(flow) = flow
             && !self.may_flow(index, buffer, (parsed, &flow), &offload, &origin, received, now)
         {
             return;
+        }
+        if self.mediates {
+            self.mediate((index, buffer), parsed, &offload, (received.len, origin.frames()), now);
         }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {

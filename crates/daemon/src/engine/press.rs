@@ -82,6 +82,18 @@ pub enum Means {
     MeteredHere,
     /// The host that it comes from was told its rate.
     Told(HostId),
+    /// Some of its packets are marked, and this host holds it to the rate.
+    MarkedAndMetered,
+    /// Some of its packets are marked, and the host that it comes from was told its rate.
+    MarkedAndTold(HostId),
+}
+
+impl Means {
+    /// Whether packets are marked.
+    #[must_use]
+    pub const fn marks(self) -> bool {
+        matches!(self, Self::Marked | Self::MarkedAndMetered | Self::MarkedAndTold(_))
+    }
 }
 
 /// A request to another host.
@@ -219,9 +231,15 @@ impl Presses {
         let marking = self.marks.get(&pressed.key);
         let unmarkable =
             marking.is_some_and(|marking| marking.seen >= KNOWN && marking.capable * 8 < marking.seen);
+        let markable = !(untouched || unmarkable);
         match (self.stated.mode, pressed.key.from) {
-            (PressMode::Mark, _) if !(untouched || unmarkable || pressed.ignores_marks) => Means::Marked,
-            (PressMode::Mark | PressMode::Meter, From::Host(host)) => Means::Told(HostId(host)),
+            (PressMode::Mark, _) if markable && !pressed.ignores_marks => Means::Marked,
+            (PressMode::MarkAndMeter, From::Host(host)) if markable => Means::MarkedAndTold(HostId(host)),
+            (PressMode::MarkAndMeter, From::Here) if markable => Means::MarkedAndMetered,
+            // Its source cannot be told: a meter here would lose packets that marks spare.
+            (PressMode::MarkAndMeter, From::Uplink) if markable && !pressed.ignores_marks => Means::Marked,
+            (PressMode::Drop, _) => Means::MeteredHere,
+            (_, From::Host(host)) => Means::Told(HostId(host)),
             _ => Means::MeteredHere,
         }
     }
@@ -236,15 +254,18 @@ impl Presses {
         let means = self.means(pressed, untouched);
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
+        if means.marks() {
+            let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+            let marking = self.marks.entry(key).or_insert(begun);
+            (marking.interval, marking.until) = (pressed.interval, pressed.until);
+        }
         match means {
-            Means::Marked => {
-                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
-                let marking = self.marks.entry(key).or_insert(begun);
-                (marking.interval, marking.until) = (pressed.interval, pressed.until);
+            Means::Marked => {}
+            Means::Told(host) | Means::MarkedAndTold(host) => {
+                tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
             }
-            Means::Told(host) => tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms }),
             // There is a meter for each flow that may be pressed.
-            Means::MeteredHere => _ = self.meters.install(key, HERE, terms, now),
+            Means::MeteredHere | Means::MarkedAndMetered => _ = self.meters.install(key, HERE, terms, now),
         }
         means
     }
