@@ -435,6 +435,7 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
                 format!("one of {interval} packets is marked, and what is beyond waits or is dropped here")
             }
             Means::MarkedAndTold(_) => format!("one of {interval} packets is marked, and its host is told"),
+            Means::Windowed => "the receive window in its acknowledgements is made smaller".to_owned(),
         };
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
         let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}");

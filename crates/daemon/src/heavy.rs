@@ -80,7 +80,7 @@ pub struct PressedRow {
     /// The rate that it is slowed down to, in bits a second.
     pub rate: u64,
     /// `marked`, `metered` (this host drops what is beyond the rate), `told` (so does the host that it comes from), or
-    /// `marked and metered` or `marked and told`.
+    /// `marked and metered`, `marked and told`, or `window` (the receive window in its acknowledgements is made smaller).
     pub how: String,
     /// Where it is marked, one of how many packets is.
     pub interval: Option<u32>,
@@ -224,6 +224,7 @@ impl PressedRow {
             Means::Told(_) => "told",
             Means::MarkedAndMetered => "marked and metered",
             Means::MarkedAndTold(_) => "marked and told",
+            Means::Windowed => "window",
         };
         let interval = means.marks().then_some(interval);
         Self { rate: rate.get(), how: how.to_owned(), interval, age: at.since(since).as_secs_f64() }

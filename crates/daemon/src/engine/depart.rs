@@ -372,6 +372,13 @@ impl Engine {
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
     pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow }: &Bound, now: Nanos) {
+        if let (Some(heavy), Some(_)) = (&mut self.heavy, flow)
+            && let Some(windows) = heavy.windows()
+            && let Ok(parsed) = parse(frame)
+            && windows.pass(From::Here, frame, &parsed, offload, now)
+        {
+            self.uplink.tally.event(Event::FlowWindowed);
+        }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
             match heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now) {
                 Act::Pass => {}

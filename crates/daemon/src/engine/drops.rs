@@ -133,6 +133,8 @@ pub enum Event {
     ServedBack,
     /// A packet was marked (CE) to slow its flow down.
     FlowMarked,
+    /// The receive window in an acknowledgement was made smaller to slow its flow down.
+    FlowWindowed,
     /// Another host asked to hold a flow to a rate, and it is.
     NoticeHeeded,
     /// Another host asked that for more flows than it may.
@@ -218,7 +220,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -253,6 +255,7 @@ impl Event {
         Self::ServedApart,
         Self::ServedBack,
         Self::FlowMarked,
+        Self::FlowWindowed,
         Self::NoticeHeeded,
         Self::NoticeRefused,
         Self::EcnAsked,
@@ -304,6 +307,7 @@ impl Event {
             Self::ServedApart => "served_apart",
             Self::ServedBack => "served_back",
             Self::FlowMarked => "flow_marked",
+            Self::FlowWindowed => "flow_windowed",
             Self::NoticeHeeded => "notice_heeded",
             Self::NoticeRefused => "notice_refused",
             Self::EcnAsked => "ecn_asked",

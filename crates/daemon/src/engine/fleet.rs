@@ -159,6 +159,12 @@ impl Fleet {
         Some(self.asked.ready_at(flow, bytes, now))
     }
 
+    /// The number of the other host that an address is at, if it could be told of flows.
+    pub(super) fn number_of(&self, mac: Mac) -> Option<u32> {
+        let host = self.map.host_of(mac).filter(|_| self.steering.is_some())?;
+        Some(self.map.hosts[host].number.0)
+    }
+
     fn own(&self) -> IpAddr {
         self.map.overlay.own().address
     }

@@ -108,7 +108,7 @@ pub struct Installed {
     /// Tables of flows that are no longer used.
     pub tables: Option<Box<HeavyFlows>>,
     /// Tables of tenants whose connections are no longer mediated.
-    pub guests: Vec<Box<Guest>>,
+    pub guests: Vec<Guest>,
     /// How long the change took in the engine's thread.
     pub took: Span,
 }

@@ -110,6 +110,7 @@ impl Engine {
                         Means::Marked => format!("one of {} packets is marked", pressed.interval),
                         Means::MeteredHere => "what is beyond is dropped here".to_owned(),
                         Means::Told(_) => "the host that it comes from is told".to_owned(),
+                        Means::Windowed => "its receive window is made smaller".to_owned(),
                         Means::MarkedAndMetered => {
                             format!("one of {} packets is marked, and it is metered here", pressed.interval)
                         }

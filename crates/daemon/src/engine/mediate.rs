@@ -311,7 +311,7 @@ impl Engine {
     }
 
     /// Mediates the connections of other tenants; answers tables that are no longer used.
-    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>) -> Vec<Box<Guest>> {
+    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>) -> Vec<Guest> {
         let mut wanted = mediated;
         let mut unused = Vec::new();
         for lane in self.lanes.iter_mut().flatten() {
@@ -324,12 +324,12 @@ impl Engine {
                 None => {
                     let guest = lane.guest.take();
                     guest.iter().for_each(|guest| guest.count_into(&mut lane.tally));
-                    unused.extend(guest);
+                    unused.extend(guest.map(|guest| *guest));
                 }
             }
         }
         self.note_mediated();
-        unused.extend(wanted.into_iter().filter_map(|one| one.guest));
+        unused.extend(wanted.into_iter().filter_map(|one| one.guest).map(|guest| *guest));
         unused
     }
 
