@@ -44,9 +44,10 @@ fn text(report: &HeavyReport) -> String {
     if !report.held.is_empty() {
         let heads = ["flow", "goes to", "held to", "as asked by", "for"];
         let mut table = table(&heads, &[Left, Left, Right, Left, Right]);
-        for HeldRow { flow, to, host, rate: bits, left } in &report.held {
+        for HeldRow { flow, to, host, receiver_of, rate: bits, left } in &report.held {
             let left = format!("{left:.1}s more");
-            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host.clone(), left]);
+            let host = if receiver_of.is_some() { "its receiver (ECN)".to_owned() } else { host.clone() };
+            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host, left]);
         }
         text.push_str(&format!("{table}\n"));
     }
@@ -71,9 +72,9 @@ fn row(flow: &HeavyRow) -> [String; 8] {
 
 /// How a flow is slowed down: `to 850Mbps, 1 of 1983 marked, 3s ago`.
 fn pressed(PressedRow { rate: bits, how, interval, age }: &PressedRow) -> String {
-    let how = match interval {
-        Some(interval) => format!("1 of {interval} marked"),
-        None => how.clone(),
+    let how = match (interval, how.strip_prefix("marked")) {
+        (Some(interval), Some(more)) => format!("1 of {interval} marked{more}"),
+        _ => how.clone(),
     };
     format!("to {}, {how}, {age:.0}s ago", rate(*bits as f64))
 }

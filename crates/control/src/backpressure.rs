@@ -25,6 +25,7 @@
 //! and raised while pressed flows leave the thing clearly below its aim.
 
 mod choice;
+mod connections;
 mod marking;
 pub mod mediation;
 mod meter;
@@ -33,6 +34,7 @@ mod pressed;
 mod reports;
 mod target;
 mod trigger;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
 pub use trigger::{Overload, Thresholds, Trigger, utilization};
+pub use window::{ControlSegment, Windows, window_for};
 
 /// The rate to which a chosen flow is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -185,8 +185,8 @@ impl Control {
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
         let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
-        let Installed { closed, freed, tables, kept, flows, took } = installed;
-        close(closed, (freed, tables));
+        let Installed { closed, freed, tables, guests, kept, flows, took } = installed;
+        close(closed, (freed, tables, guests));
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 

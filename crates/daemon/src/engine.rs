@@ -22,6 +22,7 @@ mod inward;
 mod lane;
 mod load;
 mod mac_table;
+mod mediate;
 mod outward;
 mod paced;
 mod parked;
@@ -51,7 +52,8 @@ pub use apart::{Move, Whither};
 pub use cpu::{Core, ThisCore};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{
-    AskedNow, FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent, own_mac,
+    AskedBy, AskedNow, FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent,
+    own_mac,
 };
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
 pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
@@ -60,6 +62,7 @@ pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
 pub use load::Sampled;
 pub use mac_table::{Learned, Mac, MacTable, Owner};
+pub use mediate::{Guest, Mediating};
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
 pub use press::Means;
@@ -189,6 +192,10 @@ pub struct Engine {
     pub(crate) heavy: Option<Box<HeavyFlows>>,
     /// Frames that wait for the rates of flows that are slowed down.
     pub(crate) paced: paced::Paced,
+    /// Whether any tenant's connections are mediated.
+    pub(crate) mediates: bool,
+    /// When their meters are looked at next.
+    pub(crate) mediated_at: Nanos,
     /// The CPU time of what the policy watches, where another thread measures it.
     pub(crate) sampled: Option<Sampled>,
     /// What an operator is to be told of flows that are slowed down.
@@ -300,6 +307,8 @@ impl Engine {
             fleet,
             heavy: None,
             paced: paced::Paced::default(),
+            mediates: false,
+            mediated_at: Nanos::ZERO,
             sampled: None,
             told: Vec::new(),
             log: setup.log,
@@ -322,6 +331,7 @@ impl Engine {
         engine.share_queues();
         engine.pin_addresses();
         engine.set_halves();
+        engine.note_mediated();
         engine
     }
 
@@ -370,6 +380,7 @@ impl Engine {
         self.part_took(after.since(now), Charged::No, after);
         self.expire_flows(now);
         self.tend_flows(core, now);
+        self.tend_mediated(now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at].into_iter().flatten().min();

@@ -16,7 +16,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
-use crate::engine::{AskedNow, HeavyNow, Means, PortNow, PressedNow, Snapshot};
+use crate::engine::{AskedBy, AskedNow, HeavyNow, Means, PortNow, PressedNow, Snapshot};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::headers;
 
@@ -431,14 +431,22 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
             Means::Marked => format!("one of {interval} packets is marked"),
             Means::MeteredHere => "what is beyond waits or is dropped here".to_owned(),
             Means::Told(_) => "its host is told".to_owned(),
+            Means::MarkedAndMetered => {
+                format!("one of {interval} packets is marked, and what is beyond waits or is dropped here")
+            }
+            Means::MarkedAndTold(_) => format!("one of {interval} packets is marked, and its host is told"),
+            Means::Windowed => "the receive window in its acknowledgements is made smaller".to_owned(),
         };
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
         let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}");
         filter.may_be_of(&heavy.flow, tenant).then_some(line)
     });
-    let there = asked.iter().filter(|asked| filter.may_be_of(&asked.flow, None)).map(|asked| {
-        let AskedNow { flow, to, host, rate, .. } = asked;
-        format!("{}: to {rate}, as host {host} asks for its tenant {to}", headers(flow))
+    let there = asked.iter().filter_map(|AskedNow { flow, by, rate, .. }| {
+        let (tenant, why) = match by {
+            AskedBy::Host { to, host } => (None, format!("as host {host} asks for its tenant {to}")),
+            AskedBy::Receiver { of } => (Some(of.as_str()), "as its receiver reports marks (ECN)".to_owned()),
+        };
+        filter.may_be_of(flow, tenant).then(|| format!("{}: to {rate}, {why}", headers(flow)))
     });
     here.chain(there).collect()
 }

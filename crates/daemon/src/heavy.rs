@@ -13,7 +13,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
+use crate::engine::{AskedBy, AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
 
 /// The heavy hitters at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct HeavyReport {
     pub updates: UpdatesRow,
     /// What is watched, if anything is.
     pub watched: Option<WatchedRow>,
-    /// Flows of tenants here that other hosts asked to hold to a rate.
+    /// Flows of tenants here that are held to a rate for other hosts, or as their receivers report marks.
     #[serde(default)]
     pub held: Vec<HeldRow>,
 }
@@ -49,18 +49,21 @@ pub struct UpdatesRow {
     pub periodic_updates: u64,
 }
 
-/// A flow that another host asked to hold to a rate.
+/// A flow that is held to a rate for another host, or as its receiver reports marks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldRow {
     /// Its headers in one line.
     pub flow: String,
-    /// The tenant elsewhere that it goes to.
+    /// The tenant elsewhere that it goes to; empty where its receiver reports marks.
     pub to: String,
-    /// The host of that tenant, which asked.
+    /// The host of that tenant, which asked; empty where its receiver reports marks.
     pub host: String,
+    /// The tenant here whose receiver reports marks (ECN).
+    #[serde(default)]
+    pub receiver_of: Option<String>,
     /// The rate in bits a second.
     pub rate: u64,
-    /// Seconds until it is let go, if that host does not ask again.
+    /// Seconds until it is let go, if it is not asked for again.
     pub left: f64,
 }
 
@@ -90,7 +93,8 @@ pub struct WatchedRow {
 pub struct PressedRow {
     /// The rate that it is slowed down to, in bits a second.
     pub rate: u64,
-    /// `marked`, `metered` (this host drops what is beyond the rate) or `told` (so does the host that it comes from).
+    /// `marked`, `metered` (this host drops what is beyond the rate), `told` (so does the host that it comes from), or
+    /// `marked and metered`, `marked and told`, or `window` (the receive window in its acknowledgements is made smaller).
     pub how: String,
     /// Where it is marked, one of how many packets is.
     pub interval: Option<u32>,
@@ -199,11 +203,16 @@ impl HeavyRow {
 }
 
 impl HeldRow {
-    fn new(AskedNow { flow, to, host, rate, until }: &AskedNow, at: Nanos) -> Self {
+    fn new(AskedNow { flow, by, rate, until }: &AskedNow, at: Nanos) -> Self {
+        let (to, host, receiver_of) = match by {
+            AskedBy::Host { to, host } => (to.clone(), host.clone(), None),
+            AskedBy::Receiver { of } => (String::new(), String::new(), Some(of.clone())),
+        };
         Self {
             flow: headers(flow),
-            to: to.clone(),
-            host: host.clone(),
+            to,
+            host,
+            receiver_of,
             rate: rate.get(),
             left: until.since(at).as_secs_f64(),
         }
@@ -233,8 +242,11 @@ impl PressedRow {
             Means::Marked => "marked",
             Means::MeteredHere => "metered",
             Means::Told(_) => "told",
+            Means::MarkedAndMetered => "marked and metered",
+            Means::MarkedAndTold(_) => "marked and told",
+            Means::Windowed => "window",
         };
-        let interval = (means == Means::Marked).then_some(interval);
+        let interval = means.marks().then_some(interval);
         Self { rate: rate.get(), how: how.to_owned(), interval, age: at.since(since).as_secs_f64() }
     }
 }

@@ -42,7 +42,8 @@ pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use engine::{
-    AskedNow, Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, Means, PressedNow, Sampled, WatchedNow,
+    AskedBy, AskedNow, Counting, FlowsNow, Guest, HeavyFlow, HeavyFlows, HeavyNow, Means, Mediating,
+    PressedNow, Sampled, WatchedNow,
 };
 pub use engine::{
     BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,

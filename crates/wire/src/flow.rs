@@ -67,6 +67,28 @@ impl FlowKey {
         Self { addresses: core::array::from_fn(word), rest: word(4) }
     }
 
+    /// The same flow without its DSCP, by which the packets of one connection may differ.
+    #[must_use]
+    pub const fn without_dscp(self) -> Self {
+        Self { rest: self.rest & !(0x3f << 6), ..self }
+    }
+
+    /// The flow in the other direction of the same connection, without DSCP.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        let [a, b, c, d] = self.addresses;
+        let addresses = match self.rest & (FAMILY_V4 | FAMILY_V6) {
+            FAMILY_V4 => [a.rotate_left(32), b, c, d],
+            FAMILY_V6 => [c, d, a, b],
+            _ => self.addresses,
+        };
+        // The upper half holds the ports, or zero.
+        let ports = ((self.rest >> 32) as u32).rotate_left(16) as u64;
+        let has_ports = self.rest & HAS_PORTS != 0;
+        let rest = if has_ports { ports << 32 | self.rest & 0xffff_ffff } else { self.rest };
+        Self { addresses, rest }.without_dscp()
+    }
+
     /// Source and destination address; none for a frame that is not IP.
     #[must_use]
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
@@ -197,6 +219,21 @@ mod tests {
             (arp.addresses(), arp.protocol(), arp.ports(), arp.ethertype()),
             (None, None, None, Some(0x0806))
         );
+    }
+
+    #[test]
+    fn the_other_direction_has_ends_exchanged() {
+        for (src, dst, ports) in [
+            ("10.0.0.1", "10.0.0.2", Some((1, 65_535))),
+            ("2001:db8::1", "::2", Some((9, 80))),
+            ("1.2.3.4", "0.0.0.0", None),
+        ] {
+            let there = tcp(src, dst, ports);
+            let marked = Parsed { vlan: 7, ip: there.ip.map(|ip| Ip { dscp: 46, ..ip }), ..there };
+            let back = Parsed { vlan: 7, ..tcp(dst, src, ports.map(|(a, b)| (b, a))) };
+            assert_eq!(FlowKey::of(&marked).reversed(), FlowKey::of(&back));
+            assert_eq!(FlowKey::of(&back).reversed(), FlowKey::of(&marked).without_dscp());
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! Not here: the engine's own bytes (`plimsoll_nic::footprint`).
 //! Invariant: every scheduler is compared for the same classes and queues.
 
-use plimsoll_daemon::HeavyFlows;
+use plimsoll_daemon::{Guest, HeavyFlows};
 use plimsoll_nic::{Config, Footprint, Part, footprint};
 use plimsoll_policy::{Checked, Program};
 use serde_json::{Map, Value, json};
@@ -88,6 +88,10 @@ impl Pressing {
         tables.extend(
             stated.and_then(|stated| stated.press.as_ref()).into_iter().flat_map(HeavyFlows::press_memory),
         );
+        let mediated = checked.config.tenants.iter().filter(|tenant| tenant.ecn.mediate().is_some()).count();
+        if mediated > 0 {
+            tables.extend(Guest::memory().map(|(what, bytes)| (what, bytes * mediated)));
+        }
         let parts: Vec<Part> =
             tables.into_iter().map(|(what, bytes)| Part { what, bytes: bytes as u64 }).collect();
         let bytes = parts.iter().map(|part| part.bytes).sum();

@@ -2,6 +2,7 @@
 //! of a small machine.
 
 mod faults;
+mod mediate;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod vhost_user;

@@ -28,7 +28,6 @@
 //! | 0 or 2 and 0 | a meter by notice | a meter by notice |
 
 mod connection;
-mod table;
 
 #[cfg(test)]
 mod model;
@@ -39,8 +38,8 @@ use core::hash::Hash;
 
 use plimsoll_units::Nanos;
 
+use super::connections::Table;
 use connection::Connection;
-use table::Table;
 
 /// The ECN field of an IP packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -151,7 +150,7 @@ pub struct MediationCounters {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mediation<K> {
-    table: Table<K>,
+    table: Table<K, Connection>,
     counters: MediationCounters,
 }
 
@@ -159,7 +158,7 @@ impl<K> Mediation<K> {
     /// Bytes of the table that [`new`](Self::new) allocates; nothing is allocated here.
     #[must_use]
     pub const fn bytes_of(connections: usize) -> usize {
-        Table::<K>::bytes_of(connections)
+        Table::<K, Connection>::bytes_of(connections)
     }
 }
 
@@ -206,11 +205,6 @@ impl<K: Copy + Eq + Hash> Mediation<K> {
         };
         self.counters.reports += u64::from(meter);
         (change, meter)
-    }
-
-    /// Forgets all connections: their handshakes count as not seen.
-    pub fn clear(&mut self) {
-        self.table.clear();
     }
 
     /// What was done.

@@ -372,6 +372,13 @@ impl Engine {
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
     pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow }: &Bound, now: Nanos) {
+        if let (Some(heavy), Some(_)) = (&mut self.heavy, flow)
+            && let Some(windows) = heavy.windows()
+            && let Ok(parsed) = parse(frame)
+            && windows.pass(From::Here, frame, &parsed, offload, now)
+        {
+            self.uplink.tally.event(Event::FlowWindowed);
+        }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
             match heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now) {
                 Act::Pass => {}
@@ -383,6 +390,11 @@ impl Engine {
                 // A frame from elsewhere waits at its source, or not at all.
                 Act::Drop | Act::Wait => return self.uplink.tally.lost(Loss::FlowOverRate),
             }
+        }
+        if self.mediates
+            && let Receiver::Lane(Some(to)) = *to
+        {
+            self.mediate_inward(to, frame, offload, now);
         }
         let frame = &*frame;
         let part = Part::whole(frame, offload);

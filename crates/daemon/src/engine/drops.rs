@@ -135,10 +135,30 @@ pub enum Event {
     FlowMarked,
     /// A packet waits for the rate to which its flow is slowed down.
     FlowWaited,
+    /// The receive window in an acknowledgement was made smaller to slow its flow down.
+    FlowWindowed,
     /// Another host asked to hold a flow to a rate, and it is.
     NoticeHeeded,
     /// Another host asked that for more flows than it may.
     NoticeRefused,
+    /// A SYN asked for ECN in the tenant's place.
+    EcnAsked,
+    /// A SYN-ACK granted ECN in the tenant's place.
+    EcnGranted,
+    /// A grant of ECN for which the tenant had not asked was taken from a SYN-ACK.
+    EcnHidden,
+    /// A mark (CE) was taken from a packet, and is echoed in the tenant's place.
+    EcnUnmarked,
+    /// A segment echoed a mark in the tenant's place.
+    EcnEchoed,
+    /// A segment said in the tenant's place that an echo was heard.
+    EcnAnswered,
+    /// A receiver reported a mark on the tenant's flow, which is metered for it.
+    EcnReported,
+    /// A receiver did so, and there was no meter left.
+    EcnUnmetered,
+    /// A connection is not mediated, as there was no place for it.
+    EcnLeftAlone,
 }
 
 impl Loss {
@@ -202,7 +222,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 47] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -238,8 +258,18 @@ impl Event {
         Self::ServedBack,
         Self::FlowMarked,
         Self::FlowWaited,
+        Self::FlowWindowed,
         Self::NoticeHeeded,
         Self::NoticeRefused,
+        Self::EcnAsked,
+        Self::EcnGranted,
+        Self::EcnHidden,
+        Self::EcnUnmarked,
+        Self::EcnEchoed,
+        Self::EcnAnswered,
+        Self::EcnReported,
+        Self::EcnUnmetered,
+        Self::EcnLeftAlone,
     ];
 
     /// The event as operators see it.
@@ -281,8 +311,18 @@ impl Event {
             Self::ServedBack => "served_back",
             Self::FlowMarked => "flow_marked",
             Self::FlowWaited => "flow_waited",
+            Self::FlowWindowed => "flow_windowed",
             Self::NoticeHeeded => "notice_heeded",
             Self::NoticeRefused => "notice_refused",
+            Self::EcnAsked => "ecn_asked",
+            Self::EcnGranted => "ecn_granted",
+            Self::EcnHidden => "ecn_hidden",
+            Self::EcnUnmarked => "ecn_unmarked",
+            Self::EcnEchoed => "ecn_echoed",
+            Self::EcnAnswered => "ecn_answered",
+            Self::EcnReported => "ecn_reported",
+            Self::EcnUnmetered => "ecn_unmetered",
+            Self::EcnLeftAlone => "ecn_left_alone",
         }
     }
 }

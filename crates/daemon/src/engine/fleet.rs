@@ -159,6 +159,12 @@ impl Fleet {
         Some(self.asked.ready_at(flow, bytes, now))
     }
 
+    /// The number of the other host that an address is at, if it could be told of flows.
+    pub(super) fn number_of(&self, mac: Mac) -> Option<u32> {
+        let host = self.map.host_of(mac).filter(|_| self.steering.is_some())?;
+        Some(self.map.hosts[host].number.0)
+    }
+
     fn own(&self) -> IpAddr {
         self.map.overlay.own().address
     }
@@ -380,32 +386,49 @@ impl Engine {
     }
 }
 
-/// A flow of a tenant here that another host asked to hold to a rate.
+/// A flow of a tenant here that is held to a rate for something elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedNow {
-    /// Its headers.
+    /// Its headers; without DSCP if its receiver reports marks.
     pub flow: FlowKey,
-    /// The tenant that it goes to, and the host that asked.
-    pub to: String,
-    /// See `to`.
-    pub host: String,
+    /// What asks for that.
+    pub by: AskedBy,
     /// Its rate.
     pub rate: BitRate,
-    /// Until when, if that host does not ask again.
+    /// Until when, if it is not asked for again.
     pub until: Nanos,
 }
 
+/// Why a flow is held to a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// Another host asked for it.
+    Host {
+        /// The tenant that the flow goes to.
+        to: String,
+        /// The host.
+        host: String,
+    },
+    /// The flow's receiver reports marks (ECN), and the connections of this tenant, which sends it, are mediated.
+    Receiver {
+        /// The tenant.
+        of: String,
+    },
+}
+
 impl Engine {
-    /// The flows that other hosts asked to hold to a rate, by destination and headers.
+    /// The flows that are held to a rate for other hosts and receivers: by destination and headers, and by tenant and headers.
     #[must_use]
     pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
-        let Some(fleet) = &self.fleet else { return Vec::new() };
-        let listed = fleet.asked.list(now).into_iter().filter_map(|((mac, flow), _, meter)| {
-            let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
-            let host = fleet.map.hosts[peer.host].name.clone();
-            Some(AskedNow { flow, to: peer.name.clone(), host, rate: meter.rate(), until: meter.until() })
+        let of_fleet = self.fleet.iter().flat_map(|fleet| {
+            fleet.asked.list(now).into_iter().filter_map(|((mac, flow), _, meter)| {
+                let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
+                let host = fleet.map.hosts[peer.host].name.clone();
+                let by = AskedBy::Host { to: peer.name.clone(), host };
+                Some(AskedNow { flow, by, rate: meter.rate(), until: meter.until() })
+            })
         });
-        listed.collect()
+        of_fleet.chain(self.reported(now)).collect()
     }
 
     /// Whether a tenant's frame for another host is within the rate that this host has asked for its flow. Else it waits, or it

@@ -8,14 +8,14 @@
 use std::collections::HashMap;
 
 use plimsoll_control::backpressure::{Backpressure as Pressing, Counters, MeterSettings, Meters, Settings};
-use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, Watch};
+use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey};
+use plimsoll_wire::{Ecn, FlowKey, Fragment, parse, protocol};
 
 use super::flows::Hashed;
 use super::lane::Lane;
-use super::press::{Act, Load, Means, PressNews, Presses, Tell};
+use super::press::{Act, Load, Means, PressNews, Presses, SmallWindows, Tell};
 
 /// What a policy says of flows that are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,12 +229,15 @@ impl HeavyFlows {
 
     /// Bytes of the tables with which flows are slowed down, by what they hold. Nothing is allocated.
     #[must_use]
-    pub fn press_memory(press: &Press) -> [(&'static str, usize); 2] {
+    pub fn press_memory(press: &Press) -> Vec<(&'static str, usize)> {
         let flows = press.flows as usize;
         let settings = Settings { flows, ..Settings::default() };
         // Other hosts install meters here whatever this host's policy presses.
         let meters = Meters::<Counted>::bytes_of(&MeterSettings::default());
-        [("flows that are slowed down", Pressing::<Counted>::bytes_of(&settings)), ("meters", meters)]
+        let windows = (press.mode == PressMode::Window)
+            .then_some(("connections with their windows", SmallWindows::memory()));
+        let flows = Pressing::<Counted>::bytes_of(&settings);
+        [("flows that are slowed down", flows), ("meters", meters)].into_iter().chain(windows).collect()
     }
 
     /// Begins to count now.
@@ -297,7 +300,13 @@ impl HeavyFlows {
     ) -> Act {
         self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
         let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
-        press.judge(&flow.of, (frames, bytes), || Ecn::of(frame).unwrap_or_default(), now)
+        press.judge(&flow.of, (frames, bytes), || markable(frame), now)
+    }
+
+    /// The windows of acknowledgements that pass, if backpressure makes them smaller.
+    #[inline]
+    pub(super) fn windows(&mut self) -> Option<&mut SmallWindows> {
+        self.press.as_mut()?.windows()
     }
 
     /// Moves counts on, and reads what was reported.
@@ -412,6 +421,15 @@ impl HeavyFlows {
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
         HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
     }
+}
+
+/// The ECN field of a frame that may be marked: one whole TCP or UDP packet. Fragments, IPsec and unknown protocols count as
+/// not ECN-capable.
+fn markable(frame: &[u8]) -> Ecn {
+    let ip = parse(frame).ok().and_then(|parsed| parsed.ip);
+    let whole = ip.filter(|ip| ip.fragment == Fragment::Whole);
+    let known = whole.filter(|ip| matches!(ip.protocol, protocol::TCP | protocol::UDP));
+    known.map_or(Ecn::NotEct, |ip| Ecn::from_bits(ip.ecn))
 }
 
 /// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.

@@ -26,6 +26,7 @@ use super::heavy::{Counting, HeavyFlows};
 use super::lane::{Lane, Quota};
 use super::load::Sampled;
 use super::mac_table::Owner;
+use super::mediate::{Guest, Mediating};
 use super::setup::{fleet_map, pull};
 
 /// A policy to put in force, with the ports that it brings.
@@ -55,6 +56,8 @@ pub struct Change {
     pub heavy: Option<Box<HeavyFlows>>,
     /// With these: the CPU time of what is watched, where another thread measures it.
     pub sampled: Option<Sampled>,
+    /// The tenants whose connections are mediated.
+    pub mediated: Vec<Mediating>,
 }
 
 impl Change {
@@ -86,6 +89,7 @@ impl Change {
             counted: Counting::of(&new.config),
             heavy: None,
             sampled: None,
+            mediated: Mediating::between(old, new),
         }
     }
 }
@@ -103,6 +107,8 @@ pub struct Installed {
     pub kept: u32,
     /// Tables of flows that are no longer used.
     pub tables: Option<Box<HeavyFlows>>,
+    /// Tables of tenants whose connections are no longer mediated.
+    pub guests: Vec<Guest>,
     /// How long the change took in the engine's thread.
     pub took: Span,
 }
@@ -172,6 +178,7 @@ impl Engine {
             self.watch_load(change.sampled);
         }
         installed.tables = self.count_anew(change.counted, change.heavy, now);
+        installed.guests = self.mediate_anew(change.mediated);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::RandomState;
 use plimsoll_nic::QueueId;
-use plimsoll_policy::{Addresses, Fields, LookedAt, Placement, TenantId};
+use plimsoll_policy::{Addresses, Fields, LookedAt, Mediate, Placement, TenantId};
 use plimsoll_ports::{Counters, DropReason, Port, Trouble};
 use plimsoll_slo::Parts;
 use plimsoll_units::{Nanos, Span};
@@ -19,6 +19,7 @@ use super::apart::Conduct;
 use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::mac_table::Mac;
+use super::mediate::Guest;
 use super::parked::Parked;
 use super::pool::Pool;
 use super::rules::Opened;
@@ -89,6 +90,8 @@ pub struct Lane {
     /// Frames that waited, or were lost, as backpressure holds their flow: by the address elsewhere that it goes to, or for
     /// this host.
     pub(crate) pressed: HashMap<Option<Mac>, u64>,
+    /// Its connections, where their ECN is mediated.
+    pub(crate) guest: Option<Box<Guest>>,
     pub(crate) total: Box<Parts>,
     /// Half of each of its delay targets.
     pub(crate) halves: Vec<Span>,
@@ -152,6 +155,8 @@ pub struct LaneSpec {
     pub flows: u32,
     /// The addresses that its frames may bear.
     pub addresses: Addresses,
+    /// How its connections are mediated, if they are.
+    pub mediate: Option<Mediate>,
 }
 
 impl Lane {
@@ -170,6 +175,7 @@ impl Lane {
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),
             pressed: HashMap::new(),
+            guest: spec.mediate.map(|stated| Box::new(Guest::new(stated))),
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),
@@ -191,6 +197,13 @@ impl Lane {
             conduct: Conduct::default(),
             past: Counters::default(),
         }
+    }
+
+    /// Losses and events, those of its mediated connections included.
+    pub(crate) fn whole_tally(&self) -> Tally {
+        let mut tally = self.tally.clone();
+        self.guest.iter().for_each(|guest| guest.count_into(&mut tally));
+        tally
     }
 
     /// Flow queues that are open for this lane.

@@ -110,15 +110,28 @@ impl Engine {
                         Means::Marked => format!("one of {} packets is marked", pressed.interval),
                         Means::MeteredHere => "what is beyond is dropped here".to_owned(),
                         Means::Told(_) => "the host that it comes from is told".to_owned(),
+                        Means::Windowed => "its receive window is made smaller".to_owned(),
+                        Means::MarkedAndMetered => {
+                            format!("one of {} packets is marked, and it is metered here", pressed.interval)
+                        }
+                        Means::MarkedAndTold(_) => format!(
+                            "one of {} packets is marked, and the host that it comes from is told",
+                            pressed.interval
+                        ),
                     };
                     let headers = headers(&flow.flow);
                     let rate = pressed.target;
                     format!("backpressure: {headers} {way} tenant {tenant} is slowed down to {rate}: {how}")
                 }
             };
-            if self.told.len() < MOST_TOLD {
-                self.told.push(line);
-            }
+            self.tell(line);
+        }
+    }
+
+    /// Keeps a line for the log, if few wait.
+    pub(super) fn tell(&mut self, line: String) {
+        if self.told.len() < MOST_TOLD {
+            self.told.push(line);
         }
     }
 

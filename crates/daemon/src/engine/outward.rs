@@ -18,9 +18,10 @@ use plimsoll_wire::{Ecn, FlowKey, FrameError, Offload, Parsed, VnetError, parse}
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
+use super::fleet::Fleet;
 use super::flows::Hashed;
 use super::heavy::From;
-use super::mac_table::{Learned, Owner};
+use super::mac_table::{Learned, Mac, MacTable, Owner};
 use super::paced::{Held, Passed};
 use super::pool::{self, Buffer};
 use super::posted::Origin;
@@ -145,12 +146,21 @@ impl Engine {
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
         }
+        if self.mediates
+            && origin.passed < Passed::Reported
+            && !self.may_go_marked((index, buffer), parsed, &offload, &origin, received, now)
+        {
+            return;
+        }
         let counted = self.heavy.is_some() && origin.passed < Passed::Here;
         let flow = counted.then(|| Hashed::of(parsed));
         if let Some(flow) = flow
             && !self.may_flow(index, buffer, (parsed, &flow), &offload, &origin, received, now)
         {
             return;
+        }
+        if self.mediates {
+            self.mediate((index, buffer), parsed, &offload, (received.len, origin.frames()), now);
         }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
@@ -227,7 +237,19 @@ impl Engine {
         };
         let sender = heavy.flow(index, false, From::Here, flow);
         let sent = on_wire(offload, received.len, origin.frames());
-        let frame = &mut lane.pool.bytes_mut(buffer)[..received.len];
+        let (len, frames) = (received.len, origin.frames() as usize);
+        let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];
+        if (sender.is_some() || receiver.is_some())
+            && let Some(windows) = heavy.windows()
+        {
+            let to = place_of(&self.macs, &self.fleet, parsed.dst_mac.0);
+            for frame in bytes.chunks_exact_mut(len.max(1)) {
+                if windows.pass(to, frame, parsed, offload, now) {
+                    lane.tally.event(Event::FlowWindowed);
+                }
+            }
+        }
+        let frame = &mut bytes[..len];
         let mut waits = None;
         for flow in sender.iter().chain(&receiver) {
             let held = Held::Here(flow.of);
@@ -251,6 +273,14 @@ impl Engine {
             self.keep(held, (index, buffer), received, origin, sent.1, now);
         }
         waits.is_none()
+    }
+}
+
+/// Where a flow from this address comes from, as its frames would say.
+fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> From {
+    match macs.owner(mac) {
+        Some(Owner::Lane(_)) => From::Here,
+        _ => fleet.as_ref().and_then(|fleet| fleet.number_of(mac)).map_or(From::Uplink, From::Host),
     }
 }
 

@@ -28,8 +28,21 @@ use super::posted::Origin;
 pub(super) enum Held {
     /// Another host's that it goes to: the address there, and its headers.
     Asked(Mac, FlowKey),
+    /// The one that this host has set as the flow's receiver reports marks: the sender's lane, and the headers without DSCP.
+    Reported(usize, FlowKey),
     /// This host's own.
     Here(Counted),
+}
+
+impl Held {
+    /// What a frame has waited for once this allows it.
+    fn passed(&self) -> Passed {
+        match self {
+            Self::Asked(..) => Passed::Asked,
+            Self::Reported(..) => Passed::Reported,
+            Self::Here(_) => Passed::Here,
+        }
+    }
 }
 
 /// What a frame has waited for already.
@@ -40,16 +53,15 @@ pub(crate) enum Passed {
     Nothing,
     /// The rate that another host asked for.
     Asked,
+    /// The rate of flows whose receivers report marks too.
+    Reported,
     /// This host's own rate too.
     Here,
 }
 
-/// The frames that wait, by flow: for what other hosts ask, and for this host's own rates.
+/// The frames that wait, by flow: for what other hosts ask, for what receivers report, and for this host's own rates.
 #[derive(Debug, Default)]
-pub(crate) struct Paced {
-    asked: Flows,
-    here: Flows,
-}
+pub(crate) struct Paced([Flows; 3]);
 
 type Flows = HashMap<Held, Waiting, RandomState>;
 
@@ -78,18 +90,23 @@ const AT_ONCE: usize = 16;
 
 impl Paced {
     pub(super) fn is_empty(&self) -> bool {
-        self.asked.is_empty() && self.here.is_empty()
+        self.0.iter().all(Flows::is_empty)
     }
 
     /// Whether frames of this flow wait, so that the next one must wait behind them.
     #[inline]
     pub(super) fn holds(&self, held: &Held) -> bool {
-        let flows = if matches!(held, Held::Asked(..)) { &self.asked } else { &self.here };
+        let flows = &self.0[place(held)];
         !flows.is_empty() && flows.contains_key(held)
     }
+}
 
-    fn flows_of(&mut self, held: &Held) -> &mut Flows {
-        if matches!(held, Held::Asked(..)) { &mut self.asked } else { &mut self.here }
+/// Where the frames of a flow wait, in the order in which they pass.
+fn place(held: &Held) -> usize {
+    match held {
+        Held::Asked(..) => 0,
+        Held::Reported(..) => 1,
+        Held::Here(_) => 2,
     }
 }
 
@@ -109,7 +126,7 @@ impl Engine {
         let by = if let Held::Asked(mac, _) = held { Some(mac) } else { None };
         // At most one for each tenant elsewhere: only their hosts can ask.
         *lane.pressed.entry(by).or_default() += 1;
-        let waiting = self.paced.flows_of(&held).get(&held).map_or(0, |waiting| waiting.bytes);
+        let waiting = self.paced.0[place(&held)].get(&held).map_or(0, |waiting| waiting.bytes);
         if waiting + u64::from(bytes) > MOST || !lane.pool.is_half_free() {
             lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
             lane.give(buffer, origin, Status::Dropped);
@@ -117,10 +134,9 @@ impl Engine {
         }
         lane.tally.event_many(Event::FlowWaited, origin.frames().into());
         let buffer = if origin.following == 0 { lane.pool.settle(buffer, received.len) } else { buffer };
-        let passed = if matches!(held, Held::Asked(..)) { Passed::Asked } else { Passed::Here };
         // A client may close the flow queue that it chose while its frame waits: the frame is classified when it goes on.
-        let origin = Origin { queue: None, passed, ..*origin };
-        let waiting = self.paced.flows_of(&held).entry(held).or_default();
+        let origin = Origin { queue: None, passed: held.passed(), ..*origin };
+        let waiting = self.paced.0[place(&held)].entry(held).or_default();
         waiting.bytes += u64::from(bytes);
         waiting.frames.push_back(Frame {
             lane: index,
@@ -136,16 +152,14 @@ impl Engine {
     /// Lets frames go on whose flows have earned it; all of them where no frames are read any more. Answers how many.
     pub(super) fn release_paced(&mut self, now: Nanos) -> usize {
         let mut released = 0;
-        // Each part is taken out meanwhile. A frame of the first may have to wait in the second, and none goes back.
-        if !self.paced.asked.is_empty() {
-            let mut flows = core::mem::take(&mut self.paced.asked);
+        // Each part is taken out meanwhile. A frame may have to wait in a later one, and none goes back.
+        for place in 0..self.paced.0.len() {
+            if self.paced.0[place].is_empty() {
+                continue;
+            }
+            let mut flows = core::mem::take(&mut self.paced.0[place]);
             flows.retain(|held, waiting| self.release(held, waiting, &mut released, now));
-            self.paced.asked = flows;
-        }
-        if !self.paced.here.is_empty() {
-            let mut flows = core::mem::take(&mut self.paced.here);
-            flows.retain(|held, waiting| self.release(held, waiting, &mut released, now));
-            self.paced.here = flows;
+            self.paced.0[place] = flows;
         }
         if released > 0 {
             let nic = &mut self.nic;
@@ -190,6 +204,11 @@ impl Engine {
             Held::Asked(mac, flow) => {
                 self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(&(*mac, *flow), bytes, now))
             }
+            Held::Reported(lane, flow) => {
+                let lane = self.lanes.get_mut(*lane).and_then(Option::as_mut);
+                let guest = lane.and_then(|lane| lane.guest.as_mut());
+                guest.is_none_or(|guest| guest.conforms(flow, bytes, now))
+            }
             Held::Here(flow) => self.heavy.as_mut().is_none_or(|heavy| heavy.conforms(flow, bytes, now)),
         }
     }
@@ -199,6 +218,10 @@ impl Engine {
         let at = match held {
             Held::Asked(mac, flow) => {
                 self.fleet.as_ref().and_then(|fleet| fleet.ready_at(&(*mac, *flow), bytes, now))
+            }
+            Held::Reported(lane, flow) => {
+                let lane = self.lanes.get(*lane).and_then(Option::as_ref);
+                lane.and_then(|lane| lane.guest.as_ref()).map(|guest| guest.ready_at(flow, bytes, now))
             }
             Held::Here(flow) => self.heavy.as_ref().and_then(|heavy| heavy.ready_at(flow, bytes, now)),
         };

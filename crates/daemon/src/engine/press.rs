@@ -6,6 +6,8 @@
 //! Invariant: only flows that are heavy hitters are marked or dropped, each for no longer than its lifetime after the last
 //! refresh; a frame beyond its flow's rate is lost for the reason `flow_over_rate`.
 
+mod window;
+
 use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
@@ -20,6 +22,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey};
 
 use super::heavy::{Counted, From};
+pub(super) use window::SmallWindows;
 
 /// The flows that are slowed down, and how.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(super) struct Presses {
     marks: HashMap<Counted, Marking, RandomState>,
     /// Flows that are held to a rate by this host.
     meters: Meters<Counted>,
+    /// In the mode `window`: connections, and flows whose windows are made smaller.
+    windows: Option<Box<SmallWindows>>,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
@@ -82,6 +87,20 @@ pub enum Means {
     MeteredHere,
     /// The host that it comes from was told its rate.
     Told(HostId),
+    /// Some of its packets are marked, and this host holds it to the rate.
+    MarkedAndMetered,
+    /// Some of its packets are marked, and the host that it comes from was told its rate.
+    MarkedAndTold(HostId),
+    /// The receive window in its acknowledgements is made smaller.
+    Windowed,
+}
+
+impl Means {
+    /// Whether packets are marked.
+    #[must_use]
+    pub const fn marks(self) -> bool {
+        matches!(self, Self::Marked | Self::MarkedAndMetered | Self::MarkedAndTold(_))
+    }
 }
 
 /// A request to another host.
@@ -131,6 +150,7 @@ impl Presses {
             control: Backpressure::new(settings, Nanos::ZERO),
             marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             meters: Meters::new(meters),
+            windows: (stated.mode == PressMode::Window).then(|| Box::new(SmallWindows::new(flows))),
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
@@ -189,6 +209,9 @@ impl Presses {
                 Order::End(key) => {
                     self.marks.remove(&key);
                     self.meters.remove(&key, HERE);
+                    if let Some(windows) = &mut self.windows {
+                        windows.let_go(&key.flow, key.from);
+                    }
                 }
             }
         }
@@ -219,9 +242,21 @@ impl Presses {
         let marking = self.marks.get(&pressed.key);
         let unmarkable =
             marking.is_some_and(|marking| marking.seen >= KNOWN && marking.capable * 8 < marking.seen);
+        let markable = !(untouched || unmarkable);
         match (self.stated.mode, pressed.key.from) {
-            (PressMode::Mark, _) if !(untouched || unmarkable || pressed.ignores_marks) => Means::Marked,
-            (PressMode::Mark | PressMode::Meter, From::Host(host)) => Means::Told(HostId(host)),
+            (PressMode::Mark, _) if markable && !pressed.ignores_marks => Means::Marked,
+            (PressMode::MarkAndMeter, From::Host(host)) if markable => Means::MarkedAndTold(HostId(host)),
+            (PressMode::MarkAndMeter, From::Here) if markable => Means::MarkedAndMetered,
+            // Its source cannot be told: a meter here would lose packets that marks spare.
+            (PressMode::MarkAndMeter, From::Uplink) if markable && !pressed.ignores_marks => Means::Marked,
+            (PressMode::Drop, _) => Means::MeteredHere,
+            (PressMode::Window, _)
+                if !(untouched || pressed.ignores_marks)
+                    && self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key.flow)) =>
+            {
+                Means::Windowed
+            }
+            (_, From::Host(host)) => Means::Told(HostId(host)),
             _ => Means::MeteredHere,
         }
     }
@@ -236,17 +271,31 @@ impl Presses {
         let means = self.means(pressed, untouched);
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
+        if means.marks() {
+            let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+            let marking = self.marks.entry(key).or_insert(begun);
+            (marking.interval, marking.until) = (pressed.interval, pressed.until);
+        }
         match means {
-            Means::Marked => {
-                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
-                let marking = self.marks.entry(key).or_insert(begun);
-                (marking.interval, marking.until) = (pressed.interval, pressed.until);
+            Means::Marked => {}
+            Means::Windowed => {
+                if let Some(windows) = &mut self.windows {
+                    windows.hold(&key.flow, key.from, pressed.target, pressed.until);
+                }
             }
-            Means::Told(host) => tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms }),
+            Means::Told(host) | Means::MarkedAndTold(host) => {
+                tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
+            }
             // There is a meter for each flow that may be pressed.
-            Means::MeteredHere => _ = self.meters.install(key, HERE, terms, now),
+            Means::MeteredHere | Means::MarkedAndMetered => _ = self.meters.install(key, HERE, terms, now),
         }
         means
+    }
+
+    /// The windows of acknowledgements that pass, if the mode makes them smaller.
+    #[inline]
+    pub(super) fn windows(&mut self) -> Option<&mut SmallWindows> {
+        self.windows.as_deref_mut()
     }
 
     /// Whether any flow is marked or metered here.

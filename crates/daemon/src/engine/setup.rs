@@ -34,14 +34,15 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
     let tenants = (0..).map(plimsoll_policy::TenantId).zip(&checked.program.tenants);
     let (tenant, stated) =
         tenants.into_iter().find(|(_, tenant)| tenant.name == name).expect("the policy's own tenant");
-    let addresses = checked.config.tenants.iter().find(|tenant| tenant.name == name);
+    let written = checked.config.tenants.iter().find(|tenant| tenant.name == name);
     LaneSpec {
         name: name.to_owned(),
         tenant,
         port,
         descriptors: stated.descriptors,
         flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,
-        addresses: addresses.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
+        addresses: written.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
+        mediate: written.and_then(|tenant| tenant.ecn.mediate()),
     }
 }
 

@@ -150,7 +150,7 @@ impl Engine {
                     counters: lane.counters(),
                     level: lane.port.as_ref().map(Port::level),
                     pairs: core::mem::take(&mut pairs[index as usize]),
-                    tally: lane.tally.clone(),
+                    tally: lane.whole_tally(),
                     flows: lane.flows.len(),
                     buffers: u32::try_from(lane.pool.in_use()).unwrap_or(u32::MAX),
                     held: held(lane),

@@ -2,7 +2,7 @@
 
 use crate::fleet::{self, Fleet, file};
 use crate::support::{World, drain, udp};
-use plimsoll_daemon::{Core, HeavyFlow, Means, Stats};
+use plimsoll_daemon::{AskedBy, Core, HeavyFlow, Means, Stats};
 use plimsoll_slo::Pulse;
 use plimsoll_units::{BitRate, Span};
 use plimsoll_wire::Ecn;
@@ -286,7 +286,8 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     // Its own operator sees it, and who asked.
     let asked = fleet.b.engine.asked(fleet.b.now);
     let [one] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!((one.to.as_str(), one.host.as_str(), one.rate), ("shop", "a", BitRate::mbps(2)));
+    let by = AskedBy::Host { to: "shop".to_owned(), host: "a".to_owned() };
+    assert_eq!((&one.by, one.rate), (&by, BitRate::mbps(2)));
     let told = |filter: &str| {
         let filter = filter.parse().expect("a filter");
         plimsoll_daemon::slowed_down(&filter, None, &asked, fleet.b.now)

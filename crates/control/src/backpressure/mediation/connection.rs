@@ -4,19 +4,8 @@
 //! Invariant: what an end has agreed to is taken from the handshake as the guest sent and got it, before and after the changes
 //! made here; a guest that sends ECT is in ECN state whatever the handshake said.
 
+use super::super::connections::{Connected, Stage};
 use super::{Change, Codepoint, EcnFlags, MediationCounters, Segment};
-
-/// How far a connection is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// No end has sent anything behind the handshake.
-    #[default]
-    Opening,
-    /// Both ends have agreed.
-    Open,
-    /// Both ends have sent their last byte, or one has reset it.
-    Ended,
-}
 
 /// What the ends of a connection have agreed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,11 +72,13 @@ pub(super) struct Connection {
     ends: [bool; 2],
 }
 
-impl Connection {
-    pub(super) fn stage(&self) -> Stage {
+impl Connected for Connection {
+    fn stage(&self) -> Stage {
         self.stage
     }
+}
 
+impl Connection {
     pub(super) fn outbound(&mut self, segment: &Segment, counters: &mut MediationCounters) -> Change {
         if segment.rst {
             self.stage = Stage::Ended;
@@ -287,11 +278,6 @@ impl Connection {
                 self.stage = Stage::Ended;
             }
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn make_open(&mut self) {
-        self.stage = Stage::Open;
     }
 
     /// Whether the guest is in ECN state, and the peer may be, where the handshake was seen.

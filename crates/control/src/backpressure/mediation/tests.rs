@@ -3,7 +3,7 @@
 use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
 
-use super::connection::Stage;
+use super::super::connections::{Connected, Stage};
 use super::model::{Fate, World};
 use super::*;
 

@@ -1,0 +1,359 @@
+//! Mediated ECN: this host takes the part of a tenant's TCP where that does not use ECN.
+//!
+//! Why: a mark slows a sender down only if both ends use ECN, and by default none asks for it.
+//! From: MIMIC §III-D; the rules for one connection are `control::backpressure::mediation`.
+//! Not here: marking (`press`), and frames that wait for a meter (`paced`).
+//! Invariant: only frames from and to mediated tenants are changed, of these only whole TCP packets, and of these only ECE, CWR,
+//! the ECN field and checksums. A frame is handled once on its way out, when nothing holds it any more, and once on its way in.
+
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::mediation::{Change, Codepoint, EcnFlags, Mediation, Segment};
+use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Terms, Verdict};
+use plimsoll_policy::{Checked, Mediate};
+use plimsoll_ports::Received;
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::{Ecn, FlowKey, Offload, Parsed, TcpFlags, TcpSegment, parse};
+
+use super::Engine;
+use super::drops::{Event, Tally};
+use super::fleet::{AskedBy, AskedNow};
+use super::mac_table::Owner;
+use super::outward::on_wire;
+use super::paced::Held;
+use super::pool::Buffer;
+use super::posted::Origin;
+use super::verify::seed;
+use crate::heavy::headers;
+
+/// Connections of one tenant that are mediated; further ones are left alone.
+const CONNECTIONS: usize = 8_192;
+
+/// Flows of one tenant that are metered as their receivers report marks.
+const METERS: usize = 256;
+
+/// How often meters whose lifetime is over are forgotten.
+const FORGET: Span = Span::secs(1);
+
+/// How often a tenant's metered flows are told to the log, at most.
+const SAY: Span = Span::secs(1);
+
+/// A tenant whose connections are mediated.
+#[derive(Debug)]
+pub struct Guest {
+    terms: Terms,
+    /// By the flow that the tenant sends, without DSCP.
+    connections: Mediation<FlowKey>,
+    /// What the tenant sends on connections whose other end reports marks.
+    meters: Meters<FlowKey>,
+    said_at: Option<Nanos>,
+}
+
+/// A tenant whose connections a policy has mediated.
+#[derive(Debug)]
+pub struct Mediating {
+    tenant: String,
+    terms: Terms,
+    /// Its tables, where it was not mediated before.
+    guest: Option<Box<Guest>>,
+}
+
+impl Mediating {
+    /// The mediated tenants of `new`, with tables for those that `old` does not mediate.
+    #[must_use]
+    pub fn between(old: &Checked, new: &Checked) -> Vec<Self> {
+        let before = |name: &str| {
+            old.config.tenants.iter().any(|tenant| tenant.name == name && tenant.ecn.mediate().is_some())
+        };
+        let mediated = new.config.tenants.iter().filter_map(|tenant| {
+            let stated = tenant.ecn.mediate()?;
+            let guest = (!before(&tenant.name)).then(|| Box::new(Guest::new(stated)));
+            Some(Self { tenant: tenant.name.clone(), terms: terms(stated), guest })
+        });
+        mediated.collect()
+    }
+}
+
+fn terms(Mediate { rate, lifetime, burst }: Mediate) -> Terms {
+    Terms { rate, burst, lifetime }
+}
+
+fn meter_settings() -> MeterSettings {
+    MeterSettings { meters: METERS, per_peer: METERS, seed: seed(), ..MeterSettings::default() }
+}
+
+impl Guest {
+    /// Allocates the tables.
+    #[must_use]
+    pub fn new(stated: Mediate) -> Self {
+        Self {
+            terms: terms(stated),
+            connections: Mediation::new(CONNECTIONS, seed()),
+            meters: Meters::new(meter_settings()),
+            said_at: None,
+        }
+    }
+
+    /// Bytes of the tables, by what they hold. Nothing is allocated.
+    #[must_use]
+    pub fn memory() -> [(&'static str, usize); 2] {
+        let settings = MeterSettings { meters: METERS, per_peer: METERS, ..MeterSettings::default() };
+        [
+            ("mediated connections", Mediation::<FlowKey>::bytes_of(CONNECTIONS)),
+            ("meters for reported marks", Meters::<FlowKey>::bytes_of(&settings)),
+        ]
+    }
+
+    /// Whether the flow's rate allows these bytes now; if so they are charged.
+    pub(super) fn conforms(&mut self, flow: &FlowKey, bytes: u32, now: Nanos) -> bool {
+        self.meters.judge(flow, bytes, now) == Verdict::Conforming
+    }
+
+    /// When the flow's rate will allow these bytes.
+    pub(super) fn ready_at(&self, flow: &FlowKey, bytes: u32, now: Nanos) -> Nanos {
+        self.meters.ready_at(flow, bytes, now)
+    }
+
+    /// Adds what was done to a tally.
+    pub(super) fn count_into(&self, tally: &mut Tally) {
+        let (done, meters) = (self.connections.counters(), self.meters.counters());
+        let refused = meters.full + meters.peer_full + meters.held_lower;
+        for (event, count) in [
+            (Event::EcnAsked, done.asked),
+            (Event::EcnGranted, done.granted),
+            (Event::EcnHidden, done.hidden),
+            (Event::EcnUnmarked, done.unmarked),
+            (Event::EcnEchoed, done.echoed),
+            (Event::EcnAnswered, done.answered),
+            (Event::EcnReported, done.reports),
+            (Event::EcnUnmetered, refused),
+            (Event::EcnLeftAlone, done.full),
+        ] {
+            tally.event_many(event, count);
+        }
+    }
+
+    /// Handles a frame that the tenant sends.
+    fn outbound(&mut self, frame: &mut [u8], parsed: &Parsed, offload: &Offload, now: Nanos) {
+        let Some((mut header, segment)) = read(frame, parsed) else { return };
+        let key = FlowKey::of(parsed).without_dscp();
+        let change = self.connections.outbound(&key, &segment, now);
+        if !change.is_none() {
+            rewrite(change, &mut header, frame, offload);
+        }
+    }
+
+    /// Handles a frame for the tenant. Answers the tenant's flow if it is metered from now on.
+    fn inbound(
+        &mut self,
+        frame: &mut [u8],
+        parsed: &Parsed,
+        offload: &Offload,
+        now: Nanos,
+    ) -> Option<FlowKey> {
+        let (mut header, segment) = read(frame, parsed)?;
+        let key = FlowKey::of(parsed).reversed();
+        let (change, report) = self.connections.inbound(&key, &segment, now);
+        if !change.is_none() {
+            rewrite(change, &mut header, frame, offload);
+        }
+        let metered = report && self.meters.install(key, OWN, self.terms, now) == Ok(Installed::New);
+        let says = metered && self.said_at.is_none_or(|at| now.since(at) >= SAY);
+        if says {
+            self.said_at = Some(now);
+        }
+        says.then_some(key)
+    }
+}
+
+/// Meters of a tenant have one owner.
+const OWN: HostId = HostId(0);
+
+/// The header of a whole TCP packet, and what mediation reads of it.
+fn read(frame: &[u8], parsed: &Parsed) -> Option<(TcpSegment, Segment)> {
+    let header = TcpSegment::of(frame, parsed)?;
+    let flags = header.flags;
+    let segment = Segment {
+        syn: flags.has(TcpFlags::SYN),
+        ack: flags.has(TcpFlags::ACK),
+        fin: flags.has(TcpFlags::FIN),
+        rst: flags.has(TcpFlags::RST),
+        flags: EcnFlags {
+            ae: flags.has(TcpFlags::AE),
+            cwr: flags.has(TcpFlags::CWR),
+            ece: flags.has(TcpFlags::ECE),
+        },
+        ecn: match Ecn::of(frame)? {
+            Ecn::NotEct => Codepoint::NotEct,
+            Ecn::Ect1 => Codepoint::Ect1,
+            Ecn::Ect0 => Codepoint::Ect0,
+            Ecn::Ce => Codepoint::Ce,
+        },
+        sequence: header.sequence,
+        acknowledged: header.acknowledged,
+        payload: header.payload,
+    };
+    Some((header, segment))
+}
+
+/// The places that are written were read before, so none of the writes fails.
+fn rewrite(change: Change, header: &mut TcpSegment, frame: &mut [u8], offload: &Offload) {
+    let with = |flags: TcpFlags, flag: TcpFlags, wanted: Option<bool>| match wanted {
+        Some(true) => flags | flag,
+        Some(false) => flags.without(flag),
+        None => flags,
+    };
+    let flags = with(header.flags, TcpFlags::ECE, change.ece);
+    let flags = with(flags, TcpFlags::CWR, change.cwr);
+    if flags != header.flags {
+        let _ = header.set_flags(frame, flags, offload);
+    }
+    let ecn = change.ecn.map(|ecn| match ecn {
+        Codepoint::NotEct => Ecn::NotEct,
+        Codepoint::Ect1 => Ecn::Ect1,
+        Codepoint::Ect0 => Ecn::Ect0,
+        Codepoint::Ce => Ecn::Ce,
+    });
+    if let Some(ecn) = ecn {
+        let _ = ecn.write(frame);
+    }
+}
+
+impl Engine {
+    /// Handles the frames of a buffer that a tenant sends, and that nothing holds any more: in its place, and in that of the
+    /// tenant of this host that is to receive them.
+    pub(super) fn mediate(
+        &mut self,
+        (index, buffer): (usize, Buffer),
+        parsed: &Parsed,
+        offload: &Offload,
+        (len, frames): (usize, u32),
+        now: Nanos,
+    ) {
+        let to = match self.macs.owner(parsed.dst_mac.0) {
+            Some(Owner::Lane(to)) if to as usize != index => Some(to as usize),
+            _ => None,
+        };
+        // Taken out meanwhile, as the frames lie with their sender.
+        let mut receiver = to.and_then(|to| self.lanes.get_mut(to)?.as_mut()?.guest.take());
+        let mut metered = None;
+        if let Some(Some(lane)) = self.lanes.get_mut(index)
+            && (lane.guest.is_some() || receiver.is_some())
+        {
+            let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames as usize];
+            for frame in bytes.chunks_exact_mut(len.max(1)) {
+                if let Some(guest) = &mut lane.guest {
+                    guest.outbound(frame, parsed, offload, now);
+                }
+                if let Some(receiver) = &mut receiver {
+                    metered = receiver.inbound(frame, parsed, offload, now).or(metered);
+                }
+            }
+        }
+        if let Some(to) = to
+            && receiver.is_some()
+            && let Some(Some(lane)) = self.lanes.get_mut(to)
+        {
+            lane.guest = receiver;
+            self.say_metered(to, metered);
+        }
+    }
+
+    /// Handles a frame from the uplink for a tenant, if that one's connections are mediated.
+    pub(super) fn mediate_inward(&mut self, to: u32, frame: &mut [u8], offload: &Offload, now: Nanos) {
+        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
+        let Some(guest) = lane.and_then(|lane| lane.guest.as_mut()) else { return };
+        let Ok(parsed) = parse(frame) else { return };
+        let metered = guest.inbound(frame, &parsed, offload, now);
+        self.say_metered(to as usize, metered);
+    }
+
+    /// Tells the log of a flow that is metered from now on.
+    fn say_metered(&mut self, lane: usize, flow: Option<FlowKey>) {
+        let Some((flow, Some(lane))) = flow.zip(self.lanes.get(lane)) else { return };
+        let Some(guest) = &lane.guest else { return };
+        let (headers, name, rate) = (headers(&flow), &lane.name, guest.terms.rate);
+        let line = format!(
+            "backpressure: {headers} of tenant {name} is held to {rate}: its receiver reports marks (ECN)"
+        );
+        self.tell(line);
+    }
+
+    /// Whether a tenant's frame is within the rate of its flow, if its receiver has reported marks. Else it waits, or it is
+    /// counted, and its buffer is freed.
+    pub(super) fn may_go_marked(
+        &mut self,
+        (index, buffer): (usize, Buffer),
+        parsed: &Parsed,
+        offload: &Offload,
+        origin: &Origin,
+        received: &Received,
+        now: Nanos,
+    ) -> bool {
+        let Some(guest) = self.lanes[index].as_mut().and_then(|lane| lane.guest.as_mut()) else {
+            return true;
+        };
+        if guest.meters.is_empty() && self.paced.is_empty() {
+            return true;
+        }
+        let flow = FlowKey::of(parsed).without_dscp();
+        let (_, bytes) = on_wire(offload, received.len, origin.frames());
+        let held = Held::Reported(index, flow);
+        if !self.paced.holds(&held) && guest.conforms(&flow, bytes, now) {
+            return true;
+        }
+        self.keep(held, (index, buffer), received, origin, bytes, now);
+        false
+    }
+
+    /// Notes whether any tenant's connections are mediated.
+    pub(super) fn note_mediated(&mut self) {
+        self.mediates = self.lanes.iter().flatten().any(|lane| lane.guest.is_some());
+    }
+
+    /// Mediates the connections of other tenants; answers tables that are no longer used.
+    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>) -> Vec<Guest> {
+        let mut wanted = mediated;
+        let mut unused = Vec::new();
+        for lane in self.lanes.iter_mut().flatten() {
+            let place = wanted.iter().position(|one| one.tenant == lane.name && lane.tenant.is_some());
+            match place.map(|place| wanted.swap_remove(place)) {
+                Some(Mediating { terms, guest, .. }) => {
+                    lane.guest = lane.guest.take().or(guest);
+                    lane.guest.iter_mut().for_each(|guest| guest.terms = terms);
+                }
+                None => {
+                    let guest = lane.guest.take();
+                    guest.iter().for_each(|guest| guest.count_into(&mut lane.tally));
+                    unused.extend(guest.map(|guest| *guest));
+                }
+            }
+        }
+        self.note_mediated();
+        unused.extend(wanted.into_iter().filter_map(|one| one.guest).map(|guest| *guest));
+        unused
+    }
+
+    /// Forgets meters whose lifetime is over.
+    pub(super) fn tend_mediated(&mut self, now: Nanos) {
+        if !self.mediates || now < self.mediated_at {
+            return;
+        }
+        self.mediated_at = now + FORGET;
+        for guest in self.lanes.iter_mut().flatten().filter_map(|lane| lane.guest.as_mut()) {
+            guest.meters.expire(now);
+        }
+    }
+
+    /// The flows that are metered as their receivers report marks, by tenant and headers.
+    pub(super) fn reported(&self, now: Nanos) -> impl Iterator<Item = AskedNow> {
+        let guests = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.guest.as_ref()?)));
+        guests.flat_map(move |(lane, guest)| {
+            guest.meters.list(now).into_iter().map(|(flow, _, meter)| AskedNow {
+                flow,
+                by: AskedBy::Receiver { of: lane.name.clone() },
+                rate: meter.rate(),
+                until: meter.until(),
+            })
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! Mediated ECN: the engine takes the part of a tenant's TCP that does not use it, and changes nothing else.
+
+use crate::support::{World, drain, policy};
+use plimsoll_daemon::{AskedBy, HeavyReport};
+use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::{Ecn, TcpFlags, TcpSegment, VnetHeader, ones_complement_sum, parse};
+
+const STEP: Span = Span::micros(10);
+const NONE: TcpFlags = TcpFlags::NONE;
+const SYN: TcpFlags = TcpFlags::SYN;
+const ACK: TcpFlags = TcpFlags::ACK;
+const ECE: TcpFlags = TcpFlags::ECE;
+const CWR: TcpFlags = TcpFlags::CWR;
+
+fn file(rest: &str) -> String {
+    format!(
+        "
+uplink: {{port: memory, rate: 10Gbps}}
+tenants:
+  shop: {{port: memory, {rest}}}
+  plain: {{port: memory}}
+"
+    )
+}
+
+/// Bits of the flags' byte.
+fn byte(flags: TcpFlags) -> u8 {
+    let all = [(TcpFlags::FIN, 1), (SYN, 2), (TcpFlags::RST, 4), (ACK, 16), (ECE, 64), (CWR, 128)];
+    all.into_iter().filter(|(flag, _)| flags.has(*flag)).map(|(_, bit)| bit).sum()
+}
+
+/// A TCP segment over IPv4 with right checksums, from MAC and address `from` to `to`.
+fn tcp(
+    from: u8,
+    to: u8,
+    [sequence, acknowledged]: [u32; 2],
+    flags: TcpFlags,
+    ecn: Ecn,
+    payload: usize,
+) -> Vec<u8> {
+    let mut frame = vec![0; 54 + payload];
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, ecn.bits()]);
+    frame[16..18].copy_from_slice(&u16::try_from(40 + payload).expect("fits").to_be_bytes());
+    (frame[22], frame[23]) = (64, 6);
+    frame[26..30].copy_from_slice(&[10, 0, 0, from]);
+    frame[30..34].copy_from_slice(&[10, 0, 0, to]);
+    let ports = |host: u8| 1_000 + u16::from(host);
+    frame[34..36].copy_from_slice(&ports(from).to_be_bytes());
+    frame[36..38].copy_from_slice(&ports(to).to_be_bytes());
+    frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+    frame[42..46].copy_from_slice(&acknowledged.to_be_bytes());
+    (frame[46], frame[47], frame[48]) = (0x50, byte(flags), 0xff);
+    let header = !ones_complement_sum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&header.to_be_bytes());
+    let checksum = !ones_complement_sum(&covered(&frame));
+    frame[50..52].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+/// What the checksum of such a segment covers.
+fn covered(frame: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(frame.len() - 34).expect("fits").to_be_bytes();
+    [&frame[26..34], &[0, 6], &len, &frame[34..]].concat()
+}
+
+/// Flags and ECN field; the checksums must be right.
+fn seen(frame: &[u8]) -> (TcpFlags, Ecn) {
+    assert_eq!(ones_complement_sum(&frame[14..34]), 0xffff, "the header's checksum");
+    assert_eq!(ones_complement_sum(&covered(frame)), 0xffff, "the segment's checksum");
+    let segment = TcpSegment::of(frame, &parse(frame).expect("headers")).expect("TCP");
+    (segment.flags, Ecn::of(frame).expect("IP"))
+}
+
+/// The one frame that came.
+fn one(mut frames: Vec<Vec<u8>>) -> Vec<u8> {
+    assert_eq!(frames.len(), 1);
+    frames.remove(0)
+}
+
+/// A tenant sends a frame; what came to the wire.
+fn out(world: &mut World, tenant: usize, frame: &[u8]) -> Vec<u8> {
+    world.send(tenant, frame);
+    one(world.run(Span::micros(50), STEP))
+}
+
+/// The wire brings a frame; what came to the tenant.
+fn bring(world: &mut World, tenant: usize, frame: &[u8]) -> Vec<u8> {
+    world.wire.send(frame, None).expect("the engine's end is there");
+    world.run(Span::micros(50), STEP);
+    one(drain(&mut world.tenants[tenant]))
+}
+
+/// The first tenant's connection to the wire, for which its host asked and which the server granted.
+fn opened(rest: &str) -> World {
+    let mut world = World::new(&file(rest), false);
+    let syn = out(&mut world, 0, &tcp(1, 99, [7, 0], SYN, Ecn::NotEct, 0));
+    assert_eq!(seen(&syn), (SYN | ECE | CWR, Ecn::NotEct));
+    let grant = bring(&mut world, 0, &tcp(99, 1, [500, 8], SYN | ACK | ECE, Ecn::NotEct, 0));
+    assert_eq!(grant, tcp(99, 1, [500, 8], SYN | ACK, Ecn::NotEct, 0), "as if the server had not granted it");
+    world
+}
+
+fn event(world: &mut World, name: &str) -> u64 {
+    world.events("shop").into_iter().find(|(event, _)| *event == name).map_or(0, |(_, count)| count)
+}
+
+#[test]
+fn a_mark_is_echoed_in_the_tenants_place_until_the_sender_has_heard() {
+    let mut world = opened("ecn: mediated");
+    let ack = tcp(1, 99, [8, 501], ACK, Ecn::NotEct, 0);
+    assert_eq!(out(&mut world, 0, &ack), ack);
+    let data = |flags, ecn| tcp(99, 1, [501, 8], ACK | flags, ecn, 100);
+    assert_eq!(bring(&mut world, 0, &data(NONE, Ecn::Ect0)), data(NONE, Ecn::Ect0));
+    assert_eq!(bring(&mut world, 0, &data(NONE, Ecn::Ce)), data(NONE, Ecn::Ect0), "the mark is taken away");
+    assert_eq!(seen(&out(&mut world, 0, &ack)), (ACK | ECE, Ecn::NotEct));
+    let heard = data(CWR, Ecn::Ect0);
+    assert_eq!(bring(&mut world, 0, &heard), heard);
+    assert_eq!(out(&mut world, 0, &ack), ack);
+    let counts =
+        ["ecn_asked", "ecn_hidden", "ecn_unmarked", "ecn_echoed"].map(|name| event(&mut world, name));
+    assert_eq!(counts, [1; 4]);
+    assert!(world.engine.asked(world.now).is_empty(), "no mark was reported on the tenant's own flow");
+}
+
+#[test]
+fn no_other_tenant_and_no_other_packet_is_changed() {
+    let mut world = World::new(&file("ecn: mediated"), false);
+    let syn = |from| tcp(from, 99, [7, 0], SYN, Ecn::NotEct, 0);
+    for ecn in ["", "ecn: allowed", "ecn: untouched"] {
+        let mut world = World::new(&file(ecn), false);
+        for tenant in [0, 1] {
+            assert_eq!(out(&mut world, tenant, &syn(tenant as u8 + 1)), syn(tenant as u8 + 1));
+        }
+    }
+    assert_eq!(out(&mut world, 1, &syn(2)), syn(2), "the plain tenant");
+    // IPsec, a fragment and UDP of the mediated one.
+    let odd = |protocol: u8, fragment: [u8; 2]| {
+        let mut frame = syn(1);
+        frame[23] = protocol;
+        frame[20..22].copy_from_slice(&fragment);
+        frame[24..26].fill(0);
+        let header = !ones_complement_sum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&header.to_be_bytes());
+        frame
+    };
+    for frame in [odd(50, [0; 2]), odd(51, [0; 2]), odd(6, [0x20, 0]), odd(6, [0, 3]), odd(132, [0; 2])] {
+        assert_eq!(out(&mut world, 0, &frame), frame);
+    }
+    // Two ends that use ECN themselves: not a bit is changed, marks and echoes included.
+    let asks = tcp(1, 99, [70, 0], SYN | ECE | CWR, Ecn::NotEct, 0);
+    assert_eq!(out(&mut world, 0, &asks), asks);
+    let grant = tcp(99, 1, [5, 71], SYN | ACK | ECE, Ecn::NotEct, 0);
+    assert_eq!(bring(&mut world, 0, &grant), grant);
+    for (flags, ecn) in [(ACK, Ecn::Ce), (ACK | ECE, Ecn::Ect0), (ACK | CWR, Ecn::Ect1), (ACK | ECE, Ecn::Ce)]
+    {
+        let frame = tcp(99, 1, [6, 71], flags, ecn, 300);
+        assert_eq!(bring(&mut world, 0, &frame), frame);
+        let back = tcp(1, 99, [71, 6], flags, Ecn::Ect0, 300);
+        assert_eq!(out(&mut world, 0, &back), back);
+    }
+}
+
+#[test]
+fn a_reported_mark_holds_the_flow_to_the_stated_rate() {
+    let mut world = opened("ecn: {mediate: {rate: 24Mbps, burst: 64kB, lifetime: 200ms}}");
+    let data = |number: u32| tcp(1, 99, [8 + number * 246, 501], ACK, Ecn::Ect0, 246);
+    let send = |world: &mut World, span: Span| {
+        let (mut number, mut came, end) = (0, 0, world.now + span);
+        while world.now < end {
+            world.send(0, &data(number));
+            number += 1;
+            came += world.run(STEP, STEP).len();
+        }
+        came
+    };
+    assert_eq!(send(&mut world, Span::millis(20)), 2_000, "240 Mb/s");
+    bring(&mut world, 0, &tcp(99, 1, [501, 8], ACK | ECE, Ecn::NotEct, 0));
+    let asked = world.engine.asked(world.now);
+    let [one] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((&one.by, one.rate), (&AskedBy::Receiver { of: "shop".to_owned() }, BitRate::mbps(24)));
+    assert_eq!(one.flow.ports(), Some((1_001, 1_099)));
+    let report = HeavyReport::new(None, &asked, world.now).expect("something is held");
+    assert_eq!(report.held[0].receiver_of.as_deref(), Some("shop"));
+    let told =
+        plimsoll_daemon::slowed_down(&"tenant=shop".parse().expect("a filter"), None, &asked, world.now);
+    assert_eq!(told, ["tcp 10.0.0.1:1001 > 10.0.0.99:1099: to 24Mbps, as its receiver reports marks (ECN)"]);
+    assert_eq!(world.engine.take_told().len(), 1);
+    // The burst and 24 Mb/s: 10 packets a millisecond.
+    let held = send(&mut world, Span::millis(100));
+    assert!((1_000..1_500).contains(&held), "{held}");
+    let other = tcp(1, 98, [1, 1], ACK, Ecn::NotEct, 0);
+    world.send(0, &other);
+    assert!(world.run(Span::micros(20), STEP).contains(&other), "another flow of the tenant does not wait");
+    world.run(Span::millis(300), Span::micros(100));
+    assert_eq!(send(&mut world, Span::millis(5)), 500, "its lifetime is over");
+    assert!(world.losses("shop").iter().all(|(why, _)| *why == "flow_over_rate"));
+    assert_eq!([event(&mut world, "ecn_reported"), event(&mut world, "ecn_answered")], [1, 0]);
+}
+
+#[test]
+fn a_mark_that_is_reported_on_a_flow_without_ecn_is_answered_once() {
+    let mut world = opened("ecn: mediated");
+    let data = |sequence, flags| tcp(1, 99, [sequence, 501], ACK | flags, Ecn::NotEct, 100);
+    assert_eq!(out(&mut world, 0, &data(8, NONE)), data(8, NONE));
+    bring(&mut world, 0, &tcp(99, 1, [501, 8], ACK | ECE, Ecn::NotEct, 0));
+    assert_eq!(out(&mut world, 0, &data(108, NONE)), data(108, CWR));
+    assert_eq!(out(&mut world, 0, &data(208, NONE)), data(208, NONE));
+}
+
+/// A device completes checksums and cuts segments after the rewriting.
+#[test]
+fn unfinished_and_long_segments_leave_with_right_checksums() {
+    let mut world = World::new(&file("ecn: mediated"), true);
+    let offload = |frame: &mut Vec<u8>, gso_size: u16| {
+        let len = u16::try_from(frame.len() - 34).expect("fits").to_be_bytes();
+        let sum = ones_complement_sum(&[&frame[26..34], &[0, 6], &len[..]].concat());
+        frame[50..52].copy_from_slice(&sum.to_be_bytes());
+        VnetHeader {
+            flags: VnetHeader::NEEDS_CSUM,
+            gso_type: if gso_size > 0 { VnetHeader::GSO_TCPV4 } else { VnetHeader::GSO_NONE },
+            hdr_len: 54,
+            gso_size,
+            csum_start: 34,
+            csum_offset: 16,
+        }
+    };
+    let mut syn = tcp(1, 99, [7, 0], SYN, Ecn::NotEct, 0);
+    let vnet = offload(&mut syn, 0);
+    world.send_with(0, &syn, &vnet);
+    let syn = one(world.run(Span::micros(50), STEP));
+    assert_eq!(seen(&syn).0, SYN | ECE | CWR);
+    bring(&mut world, 0, &tcp(99, 1, [500, 8], SYN | ACK | ECE, Ecn::NotEct, 0));
+    world.send(0, &tcp(1, 99, [8, 501], ACK, Ecn::NotEct, 0));
+    world.run(Span::micros(50), STEP);
+    // A mark and a reported mark: each segment echoes, the first alone has CWR.
+    bring(&mut world, 0, &tcp(99, 1, [501, 8], ACK | ECE, Ecn::Ce, 100));
+    let mut long = tcp(1, 99, [8, 501], ACK, Ecn::NotEct, 5_000);
+    let vnet = offload(&mut long, 1_400);
+    world.send_with(0, &long, &vnet);
+    let segments = world.run(Span::millis(1), STEP);
+    let flags: Vec<TcpFlags> = segments.iter().map(|frame| seen(frame).0).collect();
+    assert_eq!(flags, [ACK | ECE | CWR, ACK | ECE, ACK | ECE, ACK | ECE]);
+}
+
+#[test]
+fn tenants_of_one_host_are_mediated_each_for_itself() {
+    let both = file("ecn: mediated").replace("plain: {port: memory}", "plain: {port: memory, ecn: mediated}");
+    for (text, forged) in [(both, true), (file("ecn: mediated"), false)] {
+        let mut world = World::new(&text, false);
+        // Addresses are heard first.
+        world.send(0, &tcp(1, 99, [1, 1], ACK, Ecn::NotEct, 0));
+        world.send(1, &tcp(2, 99, [1, 1], ACK, Ecn::NotEct, 0));
+        world.run(Span::micros(50), STEP);
+        let pass = |world: &mut World, from: usize, frame: &[u8]| {
+            world.send(from, frame);
+            world.run(Span::micros(50), STEP);
+            one(drain(&mut world.tenants[1 - from]))
+        };
+        // The client has tcp_ecn=2 and is mediated; the server is not willing, and is mediated or not.
+        let syn = pass(&mut world, 0, &tcp(1, 2, [7, 0], SYN, Ecn::NotEct, 0));
+        assert_eq!(seen(&syn).0, SYN | ECE | CWR);
+        let refusal = tcp(2, 1, [500, 8], SYN | ACK, Ecn::NotEct, 0);
+        assert_eq!(pass(&mut world, 1, &refusal), refusal, "what is forged is hidden from the client");
+        let granted = world.events("plain").iter().any(|(event, _)| *event == "ecn_granted");
+        assert_eq!(granted, forged);
+        let data = tcp(1, 2, [8, 501], ACK, Ecn::NotEct, 100);
+        assert_eq!(pass(&mut world, 0, &data), data);
+    }
+}
+
+#[test]
+fn a_reload_begins_and_ends_mediation() {
+    let (plain, mediated) = (policy(&file("")), policy(&file("ecn: mediated")));
+    let mut world = World::new(&file(""), false);
+    let syn = |sequence| tcp(1, 99, [sequence, 0], SYN, Ecn::NotEct, 0);
+    assert_eq!(out(&mut world, 0, &syn(1)), syn(1));
+    let change = world.change(&plain, &mediated);
+    assert!(world.engine.install(change, world.now).guests.is_empty());
+    assert_eq!(seen(&out(&mut world, 0, &syn(2))).0, SYN | ECE | CWR);
+    let other = policy(&file("ecn: {mediate: {rate: 24Mbps}}"));
+    let change = world.change(&mediated, &other);
+    assert!(world.engine.install(change, world.now).guests.is_empty(), "the tables stay");
+    assert_eq!(
+        bring(&mut world, 0, &tcp(99, 1, [5, 3], SYN | ACK | ECE, Ecn::NotEct, 0))[47],
+        0x12,
+        "and what they know"
+    );
+    bring(&mut world, 0, &tcp(99, 1, [6, 3], ACK | ECE, Ecn::NotEct, 0));
+    assert_eq!(world.engine.asked(world.now)[0].rate, BitRate::mbps(24));
+    let change = world.change(&other, &plain);
+    assert_eq!(world.engine.install(change, world.now).guests.len(), 1);
+    assert_eq!(out(&mut world, 0, &syn(4)), syn(4));
+    assert_eq!([event(&mut world, "ecn_asked"), event(&mut world, "ecn_hidden")], [1, 1], "counters go on");
+    assert!(world.engine.asked(Nanos::ZERO).is_empty());
+}
