@@ -145,6 +145,8 @@ mapping! {
         cost: TIME,
         /// Packets of each tenant that wait once fetched.
         slots: Whole(1, 1 << 16),
+        /// Packets that wait from which on ECN-capable packets are marked, in virtual time.
+        ecn: Whole(1, 1 << 20),
         /// Part of the CPU for fetching.
         drain_share: Part,
         /// CPU time of everything else in each of the engine's rounds.

@@ -156,6 +156,14 @@ impl<'a> Measures<'a> {
         if held().all(Vec::is_empty) { f64::NAN } else { self.rate(held(), window) / 8.0 / 1e9 }
     }
 
+    /// Segments sent again in the window; in the whole run where no more is known.
+    fn retransmits(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        if self.found(run, subject).any(|found| !found.resent.is_empty()) {
+            return self.rate(self.found(run, subject).map(|found| &found.resent), window) / 8.0 * window.secs();
+        }
+        self.known(run, subject, |found| found.retransmits)
+    }
+
     /// The sum of a count; nothing where it was not counted.
     pub(crate) fn known(
         &self,
@@ -194,7 +202,7 @@ impl<'a> Measures<'a> {
             Gauge::NicDrops => {
                 self.drops(run, subject).get("rx_ring_full").map_or(0.0, |count| *count as f64)
             }
-            Gauge::Retransmits => self.known(run, subject, |found| found.retransmits),
+            Gauge::Retransmits => self.retransmits(run, subject, window),
             Gauge::Marks => self.known(run, subject, |found| found.marks),
             Gauge::Metered => self.known(run, subject, |found| found.metered),
             Gauge::Load => self.load(run, subject, window),

@@ -75,6 +75,8 @@ pub struct ReceiveRing {
     pub cost: Span,
     /// Packets that each tenant's queue holds, where each has one.
     pub slots: u32,
+    /// Packets that wait, from which on packets that come are marked if they are ECN-capable; in virtual time.
+    pub ecn: Option<u32>,
     /// Part of the CPU's time, in thousandths, that fetching may take while fetched packets wait.
     pub drain_share: u32,
     /// CPU time of everything else in each of the engine's rounds. If zero, the CPU takes each packet as it comes; otherwise a

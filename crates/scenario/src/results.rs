@@ -90,6 +90,8 @@ pub struct WorkloadResult {
     pub packets: u64,
     /// TCP segments that were sent again, both ways, where known.
     pub retransmits: Option<u64>,
+    /// Those segments in the same windows as `bytes`; empty where only their sum is known.
+    pub resent: Vec<u64>,
     /// Packets of both ways that had a mark (CE) when they arrived, where counted.
     pub marks: Option<u64>,
     /// Packets of both ways that a meter of backpressure held up or dropped, where counted.

@@ -98,6 +98,8 @@ pub enum Kind {
         buffer: Bytes,
         /// Senders that its datagrams claim to come from, each datagram another one; its own address if zero.
         claims: u32,
+        /// Whether its datagrams say that they are ECN-capable; no mark slows them down.
+        ect: bool,
     },
     /// TCP connections that carry requests and their responses.
     RequestResponse {

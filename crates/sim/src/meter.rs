@@ -18,6 +18,8 @@ pub(crate) struct Meter {
     pub(crate) crossed: Windows,
     pub(crate) delivered: Windows,
     pub(crate) packets: u64,
+    /// TCP segments sent again, both ways.
+    pub(crate) resent: Windows,
     /// Whether each packet's moment is kept.
     moments: bool,
     pub(crate) departures: Vec<Departure>,
@@ -71,8 +73,9 @@ impl Meter {
         Self {
             back,
             crossed: windows.clone(),
-            delivered: windows,
+            delivered: windows.clone(),
             packets: 0,
+            resent: windows,
             moments: measure.gaps,
             departures: Vec::new(),
             ingress: measure.ingress,
@@ -93,6 +96,11 @@ impl Meter {
         if self.crossed.add(len, now) && self.moments {
             self.departures.push(Departure { at: now, len });
         }
+    }
+
+    /// Counts segments that are sent again.
+    pub(crate) fn resend(&mut self, count: u32, now: Nanos) {
+        self.resent.add(count, now);
     }
 
     /// Counts a frame that has reached the end of its flow.

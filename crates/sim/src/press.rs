@@ -153,6 +153,8 @@ enum Means {
     Marked,
     MeteredHere,
     Told(u32),
+    MarkedAndMetered,
+    MarkedAndTold(u32),
 }
 
 impl Press {
@@ -357,16 +359,18 @@ impl Press {
         let means = self.means(pressed);
         let press = self.plan.stated.as_ref()?.press.as_ref()?;
         let terms = Terms { rate: pressed.target, burst: press.burst, lifetime: press.lifetime };
+        if !matches!(means, Means::MeteredHere | Means::Told(_)) {
+            let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+            let marking = self.marks.entry(pressed.key).or_insert(begun);
+            marking.interval = self.plan.model.interval.unwrap_or(pressed.interval);
+            marking.until = pressed.until;
+        }
         match means {
-            Means::Marked => {
-                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
-                let marking = self.marks.entry(pressed.key).or_insert(begun);
-                marking.interval = self.plan.model.interval.unwrap_or(pressed.interval);
-                marking.until = pressed.until;
-                None
+            Means::Marked => None,
+            Means::Told(node) | Means::MarkedAndTold(node) => {
+                Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms }))
             }
-            Means::Told(node) => Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms })),
-            Means::MeteredHere => {
+            Means::MeteredHere | Means::MarkedAndMetered => {
                 // There is a meter for each flow that may be pressed.
                 let _ = self.here.install(pressed.key, HERE, terms, now);
                 None
@@ -381,9 +385,14 @@ impl Press {
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
         let untouched = self.plan.untouched[pressed.key.tenant as usize];
+        let markable = !(untouched || unmarkable);
         match (press.mode, pressed.key.from) {
-            (PressMode::Mark, _) if !(untouched || unmarkable || ignores) => Means::Marked,
-            (PressMode::Mark | PressMode::Meter, From::Host(node)) => Means::Told(node),
+            (PressMode::Mark, _) if markable && !ignores => Means::Marked,
+            (PressMode::MarkAndMeter, From::Host(node)) if markable => Means::MarkedAndTold(node),
+            (PressMode::MarkAndMeter, From::Here) if markable => Means::MarkedAndMetered,
+            (PressMode::MarkAndMeter, From::Elsewhere) if markable && !ignores => Means::Marked,
+            (PressMode::Drop, _) => Means::MeteredHere,
+            (_, From::Host(node)) => Means::Told(node),
             _ => Means::MeteredHere,
         }
     }

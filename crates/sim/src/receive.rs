@@ -200,11 +200,21 @@ impl Receive {
         Self { source, spec, cpu: Service::Fair(Box::new(fair)) }
     }
 
-    /// Takes a packet for a tenant; `false` when the ring is full.
-    pub(crate) fn offer(&mut self, packet: Packet, tenant: u32, now: Nanos) -> bool {
+    /// Takes a packet for a tenant; `false` when the ring is full. Where the file says so, a packet that finds many others is
+    /// marked.
+    pub(crate) fn offer(&mut self, mut packet: Packet, tenant: u32, now: Nanos) -> bool {
+        packet.ce |= packet.ect && self.spec.ecn.is_some_and(|most| self.waiting() >= most as usize);
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.offer(&self.spec, packet, tenant, now),
             Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
+        }
+    }
+
+    /// Packets that wait for the CPU, in the NIC or in tenants' queues.
+    fn waiting(&self) -> usize {
+        match &self.cpu {
+            Service::Shared(cpu) => cpu.held.len(),
+            Service::Fair(cpu) => cpu.ring.len() + cpu.fetched.len() - cpu.free.len(),
         }
     }
 

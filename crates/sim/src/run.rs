@@ -255,6 +255,7 @@ impl Job<'_> {
             result.nic_waits = core::mem::take(&mut meter.nic_waits);
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
             result.retransmits = retransmits(world, index);
+            result.resent = core::mem::take(&mut world.meters[index].resent.bytes);
             result.marks = Some(world.marked[index]);
             result.metered = Some(world.metered[index]);
             run.workloads.insert(workload.name.clone(), result);

@@ -353,11 +353,8 @@ impl Gauge {
 
     /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
-        use Gauge::{Counter, Cpu, Drops, Errors, Marks, Metered, NicDrops, Packets, Retransmits, TopShare};
-        !matches!(
-            self,
-            Packets | Errors | Drops | NicDrops | Retransmits | Marks | Metered | Cpu | TopShare | Counter(_)
-        )
+        use Gauge::{Counter, Cpu, Drops, Errors, Marks, Metered, NicDrops, Packets, TopShare};
+        !matches!(self, Packets | Errors | Drops | NicDrops | Marks | Metered | Cpu | TopShare | Counter(_))
     }
 }
 

@@ -100,6 +100,8 @@ mapping! {
         buffer: SIZE,
         /// Senders that its datagrams claim to come from.
         claims: COUNT,
+        /// Whether its datagrams say that they are ECN-capable.
+        ect: Flag,
     }
 
     pub(crate) static REQUEST_RESPONSE = "RequestResponse" + COMMON + REQUESTS {

@@ -87,6 +87,7 @@ impl Reader {
             drain: self.cost(&fields, "drain", Span::ZERO),
             cost: self.cost(&fields, "cost", Span::ns(500)),
             slots: self.count(&fields, "slots", 256, 1 << 16),
+            ecn: fields.get("ecn").map(|_| self.count(&fields, "ecn", 1, 1 << 20)),
             drain_share: (share * 1_000.0).round() as u32,
             round: self.value(&fields, "round", TIME, Span::ZERO),
             vary: self.flag(&fields, "vary", false),

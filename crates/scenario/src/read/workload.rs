@@ -114,6 +114,7 @@ impl Reader {
                 turns: self.turns(fields),
                 buffer: self.value(fields, "buffer", SIZE, Bytes::ZERO),
                 claims: self.value(fields, "claims", "a number of senders, such as `10000`", 0),
+                ect: self.flag(fields, "ect", false),
             },
             "request_response" => Kind::RequestResponse {
                 role: self.role(fields, Role::Client),

@@ -5,7 +5,7 @@
 //! Not here: backpressure at work (`press` and `world/pressing`).
 //! Invariant: a run in which no policy states backpressure is the same as before there was any.
 
-use plimsoll_policy::{Config, Ecn, Watch};
+use plimsoll_policy::{Config, Ecn, PressMode, Watch};
 use plimsoll_scenario::{Host, Problem};
 use plimsoll_units::{Nanos, Span};
 
@@ -21,10 +21,21 @@ impl Builder<'_> {
         let stated = config.backpressure.clone();
         let watch = stated.as_ref().and_then(|stated| Some(&stated.press.as_ref()?.watch));
         let watched = match watch {
-            Some(Watch::Cgroup(_) | Watch::Pids(_)) => return Err(self.no_such_load(host)),
+            Some(Watch::Cgroup(_) | Watch::Pids(_)) => {
+                return Err(self.press_refused(
+                    host,
+                    "watches a cgroup or threads, and virtual time has none",
+                    "write `watch: engine` or `watch: {tenant: ..}` under `virtual`",
+                ));
+            }
             Some(Watch::Tenant(name)) => self.scenario.tenants.iter().position(|tenant| tenant.name == *name),
             Some(Watch::Engine) | None => None,
         };
+        let mode = stated.as_ref().and_then(|stated| Some(stated.press.as_ref()?.mode));
+        if mode == Some(PressMode::Window) {
+            let help = "write another `mode` under `virtual`, or `live: true` alone";
+            return Err(self.press_refused(host, "rewrites receive windows, which no model does", help));
+        }
         let tenants = || self.scenario.tenants.iter();
         let counts = |name: &String| stated.as_ref().is_some_and(|stated| stated.tenants.contains(name));
         let counted = tenants().map(|tenant| lives_on(tenant, host) && counts(&tenant.name)).collect();
@@ -34,9 +45,11 @@ impl Builder<'_> {
         let untouched = tenants().map(|tenant| keeps(&tenant.name)).collect();
         let poll =
             stated.as_ref().and_then(|stated| Some(stated.press.as_ref()?.poll)).unwrap_or(Span::millis(1));
-        // A daemon begins at any moment of a poll.
+        // A daemon begins at any moment of a poll. Where nothing is watched, updates come at whole milliseconds, so that an
+        // experiment on counting can say what comes between two of them.
         let mut chance = Chance::of(self.seed, &format!("backpressure {}", host.name));
-        let first = Nanos::ZERO + Span::ns((chance.unit() * poll.as_u64() as f64) as u64);
+        let phase = Span::ns((chance.unit() * poll.as_u64() as f64) as u64);
+        let first = Nanos::ZERO + if watch.is_some() { phase } else { poll };
         let seed = (u64::from(chance.below(u32::MAX)) << 32) | u64::from(chance.below(u32::MAX));
         let model = self.system.press_model.unwrap_or(self.scenario.press_model);
         let watched = watched.map(|index| index as u32);
@@ -56,9 +69,9 @@ impl Builder<'_> {
         }
     }
 
-    fn no_such_load(&self, host: &Host) -> SimError {
-        let message = format!("host `{}` watches a cgroup or threads, and virtual time has none", host.name);
-        let problem = Problem::new(host.place, message).label("nothing to watch");
-        self.wrong(problem.help("write `watch: engine` or `watch: {tenant: ..}` under `virtual`"))
+    fn press_refused(&self, host: &Host, what: &str, help: &str) -> SimError {
+        let message = format!("host `{}` {what}", host.name);
+        let problem = Problem::new(host.place, message).label("not in virtual time");
+        self.wrong(problem.help(help))
     }
 }

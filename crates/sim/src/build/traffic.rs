@@ -221,11 +221,12 @@ impl Builder<'_> {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
                 App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
             }
-            Kind::Udp { size, pace, burst, turns, buffer, .. } => {
+            Kind::Udp { size, pace, burst, turns, buffer, ect, .. } => {
                 let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
                 let gap = self.gap(*pace, small(*size));
                 let first = job.first as usize;
                 let udp = Udp::new(job, small(*size), mtu, gap, uneven).in_bursts(burst.as_u64());
+                let udp = udp.capable(*ect);
                 // A sender that gets no completions would wait for ever.
                 let hears = self.completes_late(self.world.flows[first].ends[0]);
                 let udp = if hears { udp.held_back(buffer.as_u64()) } else { udp };

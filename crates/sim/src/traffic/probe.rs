@@ -35,7 +35,7 @@ impl Probe {
         if stack.now() > self.job.start {
             let number = self.sent.len() as u64;
             self.sent.push(Some(stack.now()));
-            udp::send(stack, self.job.first, false, number, self.size, self.mtu);
+            udp::send(stack, self.job.first, (false, false), number, self.size, self.mtu);
         }
         let next = stack.now() + self.chance.exponential(self.gap);
         stack.set_timer(self.job.timer, (next < self.job.stop).then_some(next));
@@ -43,7 +43,7 @@ impl Probe {
 
     pub(super) fn datagram(&mut self, stack: &mut impl Stack, flow: u32, back: bool, number: u64) {
         if !back {
-            udp::send(stack, flow, true, number, self.size, self.mtu);
+            udp::send(stack, flow, (true, false), number, self.size, self.mtu);
             return;
         }
         if let Some(due) = self.sent.get_mut(number as usize).and_then(Option::take) {

@@ -37,6 +37,8 @@ pub(crate) struct Udp {
     held: u64,
     /// Whether the program waits for room in the buffer.
     blocked: bool,
+    /// Whether its datagrams say that they are ECN-capable.
+    ect: bool,
 }
 
 /// A time of sending, between two pauses.
@@ -59,8 +61,14 @@ impl Udp {
         uneven: Option<Chance>,
     ) -> Self {
         let turn = Turn { begun: job.start, before: 0, until: job.stop, rhythm: None };
-        let (burst, sent, bytes, buffer, held, blocked) = (0, 0, 0, 0, 0, false);
-        Self { job, size, mtu, gap, uneven, burst, sent, bytes, turn, buffer, held, blocked }
+        let (burst, sent, bytes, buffer, held) = (0, 0, 0, 0, 0);
+        let (blocked, ect) = (false, false);
+        Self { job, size, mtu, gap, uneven, burst, sent, bytes, turn, buffer, held, blocked, ect }
+    }
+
+    /// Makes its datagrams say that they are ECN-capable.
+    pub(crate) fn capable(self, ect: bool) -> Self {
+        Self { ect, ..self }
     }
 
     /// Adds pauses to it.
@@ -116,7 +124,7 @@ impl Udp {
                 return false;
             }
             let flow = self.job.first + (self.sent % u64::from(self.job.count)) as u32;
-            self.held += send(stack, flow, false, self.sent, self.size, self.mtu);
+            self.held += send(stack, flow, (false, self.ect), self.sent, self.size, self.mtu);
             self.sent += 1;
             self.bytes += u64::from((self.size + UDP_HEADERS).max(SHORTEST));
             if self.bytes >= self.burst {
@@ -144,7 +152,14 @@ impl Turn {
 }
 
 /// Sends a datagram, in as many fragments as the MTU requires, and returns the bytes of their frames.
-pub(super) fn send(stack: &mut impl Stack, flow: u32, back: bool, number: u64, size: u32, mtu: u32) -> u64 {
+pub(super) fn send(
+    stack: &mut impl Stack,
+    flow: u32,
+    (back, ect): (bool, bool),
+    number: u64,
+    size: u32,
+    mtu: u32,
+) -> u64 {
     let whole = size + UDP_HEADERS - IP_HEADERS;
     let most = mtu + 14 - IP_HEADERS;
     let most = if whole > most { most / 8 * 8 } else { most };
@@ -158,7 +173,7 @@ pub(super) fn send(stack: &mut impl Stack, flow: u32, back: bool, number: u64, s
         stack.send_packet(Packet {
             flow,
             back,
-            ect: false,
+            ect,
             ce: false,
             carried: false,
             marked: false,

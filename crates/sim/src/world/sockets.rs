@@ -133,6 +133,10 @@ impl World {
             }
             let Some(packet) = end.tcp.poll_transmit(self.now) else { break };
             let (flow, back) = (end.flow, socket & 1 == 1);
+            if packet.segment.is_some_and(|segment| segment.flags.contains(Flags::RETRANSMISSION)) {
+                let workload = self.flows[flow as usize].workload as usize;
+                self.meters[workload].resend(packet.packet_count(), self.now);
+            }
             self.send(packet_of(packet, flow, back));
         }
         let end = &self.connections[socket as usize];
