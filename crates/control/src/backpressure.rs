@@ -31,6 +31,7 @@ mod meter;
 mod meters;
 mod pressed;
 mod reports;
+mod rtt;
 mod target;
 mod trigger;
 
@@ -54,6 +55,7 @@ pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
 pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
+pub use rtt::{Handshakes, RoundTrip, Segment};
 pub use trigger::{Overload, Thresholds, Trigger, utilization};
 
 /// The rate to which a chosen flow is held.
@@ -251,12 +253,12 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     ///
     /// `reported` are the flows over the threshold that were counted since the last poll, as
     /// [`HeavyHitters::read`](plimsoll_queues::HeavyHitters::read) returns them. `path` returns a flow's way, where it is known;
-    /// it is asked when the flow is first pressed. `now` must not run backwards.
+    /// it is asked when the flow is first pressed, and at the end of each window after that. `now` must not run backwards.
     pub fn poll(
         &mut self,
         work: Work,
         reported: &[Heavy<K>],
-        path: impl FnMut(&K) -> Option<Path>,
+        mut path: impl FnMut(&K) -> Option<Path>,
         now: Nanos,
     ) -> &[Order<K>] {
         self.orders.clear();
@@ -265,10 +267,10 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         let overload = self.trigger.poll(work.busy, work.over);
         self.counters.overloads += u64::from(overload == Overload::Begins);
         if overload.is_on() {
-            self.press(work, path, now);
+            self.press(work, &mut path, now);
         }
         if now.since(self.window.began) >= self.settings.window {
-            self.end_window(now);
+            self.end_window(&mut path, now);
         }
         &self.orders
     }
@@ -372,7 +374,7 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
 
     /// Ends a window: measures the pressed flows, changes their targets and marking intervals, and refreshes those that are to
     /// stay pressed.
-    fn end_window(&mut self, now: Nanos) {
+    fn end_window(&mut self, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
         let (used, all) = self.window.load(self.settings.capacity);
         self.window = Window::new(now);
         self.flows.iter_mut().for_each(Flow::end_window);
@@ -385,10 +387,13 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
             if !flow.was_reported() || !(on || held && flow.fills_target()) {
                 continue;
             }
+            if let Some(path) = path(flow.key()) {
+                flow.follow_path(path);
+            }
             if let Target::Auto(least) = settings.target {
                 flow.retarget(factor, least);
             }
-            flow.trim(settings.window);
+            flow.trim(settings.window, settings.lifetime);
             if flow.refresh(settings.lifetime, now) {
                 self.orders.push(Order::Refresh(*flow.pressed()));
                 self.counters.refreshed += 1;

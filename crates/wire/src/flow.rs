@@ -45,6 +45,29 @@ impl FlowKey {
         FlowKey { addresses, rest: ports | protocol | vlan | (u64::from(ip.dscp) << 6) | family }
     }
 
+    /// The key of the packets that come back: addresses and ports are exchanged.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        let [a, b, c, d] = self.addresses;
+        let addresses = match self.rest & (FAMILY_V4 | FAMILY_V6) {
+            FAMILY_V4 => [a.rotate_left(32), b, c, d],
+            FAMILY_V6 => [c, d, a, b],
+            _ => return self,
+        };
+        let ports = (self.rest >> 32) as u32;
+        let rest = self.rest & 0xffff_ffff | (ports.rotate_left(16) as u64) << 32;
+        Self { addresses, rest }
+    }
+
+    /// The key with a DSCP of zero, which each end of a connection chooses by itself.
+    #[must_use]
+    pub const fn without_dscp(self) -> Self {
+        match self.rest & (FAMILY_V4 | FAMILY_V6) {
+            0 => self,
+            _ => Self { rest: self.rest & !(0x3f << 6), ..self },
+        }
+    }
+
     /// Bytes in which a key is written down for other hosts.
     pub const LEN: usize = 40;
 
@@ -197,6 +220,22 @@ mod tests {
             (arp.addresses(), arp.protocol(), arp.ports(), arp.ethertype()),
             (None, None, None, Some(0x0806))
         );
+    }
+
+    #[test]
+    fn what_comes_back_has_the_reversed_key() {
+        for (src, dst) in [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "::2")] {
+            for ports in [Some((1, 65_535)), None] {
+                let there = FlowKey::of(&tcp(src, dst, ports));
+                let back = FlowKey::of(&tcp(dst, src, ports.map(|(a, b)| (b, a))));
+                assert_eq!((there.reversed(), back.reversed()), (back, there));
+                let urgent = tcp(src, dst, ports);
+                let urgent = Parsed { ip: urgent.ip.map(|ip| Ip { dscp: 46, ..ip }), ..urgent };
+                assert_eq!(FlowKey::of(&urgent).without_dscp(), there);
+            }
+        }
+        let arp = FlowKey::of(&Parsed { ip: None, ethertype: 0x0806, vlan: 5, ..tcp("::", "::", None) });
+        assert_eq!((arp.reversed(), arp.without_dscp()), (arp, arp));
     }
 
     #[test]

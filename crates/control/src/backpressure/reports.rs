@@ -25,6 +25,10 @@ impl Gauge {
         self.over
     }
 
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.packets = self.packets.saturating_add(other.packets);
         self.bytes = self.bytes.saturating_add(other.bytes);

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{
-    Backpressure, Counters, MeterSettings, Meters, Order, Pressed, Settings, Target, Terms, Thresholds,
+    Backpressure, Counters, MeterSettings, Meters, Order, Path, Pressed, Settings, Target, Terms, Thresholds,
     Verdict, Work,
 };
 use plimsoll_policy::{Press, PressMode, PressRate, Watch};
@@ -159,19 +159,20 @@ impl Presses {
     }
 
     /// Decides anew, and answers what other hosts are to be told. `untouched` says whether a tenant's packets may not be
-    /// changed.
+    /// changed; `path` returns a flow's way, where it is known.
     pub(super) fn poll(
         &mut self,
         load: Load,
         reported: &[Heavy<Counted>],
         untouched: impl Fn(u32) -> bool,
+        path: impl FnMut(&Counted) -> Option<Path>,
         tells: &mut Vec<Tell>,
         now: Nanos,
     ) {
         self.polled = now;
         let Some(work) = self.measure(load) else { return };
         let before = self.control.is_overloaded();
-        let orders = self.control.poll(work, reported, |_| None, now).to_vec();
+        let orders = self.control.poll(work, reported, path, now).to_vec();
         if before != self.control.is_overloaded() {
             self.say(PressNews::Overload(!before));
         }
@@ -179,8 +180,8 @@ impl Presses {
             match order {
                 Order::Start(pressed) => {
                     let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
-                    let Pressed { target, interval, since, until, ignores_marks, key } = pressed;
-                    let told = Pressed { key: (), target, interval, since, until, ignores_marks };
+                    let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
+                    let told = Pressed { key: (), target, interval, path, since, until, ignores_marks };
                     self.say(PressNews::Start(key, told, means));
                 }
                 Order::Refresh(pressed) => {
@@ -238,7 +239,8 @@ impl Presses {
         let key = pressed.key;
         match means {
             Means::Marked => {
-                let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+                // The first packet is marked: where one of millions is to be, the next one is seconds away.
+                let begun = Marking { interval: 1, since: u32::MAX, until: now, seen: 0, capable: 0 };
                 let marking = self.marks.entry(key).or_insert(begun);
                 (marking.interval, marking.until) = (pressed.interval, pressed.until);
             }

@@ -13,6 +13,7 @@ mod heavy;
 mod press;
 mod reload;
 mod reload_in;
+mod round_trips;
 mod sealed;
 mod shares;
 mod support;
