@@ -353,6 +353,12 @@ impl HeavyFlows {
         self.press.as_ref().map(|press| press.ready_at(flow, bytes, now))
     }
 
+    /// Packets from the uplink for the tenant of this lane since the last call, of flows that have just begun to be slowed down.
+    pub(super) fn take_left_out(&mut self, lane: usize) -> u64 {
+        let tenant = self.lanes.get(lane).copied().flatten();
+        self.press.as_mut().zip(tenant).map_or(0, |(press, tenant)| press.take_left_out(tenant))
+    }
+
     /// The round trip of a heavy hitter, once it is measured.
     pub(super) fn round_trip(&self, flow: &Counted) -> Option<Span> {
         self.round_trips.as_ref()?.of(flow)
@@ -369,9 +375,15 @@ impl HeavyFlows {
         self.watched.and_then(|tenant| self.lane_of(tenant))
     }
 
-    /// Decides which flows are slowed down, from what the watched thing has used until `at`. Adds what other hosts are to be
-    /// told to `tells`.
-    pub(super) fn press(&mut self, used: Span, at: Nanos, tells: &mut Vec<Tell>, now: Nanos) {
+    /// Decides which flows are slowed down, from what the watched thing has used until `at`, and the packets that it has handled:
+    /// all that are counted, unless others are stated. Adds what other hosts are to be told to `tells`.
+    pub(super) fn press(
+        &mut self,
+        (used, at): (Span, Nanos),
+        packets: Option<u64>,
+        tells: &mut Vec<Tell>,
+        now: Nanos,
+    ) {
         self.take_reports(now);
         let Some(press) = &mut self.press else { return };
         // A tenant's load is that of what comes for it. What a gateway forwards leaves as a flow of its own: to hold it there
@@ -379,7 +391,7 @@ impl HeavyFlows {
         if let Some(watched) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
-        let packets = if self.watched.is_some() { 0 } else { self.hitters.counters().seen.packets };
+        let packets = packets.unwrap_or(self.hitters.counters().seen.packets);
         let untouched = |tenant| self.untouched.contains(&tenant);
         let (round_trips, listed) = (&self.round_trips, &self.listed);
         let path = |flow: &Counted| {
@@ -394,7 +406,7 @@ impl HeavyFlows {
         let news = self.press.as_mut().map(Presses::take_news).unwrap_or_default();
         let named = news.into_iter().map(|news| {
             let name = match &news {
-                PressNews::Start(flow, ..) => self.names.get(&flow.tenant).cloned(),
+                PressNews::Start(flow, ..) | PressNews::Top(flow, _) => self.names.get(&flow.tenant).cloned(),
                 PressNews::Overload(_) => None,
             };
             (name.unwrap_or_default(), news)

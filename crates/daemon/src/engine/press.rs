@@ -30,6 +30,12 @@ pub(super) struct Presses {
     marks: HashMap<Counted, Marking, RandomState>,
     /// Flows that are held to a rate by this host.
     meters: Meters<Counted>,
+    /// Flows that have just begun to be slowed down, and until when that is so.
+    fresh: HashMap<Counted, Nanos, RandomState>,
+    /// By tenant: packets from the uplink of such flows, until they are taken.
+    left_out: HashMap<u32, u64, RandomState>,
+    /// Whether the top flow of the present overload is still to be told.
+    top_untold: bool,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
@@ -56,7 +62,7 @@ pub(super) struct Load {
     pub(super) used: Span,
     /// When that was measured.
     pub(super) at: Nanos,
-    /// Packets that were counted; always zero where others than its own are counted as well.
+    /// Packets that it has handled.
     pub(super) packets: u64,
 }
 
@@ -99,12 +105,17 @@ pub(super) struct Tell {
 pub(super) enum PressNews {
     /// An overload begins or ends.
     Overload(bool),
+    /// This flow sends most in an overload: the part of the packets of all heavy hitters, in thousandths.
+    Top(Counted, u32),
     /// A flow is slowed down from now on.
     Start(Counted, Pressed<()>, Means),
 }
 
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
+/// How long the packets of a flow that is slowed down are left out of the measurements by which its sender's host is held back:
+/// two loops that follow one flow at once would both slow down its neighbours.
+const FRESH: Span = Span::millis(20);
 /// Packets after which it is known whether a flow can be marked.
 const KNOWN: u32 = 256;
 
@@ -131,6 +142,9 @@ impl Presses {
             control: Backpressure::new(settings, Nanos::ZERO),
             marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             meters: Meters::new(meters),
+            fresh: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
+            left_out: HashMap::default(),
+            top_untold: false,
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
@@ -175,10 +189,16 @@ impl Presses {
         let orders = self.control.poll(work, reported, path, now).to_vec();
         if before != self.control.is_overloaded() {
             self.say(PressNews::Overload(!before));
+            self.top_untold = !before;
         }
+        self.say_top(reported);
+        self.fresh.retain(|_, until| now < *until);
         for order in orders {
             match order {
                 Order::Start(pressed) => {
+                    if pressed.key.inward && pressed.key.from != From::Here {
+                        self.fresh.insert(pressed.key, now + FRESH);
+                    }
                     let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
                     let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
                     let told = Pressed { key: (), target, interval, path, since, until, ignores_marks };
@@ -193,6 +213,23 @@ impl Presses {
                 }
             }
         }
+    }
+
+    /// Tells the top flow of an overload once, as soon as one is known (MIMIC §II, figure 2).
+    fn say_top(&mut self, reported: &[Heavy<Counted>]) {
+        let Some(part) = self.control.top().filter(|_| self.top_untold && self.control.is_overloaded())
+        else {
+            return;
+        };
+        if let Some(top) = reported.iter().max_by_key(|heavy| (heavy.sent.packets, heavy.key)) {
+            self.top_untold = false;
+            self.say(PressNews::Top(top.key, part));
+        }
+    }
+
+    /// Packets from the uplink of flows that have just begun to be slowed down, for this tenant, since the last call.
+    pub(super) fn take_left_out(&mut self, tenant: u32) -> u64 {
+        self.left_out.remove(&tenant).unwrap_or(0)
     }
 
     fn say(&mut self, news: PressNews) {
@@ -251,10 +288,10 @@ impl Presses {
         means
     }
 
-    /// Whether any flow is marked or metered here.
+    /// Whether any flow is marked or metered here, or has just begun to be slowed down.
     #[inline]
     pub(super) fn is_at_work(&self) -> bool {
-        !(self.meters.is_empty() && self.marks.is_empty())
+        !(self.meters.is_empty() && self.marks.is_empty() && self.fresh.is_empty())
     }
 
     /// What is done with frames of a flow, of these bytes together; `ecn` reads their ECN field.
@@ -266,6 +303,9 @@ impl Presses {
         ecn: impl FnOnce() -> Ecn,
         now: Nanos,
     ) -> Act {
+        if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
+            *self.left_out.entry(flow.tenant).or_default() += 1;
+        }
         if self.meters.judge(flow, bytes, now) == Verdict::Excess {
             let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
             return if waits { Act::Wait } else { Act::Drop };
@@ -274,7 +314,8 @@ impl Presses {
             return Act::Pass;
         };
         let frames = u32::from(frames);
-        let capable = ecn() != Ecn::NotEct;
+        let ecn = ecn();
+        let capable = ecn != Ecn::NotEct;
         marking.seen = marking.seen.saturating_add(frames);
         marking.capable = marking.capable.saturating_add(if capable { frames } else { 0 });
         marking.since = marking.since.saturating_add(frames);
@@ -282,6 +323,10 @@ impl Presses {
             return Act::Pass;
         }
         marking.since = 0;
+        // The fabric or its sender has marked it already: that mark is not ours.
+        if ecn == Ecn::Ce {
+            return Act::Pass;
+        }
         self.marked += 1;
         Act::Mark
     }
