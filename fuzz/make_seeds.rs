@@ -1,7 +1,7 @@
 //! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
 //!
 //! $ cargo run --release --example seeds
-//! wrote 39 seeds
+//! wrote 40 seeds
 //!
 //! The texts under `seeds/policy` are written by hand.
 
@@ -50,6 +50,17 @@ fn main() -> std::io::Result<()> {
     fs::create_dir_all(seeds.join("feedback"))?;
     let limits: Vec<u8> = (0..3 * 26).collect();
     fs::write(seeds.join("feedback").join("three"), [&[3, 20][..], &limits].concat())?;
+    fs::create_dir_all(seeds.join("notices"))?;
+    // Each peer asks, then once more what it has asked before, and then both are changed on the way.
+    let asks = |does: u8, peer: u8, place: u8| {
+        let mut step = [0; 16];
+        step[..5].copy_from_slice(&[does, peer, place, 1, 3]);
+        step[7..].copy_from_slice(&[2 + peer, 5, 0, 0, 200, 1, 0, 11, 184]);
+        step
+    };
+    let steps = [asks(0, 0, 0), asks(0, 1, 0), asks(1, 0, 1), asks(0, 0, 0), asks(2, 0, 0), asks(3, 0, 0)];
+    fs::write(seeds.join("notices").join("two_peers"), steps.concat())?;
+    written += 1;
     fs::create_dir_all(seeds.join("sealed"))?;
     // Hellos to and fro, then frames both ways, each of which comes; and the second host starts again.
     let greetings = [[1, 0], [3, 0], [0x81, 0], [3, 0], [6, 20]].repeat(4).concat();

@@ -27,7 +27,8 @@ fuzz_target!(|data: &[u8]| {
     assert!(opener.open(&mut changed).is_err(), "it was changed at {place}");
     let (from, opened) = opener.open(&mut message).expect("it is as it was sealed");
     let most = allowances.len().min(plimsoll_control::feedback::MOST);
-    assert_eq!((from, opened.collect::<Vec<_>>()), (HERE, allowances[..most].to_vec()));
+    assert_eq!((from, opened.notices().count()), (HERE, 0));
+    assert_eq!(opened.allowances().collect::<Vec<_>>(), allowances[..most].to_vec());
 });
 
 /// Limits of 26 bytes; none that allow nothing.

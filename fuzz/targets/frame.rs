@@ -11,7 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::binding::{self, Addresses};
 use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpSegment, alike, finish_checksum, parse, segment, split, supersegment,
+    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, alike, finish_checksum, parse, segment, split,
+    supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -32,6 +33,12 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(Mac::pair(frame).is_some(), frame.len() >= 12);
     if let Ok(parsed) = parse(frame) {
         let _ = FlowKey::of(&parsed);
+        if let Some(place) = TcpPlace::of(&parsed)
+            && let Some(segment) = place.read(frame)
+        {
+            assert_eq!(segment.syn, place.is_syn(frame));
+            assert!(segment.len as usize <= frame.len(), "SYN and FIN are shorter than the headers");
+        }
         if let Some(ip) = parsed.ip {
             let places = [u32::from(parsed.l3), ip.l4.into(), ip.payload.into(), ip.end, frame.len() as u32];
             assert!(places.is_sorted(), "headers are in order and inside the frame: {places:?}");
@@ -57,6 +64,8 @@ fuzz_target!(|data: &[u8]| {
     other.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= len as u8);
     if alike(frame, &other) {
         assert_eq!(parse(frame), parse(&other));
+        let place = |frame: &[u8]| parse(frame).ok().and_then(|parsed| TcpPlace::of(&parsed));
+        assert_eq!(place(frame), place(&other));
     }
 
     let mut out = vec![0; usize::from(kind) * 64];

@@ -10,7 +10,7 @@ use plimsoll_daemon::{Client, HeavyReport, HeavyRow, HeldRow, PressedRow, Watche
 
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
-use crate::show::{count, rate, table};
+use crate::show::{count, micros, rate, table};
 
 /// Shows the heavy hitters of the running daemon.
 pub(crate) fn heavy(args: &Ask) -> Result<(), Failure> {
@@ -30,10 +30,11 @@ fn text(report: &HeavyReport) -> String {
     } else if report.flows.is_empty() {
         format!("no flow is heavy; all flows together: {all}\n")
     } else {
-        let heads = ["tenant", "way", "flow", "packets/s", "rate", "part", "since", "slowed down"];
-        // Without anything watched no flow is slowed down.
-        let columns = if report.watched.is_some() { heads.len() } else { heads.len() - 1 };
-        let sides = [Left, Left, Left, Right, Right, Right, Right, Left];
+        let heads =
+            ["tenant", "way", "flow", "packets/s", "rate", "part", "since", "round trip", "slowed down"];
+        // Without anything watched no flow is slowed down, and no round trip is measured.
+        let columns = if report.watched.is_some() { heads.len() } else { heads.len() - 2 };
+        let sides = [Left, Left, Left, Right, Right, Right, Right, Right, Left];
         let mut table = table(&heads[..columns], &sides[..columns]);
         report.flows.iter().for_each(|flow| _ = table.add_row(row(flow).into_iter().take(columns)));
         format!("the last {over:.1} s; all flows together: {all}\n{table}\n")
@@ -57,7 +58,7 @@ fn text(report: &HeavyReport) -> String {
     text
 }
 
-fn row(flow: &HeavyRow) -> [String; 8] {
+fn row(flow: &HeavyRow) -> [String; 9] {
     [
         flow.tenant.clone(),
         flow.direction.clone(),
@@ -66,12 +67,13 @@ fn row(flow: &HeavyRow) -> [String; 8] {
         rate(flow.bits),
         format!("{:.1} %", flow.part * 100.0),
         format!("{:.0}s ago", flow.age),
+        flow.round_trip.map_or_else(String::new, |seconds| micros(seconds * 1e6)),
         flow.pressed.as_ref().map_or_else(String::new, pressed),
     ]
 }
 
 /// How a flow is slowed down: `to 850Mbps, 1 of 1983 marked, 3s ago`.
-fn pressed(PressedRow { rate: bits, how, interval, age }: &PressedRow) -> String {
+pub(crate) fn pressed(PressedRow { rate: bits, how, interval, age }: &PressedRow) -> String {
     let how = match (interval, how.strip_prefix("marked")) {
         (Some(interval), Some(more)) => format!("1 of {interval} marked{more}"),
         _ => how.clone(),
@@ -114,6 +116,7 @@ mod tests {
             bits: 140e6,
             part: 0.5,
             age: 3.2,
+            round_trip: None,
             pressed: None,
         }
     }

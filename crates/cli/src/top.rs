@@ -5,12 +5,13 @@
 //! Not here: drawing (`view`).
 //! Invariant: the terminal is restored, however the command ends.
 
+mod heavy;
 mod view;
 
 use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use plimsoll_daemon::{Client, Stats};
+use plimsoll_daemon::{Client, ClientError, HeavyReport, Stats};
 use ratatui::DefaultTerminal;
 
 use crate::args::Top;
@@ -27,8 +28,8 @@ enum Action {
 pub(crate) fn top(args: &Top) -> Result<(), Failure> {
     let client = Client::new(&args.socket);
     // Before the terminal changes: most mistakes are a wrong socket.
-    let first: Stats = client.get("/v1/stats")?;
-    let mut view = View::new(first);
+    let (first, heavy) = read(&client)?;
+    let mut view = View::new(first, heavy);
     let mut terminal = ratatui::try_init()
         .map_err(|error| Failure::io("this needs a terminal; try `plimsoll stats`", &error))?;
     let ended = watch(&mut terminal, &mut view, &client, args.every.to_std().max(Duration::from_millis(50)));
@@ -57,12 +58,19 @@ fn watch(
         }
         next = Instant::now() + every;
         if !view.paused {
-            match client.get("/v1/stats") {
-                Ok(stats) => view.update(stats),
+            match read(client) {
+                Ok((stats, heavy)) => view.update(stats, heavy),
                 Err(error) => view.trouble(error.to_string()),
             }
         }
     }
+}
+
+/// All that the screen shows; the heavy hitters only where flows are counted.
+fn read(client: &Client) -> Result<(Stats, Option<HeavyReport>), ClientError> {
+    let stats: Stats = client.get("/v1/stats")?;
+    let heavy = if stats.flows.is_some() { client.get("/v1/heavy")? } else { None };
+    Ok((stats, heavy))
 }
 
 fn handle_key(view: &mut View, key: KeyEvent) -> Action {

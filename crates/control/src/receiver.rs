@@ -28,6 +28,8 @@ pub struct Measured {
     pub bytes: u64,
     /// Packets that were served.
     pub served: u64,
+    /// Those of them whose flows backpressure has just begun to slow down: they are left out of the packet rate's samples.
+    pub left_out: u64,
     /// Packets a second that were served while more waited, where some did.
     pub service: Option<PacketRate>,
     /// Their mean wait since the NIC had them.
@@ -218,12 +220,23 @@ impl Vm {
 }
 
 impl Measured {
+    /// The sample for the packet rate, without the packets that are left out.
+    ///
+    /// A flow that was just pressed still fills the queue for some milliseconds, although its remedy is on its way; a cut for
+    /// that would hit every other sender. So the queue counts as shorter by the part of the packets that are left out: its
+    /// occupancy and the delay behind it, which are proportional to its length, and the drops, which hit all flows alike. How
+    /// fast the core serves packets does not depend on whose they are.
     fn by_packets(&self, length: Span) -> Seen {
+        let kept = self.served.saturating_sub(self.left_out);
+        let part = |of: u64| {
+            let part = u128::from(of) * u128::from(kept);
+            part.checked_div(self.served.into()).map_or(of, |part| u64::try_from(part).unwrap_or(of))
+        };
         Seen {
-            delay: self.delay,
-            occupancy: self.occupancy,
-            drops: self.drops,
-            goodput: per_second(self.served, length),
+            delay: self.delay.map(|delay| Span::ns(part(delay.as_u64()))),
+            occupancy: PerMille::try_from(part(self.occupancy.into())).unwrap_or(self.occupancy),
+            drops: part(self.drops),
+            goodput: per_second(kept, length),
             service: self.service,
             weights: self.weights,
         }
@@ -356,6 +369,19 @@ mod tests {
         let [strict, patient] = [0, 1].map(|vm| host.limits(vm).packets.expect("on"));
         assert!(strict < patient, "{strict:?} {patient:?}");
     }
+
+    /// Of 500 packets 400 are of a flow that was just pressed: a fifth of the queue is left, and of the drops.
+    #[test]
+    fn packets_of_a_flow_that_was_just_pressed_are_left_out() {
+        let seen = Measured { left_out: 400, occupancy: 700, ..flooded() }.by_packets(EPOCH);
+        assert_eq!((seen.delay, seen.occupancy, seen.drops), (Some(Span::micros(40)), 140, 4));
+        assert_eq!((seen.goodput, seen.service), (200_000, PacketRate::new(1_000_000)));
+        let all = Measured { left_out: 900, ..flooded() }.by_packets(EPOCH);
+        assert_eq!((all.delay, all.drops, all.goodput), (Some(Span::ZERO), 0, 0), "more than were served");
+        let none = Measured { served: 0, left_out: 3, drops: 7, ..Measured::default() }.by_packets(EPOCH);
+        assert_eq!(none.drops, 7);
+    }
+
     #[test]
     fn the_lightest_sender_has_something() {
         let least = Limits { bits: BitRate::gbps(1), packets: PacketRate::new(1) }.of_weight(0);

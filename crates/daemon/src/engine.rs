@@ -31,6 +31,7 @@ mod posted;
 mod press;
 mod queues;
 mod rates;
+mod round_trips;
 mod rules;
 mod setup;
 mod snapshot;

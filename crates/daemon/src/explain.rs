@@ -438,7 +438,9 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
             Means::Windowed => "the receive window in its acknowledgements is made smaller".to_owned(),
         };
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
-        let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}");
+        let round_trip =
+            heavy.round_trip.map_or_else(String::new, |took| format!("; its round trip is {took}"));
+        let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}{round_trip}");
         filter.may_be_of(&heavy.flow, tenant).then_some(line)
     });
     let there = asked.iter().filter_map(|AskedNow { flow, by, rate, .. }| {

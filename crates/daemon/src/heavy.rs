@@ -129,6 +129,9 @@ pub struct HeavyRow {
     pub part: f64,
     /// Seconds since it was found.
     pub age: f64,
+    /// Seconds of its round trip, if that is measured: where `watch` is stated, of TCP.
+    #[serde(default)]
+    pub round_trip: Option<f64>,
     /// How it is slowed down, if it is.
     pub pressed: Option<PressedRow>,
 }
@@ -175,7 +178,7 @@ impl HeavyReport {
 
 impl HeavyRow {
     fn new(heavy: &HeavyFlow, all: Tally, over: Span, at: Nanos) -> Self {
-        let HeavyFlow { tenant, inward, flow, sent, since, pressed } = heavy;
+        let HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed } = heavy;
         let (packets, bits) = rates(*sent, over);
         Self {
             tenant: tenant.clone(),
@@ -190,6 +193,7 @@ impl HeavyRow {
             bits,
             part: sent.packets as f64 / all.packets.max(1) as f64,
             age: at.since(*since).as_secs_f64(),
+            round_trip: round_trip.map(Span::as_secs_f64),
             pressed: pressed.as_ref().map(|pressed| PressedRow::new(pressed, at)),
         }
     }

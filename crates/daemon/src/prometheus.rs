@@ -63,6 +63,15 @@ fn backpressure(page: &mut Page, flows: &FlowStats) {
     one("plimsoll_backpressure_marked_total", "counter", "Packets that were marked (CE).", watched.marked);
     let left = "Choices of a flow that was left alone as too many were slowed down.";
     one("plimsoll_backpressure_left_total", "counter", left, watched.left);
+    if let Some(top) = watched.top {
+        let name = "plimsoll_backpressure_top_ratio";
+        page.head(
+            name,
+            "gauge",
+            "Part of heavy hitters' packets that the top flow had in the last overload.",
+        );
+        page.line(name, &[], top);
+    }
 }
 
 #[derive(Default)]

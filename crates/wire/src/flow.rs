@@ -45,6 +45,15 @@ impl FlowKey {
         FlowKey { addresses, rest: ports | protocol | vlan | (u64::from(ip.dscp) << 6) | family }
     }
 
+    /// The key with a DSCP of zero, which each end of a connection chooses by itself.
+    #[must_use]
+    pub const fn without_dscp(self) -> Self {
+        match self.rest & (FAMILY_V4 | FAMILY_V6) {
+            0 => self,
+            _ => Self { rest: self.rest & !(0x3f << 6), ..self },
+        }
+    }
+
     /// Bytes in which a key is written down for other hosts.
     pub const LEN: usize = 40;
 
@@ -65,12 +74,6 @@ impl FlowKey {
         let (words, _) = bytes.as_chunks::<8>();
         let word = |at: usize| words.get(at).map_or(0, |&word| u64::from_be_bytes(word));
         Self { addresses: core::array::from_fn(word), rest: word(4) }
-    }
-
-    /// The same flow without its DSCP, by which the packets of one connection may differ.
-    #[must_use]
-    pub const fn without_dscp(self) -> Self {
-        Self { rest: self.rest & !(0x3f << 6), ..self }
     }
 
     /// The flow in the other direction of the same connection, without DSCP.

@@ -50,6 +50,7 @@ mod parse;
 mod reason;
 mod segment;
 mod tcp;
+mod tcp_progress;
 mod vnet;
 
 pub use alike::alike;
@@ -62,4 +63,5 @@ pub use reason::{
 };
 pub use segment::{Split, segment, split, supersegment};
 pub use tcp::{TcpFlags, TcpSegment};
+pub use tcp_progress::{TcpPlace, TcpProgress};
 pub use vnet::{Offload, OffloadKind, VnetHeader};

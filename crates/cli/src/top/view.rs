@@ -7,13 +7,14 @@
 
 use std::collections::HashMap;
 
-use plimsoll_daemon::{NodeStats, PortStats, Stats};
+use plimsoll_daemon::{HeavyReport, NodeStats, PortStats, Stats};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
+use super::heavy;
 use crate::show::{count, drops, micros, rate};
 
 /// The contents of the screen.
@@ -21,6 +22,7 @@ use crate::show::{count, drops, micros, rate};
 pub(crate) struct View {
     now: Stats,
     before: Option<Stats>,
+    heavy: Option<HeavyReport>,
     trouble: Option<String>,
     first: usize,
     /// Whether updates are suspended.
@@ -29,13 +31,13 @@ pub(crate) struct View {
 
 impl View {
     /// A view of the first reading; rates are shown from the second on.
-    pub(crate) fn new(now: Stats) -> Self {
-        Self { now, before: None, trouble: None, first: 0, paused: false }
+    pub(crate) fn new(now: Stats, heavy: Option<HeavyReport>) -> Self {
+        Self { now, before: None, heavy, trouble: None, first: 0, paused: false }
     }
 
     /// Takes the next reading.
-    pub(crate) fn update(&mut self, stats: Stats) {
-        self.trouble = None;
+    pub(crate) fn update(&mut self, stats: Stats, heavy: Option<HeavyReport>) {
+        (self.trouble, self.heavy) = (None, heavy);
         self.before = Some(std::mem::replace(&mut self.now, stats));
     }
 
@@ -59,6 +61,7 @@ impl View {
             Constraint::Length(2),
             Constraint::Min(4),
             Constraint::Length(limits.min(height / 4)),
+            Constraint::Length(heavy::rows(self.heavy.as_ref()).min(height / 4)),
             Constraint::Length(ports.min(height / 3)),
             Constraint::Length(1),
         ])
@@ -66,8 +69,11 @@ impl View {
         frame.render_widget(Paragraph::new(self.title()), parts[0]);
         self.draw_tree(frame, parts[1]);
         self.draw_limits(frame, parts[2]);
-        self.draw_ports(frame, parts[3]);
-        frame.render_widget(Paragraph::new(self.footer()), parts[4]);
+        if let Some(report) = &self.heavy {
+            heavy::draw(report, frame, parts[3]);
+        }
+        self.draw_ports(frame, parts[4]);
+        frame.render_widget(Paragraph::new(self.footer()), parts[5]);
     }
 
     fn title(&self) -> Line<'static> {
@@ -234,13 +240,15 @@ fn envelope(node: &NodeStats) -> String {
     }
 }
 
-fn header(heads: &[&'static str]) -> Row<'static> {
+pub(super) fn header(heads: &[&'static str]) -> Row<'static> {
     Row::new(heads.iter().map(|head| {
         // Heads of figures are aligned with their last digit.
         let width = match *head {
             "rate" | "packets/s" | "at most" | "from it" | "to it" | "waits" => 9,
             "waiting" => 8,
             "p50" | "p99" | "p99.9" => 7,
+            "part" => 7,
+            "since" => 8,
             "flows" => 6,
             _ => 0,
         };
@@ -249,16 +257,16 @@ fn header(heads: &[&'static str]) -> Row<'static> {
     .style(Style::new().add_modifier(Modifier::UNDERLINED))
 }
 
-fn right(text: String, width: usize) -> Cell<'static> {
+pub(super) fn right(text: String, width: usize) -> Cell<'static> {
     Cell::from(format!("{text:>width$}"))
 }
 
 /// Width of the screen from which on envelopes are shown beside classes.
-const ROOMY: u16 = 100;
+pub(super) const ROOMY: u16 = 100;
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_daemon::{Delay, LimitStats};
+    use plimsoll_daemon::{Delay, HeavyRow, LimitStats, PressedRow, WatchedRow};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -296,6 +304,48 @@ mod tests {
         }
     }
 
+    /// As many heavy hitters, each with half of the packets of the one before. The first is slowed down.
+    fn heavy(flows: u16) -> HeavyReport {
+        let pressed =
+            PressedRow { rate: 850_000_000, how: "marked".to_owned(), interval: Some(1_983), age: 3.0 };
+        let row = |n: u16| HeavyRow {
+            tenant: "gateway".to_owned(),
+            direction: "in".to_owned(),
+            src: "10.0.0.9".parse().ok(),
+            dst: "10.0.0.1".parse().ok(),
+            protocol: Some(6),
+            src_port: Some(40_000 + n),
+            dst_port: Some(5_201),
+            ethertype: None,
+            packets: 80_000.0 / f64::from(1 << n.min(20)),
+            bits: 960e6 / f64::from(1 << n.min(20)),
+            part: 0.8 / f64::from(1 << n.min(20)),
+            age: 12.4,
+            round_trip: Some(770e-6),
+            pressed: (n == 0).then(|| pressed.clone()),
+        };
+        let watched = WatchedRow {
+            what: "engine".to_owned(),
+            overloaded: true,
+            top: Some(0.8),
+            overloads: 1,
+            started: 1,
+            ended: 0,
+            marked: 7,
+            left: 0,
+        };
+        HeavyReport {
+            over: 2.5,
+            flows: (0..flows).map(row).collect(),
+            packets: 100_000.0,
+            bits: 1e9,
+            counted: [250_000, 0],
+            watched: Some(watched),
+            held: Vec::new(),
+            updates: Default::default(),
+        }
+    }
+
     fn screen(view: &View, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a test terminal");
         terminal.draw(|frame| view.draw(frame)).expect("drawn");
@@ -306,8 +356,8 @@ mod tests {
 
     #[test]
     fn shows_the_tree_with_rates_delays_and_drops() {
-        let mut view = View::new(stats(10.0, 0));
-        view.update(stats(12.0, 250_000_000));
+        let mut view = View::new(stats(10.0, 0), None);
+        view.update(stats(12.0, 250_000_000), None);
         let screen = screen(&view, 120, 24);
         for expected in [
             "plimsoll  1Gbps of 10Gbps (10%)",
@@ -326,9 +376,36 @@ mod tests {
     }
 
     #[test]
+    fn heavy_hitters_have_a_pane_with_what_is_done_about_them() {
+        let mut view = View::new(stats(10.0, 0), None);
+        assert!(!screen(&view, 120, 24).contains("HEAVY"), "flows are not counted");
+        view.update(stats(12.0, 250_000_000), Some(heavy(2)));
+        let shown = screen(&view, 120, 24);
+        let at = shown.lines().position(|line| line.starts_with("HEAVY HITTER")).expect("a pane");
+        let pane: Vec<&str> = shown.lines().skip(at).take(4).collect();
+        assert_eq!(
+            pane,
+            [
+                "HEAVY HITTER                              TENANT       PACKETS/S      RATE    PART    SINCE SLOWED DOWN (OVERLOADED)",
+                "tcp 10.0.0.9:40000 > 10.0.0.1:5201        in gateway         80k   960Mbps  80.0 %  12s ago to 850Mbps, 1 of 1983 marked",
+                "tcp 10.0.0.9:40001 > 10.0.0.1:5201        in gateway         40k   480Mbps  40.0 %  12s ago",
+                "",
+            ],
+            "{shown}"
+        );
+        view.update(stats(13.0, 250_000_000), Some(heavy(0)));
+        assert!(!screen(&view, 120, 24).contains("HEAVY"), "no flow is heavy");
+        // Of many the first have room, and the rest of the screen stays.
+        view.update(stats(14.0, 250_000_000), Some(heavy(200)));
+        let shown = screen(&view, 120, 24);
+        assert!(shown.matches("tcp 10.0.0.9").count() == 5 && shown.contains("q quit"), "{shown}");
+        assert!(shown.contains("tap shop/eth0"), "{shown}");
+    }
+
+    #[test]
     fn figures_end_below_the_end_of_their_head() {
-        let mut view = View::new(stats(10.0, 0));
-        view.update(stats(12.0, 250_000_000));
+        let mut view = View::new(stats(10.0, 0), None);
+        view.update(stats(12.0, 250_000_000), None);
         let screen = screen(&view, 120, 24);
         let end = |needle: &str| {
             let line =
@@ -340,8 +417,8 @@ mod tests {
 
     #[test]
     fn any_size_can_be_drawn() {
-        let mut view = View::new(stats(10.0, 0));
-        view.update(stats(10.0, 5));
+        let mut view = View::new(stats(10.0, 0), None);
+        view.update(stats(10.0, 5), Some(heavy(300)));
         view.trouble("no plimsoll answers".into());
         view.scroll(100);
         for (width, height) in [(1, 1), (10, 3), (300, 100)] {
@@ -351,8 +428,8 @@ mod tests {
 
     #[test]
     fn a_reload_in_between_shows_no_rate_for_new_classes() {
-        let mut view = View::new(Stats::default());
-        view.update(stats(12.0, 250_000_000));
+        let mut view = View::new(Stats::default(), None);
+        view.update(stats(12.0, 250_000_000), None);
         assert!(screen(&view, 120, 24).contains(" - "));
     }
 }

@@ -13,3 +13,4 @@ mod live;
 mod privileges;
 mod sim_and_lab;
 mod support;
+mod watched;

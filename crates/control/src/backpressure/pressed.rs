@@ -21,6 +21,8 @@ pub struct Pressed<K> {
     pub target: BitRate,
     /// One of how many of its packets is marked.
     pub interval: u32,
+    /// Its way to its receiver, as far as it is known: the interval follows from it.
+    pub path: Path,
     /// Since when.
     pub since: Nanos,
     /// Until when, if it is not refreshed.
@@ -68,6 +70,7 @@ impl<K: Copy> Flow<K> {
                 key,
                 target,
                 interval,
+                path,
                 since: now,
                 until: now + lifetime,
                 ignores_marks: false,
@@ -150,20 +153,45 @@ impl<K: Copy> Flow<K> {
         }
     }
 
-    /// Trims the marking interval once the flow had time for some marks to act. A flow that is well above its target at
-    /// [`DEAF`] trims in a row ignores marks.
-    pub(super) fn trim(&mut self, window: Span) {
-        let marks = self.path.mss.times(MARKS * u64::from(self.interval));
-        if self.trim.over() < window.max(self.target.wire_time(marks)) {
+    /// Takes what is newly known of the flow's way, where it changes the interval: by the factor by which the interval for the
+    /// target changes, so that what was trimmed stays.
+    pub(super) fn follow_path(&mut self, path: Path) {
+        let differs = |old: u64, new: u64| old.abs_diff(new) > old / 8;
+        let old = self.path;
+        if differs(old.rtt.as_u64(), path.rtt.as_u64()) || differs(old.mss.as_u64(), path.mss.as_u64()) {
+            let [before, after] =
+                [old, path].map(|path| u64::from(marking_interval(self.target, path.rtt, path.mss)));
+            let interval = u128::from(self.interval) * u128::from(after) / u128::from(before);
+            self.interval = u32::try_from(interval).unwrap_or(u32::MAX).max(1);
+            self.path = path;
+            (self.trim, self.above) = (Gauge::default(), 0);
+        }
+    }
+
+    /// Trims the marking interval once the flow had time for some marks to act, or for half of its lifetime. A flow that is far
+    /// above its target is not given as long: where one packet of millions is to be marked, its rate shows sooner than its marks
+    /// do that this is too few. A flow that is well above its target at [`DEAF`] trims in a row, each after a mark, ignores marks.
+    pub(super) fn trim(&mut self, window: Span, lifetime: Span) {
+        let part = |of: u64| Span::ns(lifetime.as_u64() / of);
+        let marks = self.target.wire_time(self.path.mss.times(MARKS * u64::from(self.interval)));
+        let patience = marks.min(part(2));
+        let over = self.trim.over();
+        if over < window.max(patience.min(part(16))) {
             return;
         }
-        if let Some(rate) = core::mem::take(&mut self.trim).rate() {
-            let most = marking_interval(self.target, self.path.rtt, self.path.mss).saturating_mul(16);
-            self.interval = trimmed(self.interval, self.target, rate.bits).min(most);
-            let well_above = rate.bits > self.target.get().saturating_add(self.target.get() / 4);
-            self.above = if well_above { self.above.saturating_add(1) } else { 0 };
-            self.ignores_marks |= self.above >= DEAF;
+        let Some(rate) = self.trim.rate() else { return };
+        let above =
+            |percent: u64| u128::from(rate.bits) * 100 > u128::from(self.target.get()) * u128::from(percent);
+        // Congestion control goes a third above its mean by itself between two marks.
+        if over < window.max(patience) && !above(150) {
+            return;
         }
+        let marked = self.trim.packets() >= u64::from(self.interval);
+        self.trim = Gauge::default();
+        let most = marking_interval(self.target, self.path.rtt, self.path.mss).saturating_mul(16);
+        self.interval = trimmed(self.interval, self.target, rate.bits).min(most);
+        self.above = if above(125) { self.above.saturating_add(u32::from(marked)) } else { 0 };
+        self.ignores_marks |= self.above >= DEAF;
     }
 
     /// Whether the flow's refresh is to be ordered: something has changed by a sixteenth, or a quarter of its lifetime is over.
@@ -175,8 +203,9 @@ impl<K: Copy> Flow<K> {
             || self.ignores_marks != self.pressed.ignores_marks;
         if due {
             self.ordered = now;
-            let Self { target, interval, ignores_marks, .. } = *self;
-            self.pressed = Pressed { target, interval, ignores_marks, until: now + lifetime, ..self.pressed };
+            let Self { target, interval, path, ignores_marks, .. } = *self;
+            let until = now + lifetime;
+            self.pressed = Pressed { target, interval, path, ignores_marks, until, ..self.pressed };
         }
         due
     }

@@ -25,6 +25,10 @@ impl Gauge {
         self.over
     }
 
+    pub(super) fn packets(&self) -> u64 {
+        self.packets
+    }
+
     pub(super) fn add(&mut self, other: Self) {
         self.packets = self.packets.saturating_add(other.packets);
         self.bytes = self.bytes.saturating_add(other.bytes);
@@ -57,6 +61,8 @@ struct Known<K> {
     at: Nanos,
     /// What the flow sent since its report before; `None` for its first one, and where a generation ended in between.
     new: Option<Gauge>,
+    /// Packets in the running window, and in the one before.
+    recent: [u64; 2],
 }
 
 #[derive(Clone, Debug)]
@@ -82,8 +88,9 @@ impl<K: Copy + Ord> Reports<K> {
     }
 
     /// Handles the reports of one poll; those beyond the capacity are left out, and their number is returned. A flow that was
-    /// not reported for `keep` is forgotten. Of several reports of one flow the highest counts.
-    pub(super) fn take(&mut self, reported: &[Heavy<K>], keep: Span, now: Nanos) -> usize {
+    /// not reported for `keep` is forgotten. Of several reports of one flow the highest counts. `all` are the packets of all flows
+    /// in the running window and the one before: a new flow with more than these did not send them just now.
+    pub(super) fn take(&mut self, reported: &[Heavy<K>], keep: Span, all: u64, now: Nanos) -> usize {
         let taken = &reported[..reported.len().min(self.capacity)];
         self.current.clear();
         self.current.extend(taken);
@@ -94,7 +101,12 @@ impl<K: Copy + Ord> Reports<K> {
         for heavy in &self.current {
             let before = find(&self.before, &heavy.key).map(|at| &self.before[at]);
             let new = before.and_then(|before| before.until(&heavy.sent, now));
-            self.known.push(Known { key: heavy.key, sent: heavy.sent, at: now, new });
+            let recent = match (before, new) {
+                (Some(before), Some(new)) => [before.recent[0].saturating_add(new.packets), before.recent[1]],
+                (Some(before), None) => before.recent,
+                (None, _) => [if heavy.sent.packets <= all { heavy.sent.packets } else { 0 }, 0],
+            };
+            self.known.push(Known { key: heavy.key, sent: heavy.sent, at: now, new, recent });
         }
         let silent = |known: &&Known<K>| {
             let reported = self.current.binary_search_by_key(&known.key, |heavy| heavy.key).is_ok();
@@ -110,6 +122,26 @@ impl<K: Copy + Ord> Reports<K> {
     /// The flows that the newest poll reported, by key.
     pub(super) fn current(&self) -> &[Heavy<K>] {
         &self.current
+    }
+
+    /// Ends a window.
+    pub(super) fn end_window(&mut self) {
+        self.known.iter_mut().for_each(|known| known.recent = [0, known.recent[0]]);
+    }
+
+    /// Writes down the flows of the newest poll with their packets in the running window and the one before, and says whether
+    /// those are known. Otherwise, as long as no flow was reported twice, with all that was counted of them.
+    pub(super) fn weigh(&self, out: &mut Vec<Heavy<K>>) -> bool {
+        out.clear();
+        out.extend(&self.current);
+        if self.known.iter().all(|known| known.new.is_none()) {
+            return false;
+        }
+        for heavy in out {
+            heavy.sent.packets = find(&self.known, &heavy.key)
+                .map_or(0, |at| self.known[at].recent[0].saturating_add(self.known[at].recent[1]));
+        }
+        true
     }
 
     /// What a flow sent between its two newest reports, if the newest poll reported it.
@@ -152,28 +184,50 @@ mod tests {
     #[test]
     fn rates_are_differences_of_reports() {
         let mut reports = Reports::new(2);
-        assert_eq!(reports.take(&[heavy(2, 500), heavy(1, 900), heavy(3, 1)], Span::millis(5), at(0)), 1);
+        assert_eq!(reports.take(&[heavy(2, 500), heavy(1, 900), heavy(3, 1)], Span::millis(5), 0, at(0)), 1);
         assert_eq!(reports.gauge(&1), None, "the first report");
-        reports.take(&[heavy(1, 1_000)], Span::millis(5), at(1));
+        reports.take(&[heavy(1, 1_000)], Span::millis(5), 0, at(1));
         let rate = reports.gauge(&1).and_then(|new| new.rate());
         assert_eq!(rate, Some(Rate { bits: 1_000_000_000, packets: 100_000 }));
         assert_eq!((reports.gauge(&2), reports.packets()), (None, 100), "flow 2 is silent");
-        reports.take(&[heavy(1, 100), heavy(2, 600)], Span::millis(5), at(2));
+        reports.take(&[heavy(1, 100), heavy(2, 600)], Span::millis(5), 0, at(2));
         assert_eq!(reports.gauge(&1), None, "a generation ended");
         assert_eq!(
             reports.gauge(&2).and_then(|new| new.rate()).map(|rate| rate.packets),
             Some(50_000),
             "in 2 ms"
         );
-        reports.take(&[], Span::millis(5), at(7));
-        reports.take(&[heavy(2, 700)], Span::millis(5), at(8));
+        reports.take(&[], Span::millis(5), 0, at(7));
+        reports.take(&[heavy(2, 700)], Span::millis(5), 0, at(8));
         assert_eq!(reports.gauge(&2), None, "forgotten");
+    }
+
+    /// A flow that is new counts with all that it sent, if that can be recent; what it sends after two windows counts no more.
+    #[test]
+    fn packets_of_the_last_two_windows_are_recent() {
+        let (mut reports, mut weighed) = (Reports::new(4), Vec::new());
+        reports.take(&[heavy(1, 400), heavy(2, 9_000)], Span::millis(5), 1_000, at(0));
+        assert!(!reports.weigh(&mut weighed), "each flow was reported once");
+        assert_eq!(weighed, [heavy(1, 400), heavy(2, 9_000)]);
+        let recent = |reports: &Reports<u32>| {
+            let mut weighed = Vec::new();
+            assert!(reports.weigh(&mut weighed));
+            weighed.iter().map(|heavy| heavy.sent.packets).collect::<Vec<_>>()
+        };
+        reports.take(&[heavy(1, 450), heavy(2, 9_010)], Span::millis(5), 1_000, at(1));
+        assert_eq!(recent(&reports), [450, 10]);
+        reports.end_window();
+        reports.take(&[heavy(1, 460), heavy(2, 9_020)], Span::millis(5), 1_000, at(2));
+        assert_eq!(recent(&reports), [460, 20]);
+        reports.end_window();
+        reports.take(&[heavy(1, 461), heavy(2, 9_021)], Span::millis(5), 1_000, at(3));
+        assert_eq!(recent(&reports), [11, 11]);
     }
 
     #[test]
     fn of_several_reports_of_a_flow_the_highest_counts() {
         let mut reports = Reports::new(4);
-        reports.take(&[heavy(1, 5), heavy(1, 9), heavy(1, 7)], Span::ZERO, at(0));
+        reports.take(&[heavy(1, 5), heavy(1, 9), heavy(1, 7)], Span::ZERO, 0, at(0));
         assert_eq!(reports.current(), [heavy(1, 9)]);
     }
 }

@@ -16,6 +16,8 @@ struct Core {
     /// Bits per second that each flow wants, and what it has sent.
     flows: Vec<(u64, Tally)>,
     obey: bool,
+    /// The way of each flow, once it is measured.
+    path: Option<Path>,
     orders: Vec<(u64, Order<u32>)>,
     /// Thousandths of the core, offered in the newest poll.
     load: u64,
@@ -25,7 +27,7 @@ impl Core {
     fn new(settings: Settings, mice: u64, flows: &[u64]) -> Self {
         let flows = flows.iter().map(|&wants| (wants * MBPS, Tally::default())).collect();
         let backpressure = Backpressure::new(settings, Nanos::ZERO);
-        Self { backpressure, ms: 0, mice, flows, obey: true, orders: Vec::new(), load: 0 }
+        Self { backpressure, ms: 0, mice, flows, obey: true, path: None, orders: Vec::new(), load: 0 }
     }
 
     fn run(&mut self, polls: u64) {
@@ -51,7 +53,7 @@ impl Core {
             let busy = Span::micros(self.load.min(1_000));
             let work = Work { busy, over: Span::millis(1), packets: packets.min(667) };
             let now = at(self.ms);
-            let orders = self.backpressure.poll(work, &reported, |_| None, now);
+            let orders = self.backpressure.poll(work, &reported, |_| self.path, now);
             self.orders.extend(orders.iter().map(|&order| (self.ms, order)));
         }
     }
@@ -186,6 +188,44 @@ fn a_flow_that_does_not_follow_is_marked_more_often() {
     let interval = core.backpressure.pressed().next().map_or(0, |pressed| pressed.interval);
     assert!(interval > 500, "{interval}");
     assert!(interval <= 1_983 * 16);
+}
+
+/// With a round trip of 7.7 ms in place of the assumed 0.77, the window is ten times as large, and the interval a hundred times.
+#[test]
+fn the_interval_follows_the_measured_round_trip() {
+    let mut core = Core::new(Settings::default(), 4_500, &[1_000]);
+    core.run(15);
+    let interval = |core: &Core| core.backpressure.pressed().next().map(|pressed| pressed.interval);
+    assert_eq!(interval(&core), Some(1_983));
+    let path = Path { rtt: Span::micros(7_700), mss: Bytes::new(1_500) };
+    core.path = Some(path);
+    core.run(20);
+    assert!(
+        interval(&core).is_some_and(|interval| interval.abs_diff(198_300) < 100),
+        "{:?}",
+        interval(&core)
+    );
+    assert_eq!(core.backpressure.pressed().next().map(|pressed| pressed.path), Some(path));
+    // It is refreshed once for this, not at each window.
+    let refreshes =
+        |core: &Core| core.orders.iter().filter(|(_, order)| matches!(order, Order::Refresh(_))).count();
+    let before = refreshes(&core);
+    core.path = Some(Path { rtt: Span::micros(8_000), ..path });
+    core.run(400);
+    assert_eq!(refreshes(&core), before, "a difference of a twentieth is none");
+}
+
+/// A flow whose ends pretend a round trip of two seconds would be marked once in hours; its rate betrays it, and it is metered
+/// before its first lifetime is over.
+#[test]
+fn a_pretended_round_trip_does_not_save_a_flow() {
+    let mut core = Core::new(Settings::default(), 4_000, &[2_000]);
+    core.obey = false;
+    core.path = Some(Path { rtt: Span::secs(2), mss: Bytes::new(64) });
+    core.run(2);
+    assert_eq!(core.backpressure.pressed().next().map(|pressed| pressed.interval), Some(u32::MAX));
+    core.run(2_900);
+    assert!(core.backpressure.pressed().all(|pressed| pressed.ignores_marks));
 }
 
 #[test]

@@ -363,7 +363,7 @@ impl Engine {
         let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
         let flow = match (&self.heavy, to) {
             (Some(heavy), Receiver::Lane(Some(lane))) => {
-                heavy.flow(lane as usize, true, from, &Hashed::of(parsed))
+                heavy.flow(lane as usize, true, from, (parsed, &Hashed::of(parsed)))
             }
             _ => None,
         };

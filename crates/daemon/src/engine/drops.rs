@@ -101,6 +101,8 @@ pub enum Event {
     TooBigTold,
     /// The fabric had marked a packet's outer header.
     FabricMarked,
+    /// A packet's inner header was marked before it entered the fabric: by its sender, or by backpressure there.
+    InnerMarked,
     /// Outer and inner ECN fields that should never have come together (RFC 6040).
     StrangeMark,
     /// Feedback that is cut short, too long, or of another version.
@@ -222,7 +224,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 48] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -241,6 +243,7 @@ impl Event {
         Self::ForTheHost,
         Self::TooBigTold,
         Self::FabricMarked,
+        Self::InnerMarked,
         Self::StrangeMark,
         Self::FeedbackMalformed,
         Self::FeedbackMisdirected,
@@ -294,6 +297,7 @@ impl Event {
             Self::ForTheHost => "for_the_host",
             Self::TooBigTold => "too_big_told",
             Self::FabricMarked => "fabric_marked",
+            Self::InnerMarked => "inner_marked",
             Self::StrangeMark => "overlay_strange_mark",
             Self::FeedbackMalformed => "feedback_malformed",
             Self::FeedbackMisdirected => "feedback_misdirected",

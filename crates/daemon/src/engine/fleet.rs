@@ -327,8 +327,12 @@ impl Engine {
             Ok(crossing) => crossing,
             Err(why) => return self.uplink.tally.not_unwrapped(why),
         };
-        if crossing.marked_by_fabric() {
+        // Where hosts react to the fabric's marks, no packet enters it with one.
+        if crossing.marked_by_fabric() || fleet.map.heeds_marks() && crossing.outer == Ecn::Ce {
             self.uplink.tally.event(Event::FabricMarked);
+        }
+        if crossing.marked_before() {
+            self.uplink.tally.event(Event::InnerMarked);
         }
         if crossing.alarm.is_some() {
             self.uplink.tally.event(Event::StrangeMark);

@@ -34,7 +34,12 @@ impl Hashed {
     /// The flow of a packet with these headers.
     #[must_use]
     pub fn of(parsed: &Parsed) -> Self {
-        let key = FlowKey::of(parsed);
+        Self::of_key(FlowKey::of(parsed))
+    }
+
+    /// The flow with this key.
+    #[must_use]
+    pub fn of_key(key: FlowKey) -> Self {
         Self { key, hash: HASHER.hash_one(key) }
     }
 }

@@ -7,15 +7,18 @@
 
 use std::collections::HashMap;
 
-use plimsoll_control::backpressure::{Backpressure as Pressing, Counters, MeterSettings, Meters, Settings};
+use plimsoll_control::backpressure::{
+    Backpressure as Pressing, Counters, MeterSettings, Meters, Path, Settings,
+};
 use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
-use plimsoll_units::{BitRate, Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey, Fragment, parse, protocol};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, parse, protocol};
 
 use super::flows::Hashed;
 use super::lane::Lane;
 use super::press::{Act, Load, Means, PressNews, Presses, SmallWindows, Tell};
+use super::round_trips::RoundTrips;
 
 /// What a policy says of flows that are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +59,8 @@ pub struct HeavyFlows {
     untouched: Vec<u32>,
     /// What slows flows down, if anything is watched.
     press: Option<Presses>,
+    /// The round trips of heavy hitters, where flows are slowed down.
+    round_trips: Option<RoundTrips>,
     /// The number of the one tenant that is watched.
     watched: Option<u32>,
     listed: Vec<Listed>,
@@ -90,6 +95,8 @@ pub(super) enum From {
 pub(super) struct HashedCount {
     hash: u64,
     pub(super) of: Counted,
+    /// Where its frames' segments lie, if those are to be read.
+    tcp: Option<TcpPlace>,
 }
 
 impl Counted {
@@ -132,6 +139,8 @@ pub struct HeavyFlow {
     pub sent: Tally,
     /// When it was first found.
     pub since: Nanos,
+    /// Its round trip, if that is measured.
+    pub round_trip: Option<Span>,
     /// How it is slowed down, if it is.
     pub pressed: Option<PressedNow>,
 }
@@ -194,7 +203,7 @@ pub struct HeavyNow {
 const EACH: Span = Span::millis(100);
 
 /// Most flows listed, and most reports read at once.
-const MOST: usize = 256;
+pub(super) const MOST: usize = 256;
 
 impl HeavyFlows {
     /// Allocates the tables: some 35 MB.
@@ -208,6 +217,7 @@ impl HeavyFlows {
             next: 0,
             untouched: Vec::new(),
             press: stated.press.as_ref().map(Presses::new),
+            round_trips: stated.press.as_ref().map(|_| RoundTrips::new()),
             watched: None,
             listed: Vec::with_capacity(MOST),
             read: Vec::with_capacity(MOST),
@@ -237,7 +247,14 @@ impl HeavyFlows {
         let windows = (press.mode == PressMode::Window)
             .then_some(("connections with their windows", SmallWindows::memory()));
         let flows = Pressing::<Counted>::bytes_of(&settings);
-        [("flows that are slowed down", flows), ("meters", meters)].into_iter().chain(windows).collect()
+        [
+            ("flows that are slowed down", flows),
+            ("meters", meters),
+            ("round trips and handshakes", RoundTrips::BYTES),
+        ]
+        .into_iter()
+        .chain(windows)
+        .collect()
     }
 
     /// Begins to count now.
@@ -281,12 +298,19 @@ impl HeavyFlows {
 
     /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted.
     #[inline]
-    pub(super) fn flow(&self, lane: usize, inward: bool, from: From, flow: &Hashed) -> Option<HashedCount> {
+    pub(super) fn flow(
+        &self,
+        lane: usize,
+        inward: bool,
+        from: From,
+        (parsed, flow): (&Parsed, &Hashed),
+    ) -> Option<HashedCount> {
         let tenant = self.lanes.get(lane).copied().flatten()?;
         let of = Counted { flow: flow.key, tenant, inward, from };
         let hash = of.hash(flow.hash);
         self.hitters.prefetch(hash);
-        Some(HashedCount { hash, of })
+        let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
+        Some(HashedCount { hash, of, tcp })
     }
 
     /// Counts frames of a flow, and says what is done with them. `frame` is the first of them.
@@ -299,6 +323,9 @@ impl HeavyFlows {
         now: Nanos,
     ) -> Act {
         self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
+        if let (Some(round_trips), Some(place)) = (&mut self.round_trips, flow.tcp) {
+            round_trips.note((flow.hash, &flow.of), place, frame, now);
+        }
         let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
         press.judge(&flow.of, (frames, bytes), || markable(frame), now)
     }
@@ -327,6 +354,17 @@ impl HeavyFlows {
         self.press.as_ref().map(|press| press.ready_at(flow, bytes, now))
     }
 
+    /// Packets from the uplink for the tenant of this lane since the last call, of flows that have just begun to be slowed down.
+    pub(super) fn take_left_out(&mut self, lane: usize) -> u64 {
+        let tenant = self.lanes.get(lane).copied().flatten();
+        self.press.as_mut().zip(tenant).map_or(0, |(press, tenant)| press.take_left_out(tenant))
+    }
+
+    /// The round trip of a heavy hitter, once it is measured.
+    pub(super) fn round_trip(&self, flow: &Counted) -> Option<Span> {
+        self.round_trips.as_ref()?.of(flow)
+    }
+
     /// What is watched, if it is time to look at it.
     #[inline]
     pub(super) fn watch(&self, now: Nanos) -> Option<&Watch> {
@@ -338,9 +376,15 @@ impl HeavyFlows {
         self.watched.and_then(|tenant| self.lane_of(tenant))
     }
 
-    /// Decides which flows are slowed down, from what the watched thing has used until `at`. Adds what other hosts are to be
-    /// told to `tells`.
-    pub(super) fn press(&mut self, used: Span, at: Nanos, tells: &mut Vec<Tell>, now: Nanos) {
+    /// Decides which flows are slowed down, from what the watched thing has used until `at`, and the packets that it has handled:
+    /// all that are counted, unless others are stated. Adds what other hosts are to be told to `tells`.
+    pub(super) fn press(
+        &mut self,
+        (used, at): (Span, Nanos),
+        packets: Option<u64>,
+        tells: &mut Vec<Tell>,
+        now: Nanos,
+    ) {
         self.take_reports(now);
         let Some(press) = &mut self.press else { return };
         // A tenant's load is that of what comes for it. What a gateway forwards leaves as a flow of its own: to hold it there
@@ -348,9 +392,14 @@ impl HeavyFlows {
         if let Some(watched) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
-        let packets = if self.watched.is_some() { 0 } else { self.hitters.counters().seen.packets };
+        let packets = packets.unwrap_or(self.hitters.counters().seen.packets);
         let untouched = |tenant| self.untouched.contains(&tenant);
-        press.poll(Load { used, at, packets }, &self.read, untouched, tells, now);
+        let (round_trips, listed) = (&self.round_trips, &self.listed);
+        let path = |flow: &Counted| {
+            let known = listed.iter().find(|listed| listed.of == *flow)?;
+            Some(path(&known.sent, round_trips.as_ref()?.of(flow)))
+        };
+        press.poll(Load { used, at, packets }, &self.read, untouched, path, tells, now);
     }
 
     /// What an operator is to be told, with the tenants' names.
@@ -358,7 +407,7 @@ impl HeavyFlows {
         let news = self.press.as_mut().map(Presses::take_news).unwrap_or_default();
         let named = news.into_iter().map(|news| {
             let name = match &news {
-                PressNews::Start(flow, ..) => self.names.get(&flow.tenant).cloned(),
+                PressNews::Start(flow, ..) | PressNews::Top(flow, _) => self.names.get(&flow.tenant).cloned(),
                 PressNews::Overload(_) => None,
             };
             (name.unwrap_or_default(), news)
@@ -376,10 +425,18 @@ impl HeavyFlows {
             } else if self.listed.len() < MOST {
                 // A flow for which there is no room is reported again later.
                 self.listed.push(Listed { of: key, sent, since: now, last: now });
+                let hash = key.hash(Hashed::of_key(key.flow).hash);
+                self.round_trips.iter_mut().for_each(|trips| trips.begin((hash, &key), now));
             }
         }
-        let names = &self.names;
-        self.listed.retain(|listed| now.since(listed.last) < QUIET && names.contains_key(&listed.of.tenant));
+        let (names, round_trips) = (&self.names, &mut self.round_trips);
+        self.listed.retain(|listed| {
+            let stays = now.since(listed.last) < QUIET && names.contains_key(&listed.of.tenant);
+            if !stays {
+                round_trips.iter_mut().for_each(|trips| trips.end(&listed.of));
+            }
+            stays
+        });
     }
 
     pub(super) fn watched_now(&self) -> Option<WatchedNow> {
@@ -415,7 +472,8 @@ impl HeavyFlows {
                 means,
                 interval: pressed.interval,
             });
-            Some(HeavyFlow { tenant: names.get(&tenant)?.clone(), inward, flow, sent, since, pressed })
+            let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(&listed.of));
+            Some(HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed })
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
@@ -430,6 +488,12 @@ fn markable(frame: &[u8]) -> Ecn {
     let whole = ip.filter(|ip| ip.fragment == Fragment::Whole);
     let known = whole.filter(|ip| matches!(ip.protocol, protocol::TCP | protocol::UDP));
     known.map_or(Ecn::NotEct, |ip| Ecn::from_bits(ip.ecn))
+}
+
+/// A flow's way, from what it sent and its round trip: where that is not known, it is assumed.
+fn path(sent: &Tally, round_trip: Option<Span>) -> Path {
+    let mss = Bytes::new(sent.bytes.div_ceil(sent.packets.max(1)));
+    Path { rtt: round_trip.unwrap_or(Settings::default().path.rtt), mss }
 }
 
 /// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
+use super::heavy::Counted;
 use super::press::{Means, PressNews};
 use super::{Core, Engine};
 use crate::heavy::headers;
@@ -76,16 +77,19 @@ impl Engine {
         heavy.advance(now);
         let Some(watch) = heavy.watch(now) else { return };
         let load = match watch {
-            Watch::Engine => Some((core.used(), now)),
+            Watch::Engine => Some((core.used(), None, now)),
             Watch::Tenant(_) => heavy.watched_lane().and_then(|lane| {
                 let lane = u32::try_from(lane).ok()?;
-                Some((self.inward.seen(Some(lane)).0.cpu, now))
+                let seen = self.inward.seen(Some(lane)).0;
+                Some((seen.cpu, Some(seen.served), now))
             }),
-            Watch::Cgroup(_) | Watch::Pids(_) => self.sampled.as_ref().and_then(Sampled::newest),
+            Watch::Cgroup(_) | Watch::Pids(_) => {
+                self.sampled.as_ref().and_then(Sampled::newest).map(|(used, at)| (used, None, at))
+            }
         };
-        let Some((used, at)) = load else { return };
+        let Some((used, packets, at)) = load else { return };
         let mut tells = Vec::new();
-        heavy.press(used, at, &mut tells, now);
+        heavy.press((used, at), packets, &mut tells, now);
         if !tells.is_empty() {
             self.notify(&tells, now);
         }
@@ -104,8 +108,15 @@ impl Engine {
             let line = match news {
                 PressNews::Overload(true) => format!("backpressure: {watched} is overloaded"),
                 PressNews::Overload(false) => format!("backpressure: {watched} is overloaded no more"),
+                PressNews::Top(flow, part) => {
+                    let (way, headers) = (way(&flow), headers(&flow.flow));
+                    let part = f64::from(part) / 10.0;
+                    format!(
+                        "backpressure: {headers} {way} tenant {tenant} has {part:.1} % of heavy hitters' packets"
+                    )
+                }
                 PressNews::Start(flow, pressed, means) => {
-                    let way = if flow.inward { "to" } else { "of" };
+                    let way = way(&flow);
                     let how = match means {
                         Means::Marked => format!("one of {} packets is marked", pressed.interval),
                         Means::MeteredHere => "what is beyond is dropped here".to_owned(),
@@ -139,6 +150,10 @@ impl Engine {
     pub fn take_told(&mut self) -> Vec<String> {
         core::mem::take(&mut self.told)
     }
+}
+
+fn way(flow: &Counted) -> &'static str {
+    if flow.inward { "to" } else { "of" }
 }
 
 /// Most lines that wait for the log.

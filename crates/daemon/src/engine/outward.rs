@@ -232,10 +232,10 @@ impl Engine {
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
         let receiver = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, flow),
+            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, (parsed, flow)),
             _ => None,
         };
-        let sender = heavy.flow(index, false, From::Here, flow);
+        let sender = heavy.flow(index, false, From::Here, (parsed, flow));
         let sent = on_wire(offload, received.len, origin.frames());
         let (len, frames) = (received.len, origin.frames() as usize);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{
-    Backpressure, Counters, MeterSettings, Meters, Order, Pressed, Settings, Target, Terms, Thresholds,
+    Backpressure, Counters, MeterSettings, Meters, Order, Path, Pressed, Settings, Target, Terms, Thresholds,
     Verdict, Work,
 };
 use plimsoll_policy::{Press, PressMode, PressRate, Watch};
@@ -35,6 +35,12 @@ pub(super) struct Presses {
     meters: Meters<Counted>,
     /// In the mode `window`: connections, and flows whose windows are made smaller.
     windows: Option<Box<SmallWindows>>,
+    /// Flows that have just begun to be slowed down, and until when that is so.
+    fresh: HashMap<Counted, Nanos, RandomState>,
+    /// By tenant: packets from the uplink of such flows, until they are taken.
+    left_out: HashMap<u32, u64, RandomState>,
+    /// Whether the top flow of the present overload is still to be told.
+    top_untold: bool,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
@@ -61,7 +67,7 @@ pub(super) struct Load {
     pub(super) used: Span,
     /// When that was measured.
     pub(super) at: Nanos,
-    /// Packets that were counted; always zero where others than its own are counted as well.
+    /// Packets that it has handled.
     pub(super) packets: u64,
 }
 
@@ -118,12 +124,17 @@ pub(super) struct Tell {
 pub(super) enum PressNews {
     /// An overload begins or ends.
     Overload(bool),
+    /// This flow sends most in an overload: the part of the packets of all heavy hitters, in thousandths.
+    Top(Counted, u32),
     /// A flow is slowed down from now on.
     Start(Counted, Pressed<()>, Means),
 }
 
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
+/// How long the packets of a flow that is slowed down are left out of the measurements by which its sender's host is held back:
+/// two loops that follow one flow at once would both slow down its neighbours.
+const FRESH: Span = Span::millis(20);
 /// Packets after which it is known whether a flow can be marked.
 const KNOWN: u32 = 256;
 
@@ -151,6 +162,9 @@ impl Presses {
             marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             meters: Meters::new(meters),
             windows: (stated.mode == PressMode::Window).then(|| Box::new(SmallWindows::new(flows))),
+            fresh: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
+            left_out: HashMap::default(),
+            top_untold: false,
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
@@ -179,28 +193,35 @@ impl Presses {
     }
 
     /// Decides anew, and answers what other hosts are to be told. `untouched` says whether a tenant's packets may not be
-    /// changed.
+    /// changed; `path` returns a flow's way, where it is known.
     pub(super) fn poll(
         &mut self,
         load: Load,
         reported: &[Heavy<Counted>],
         untouched: impl Fn(u32) -> bool,
+        path: impl FnMut(&Counted) -> Option<Path>,
         tells: &mut Vec<Tell>,
         now: Nanos,
     ) {
         self.polled = now;
         let Some(work) = self.measure(load) else { return };
         let before = self.control.is_overloaded();
-        let orders = self.control.poll(work, reported, |_| None, now).to_vec();
+        let orders = self.control.poll(work, reported, path, now).to_vec();
         if before != self.control.is_overloaded() {
             self.say(PressNews::Overload(!before));
+            self.top_untold = !before;
         }
+        self.say_top(reported);
+        self.fresh.retain(|_, until| now < *until);
         for order in orders {
             match order {
                 Order::Start(pressed) => {
+                    if pressed.key.inward && pressed.key.from != From::Here {
+                        self.fresh.insert(pressed.key, now + FRESH);
+                    }
                     let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
-                    let Pressed { target, interval, since, until, ignores_marks, key } = pressed;
-                    let told = Pressed { key: (), target, interval, since, until, ignores_marks };
+                    let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
+                    let told = Pressed { key: (), target, interval, path, since, until, ignores_marks };
                     self.say(PressNews::Start(key, told, means));
                 }
                 Order::Refresh(pressed) => {
@@ -215,6 +236,23 @@ impl Presses {
                 }
             }
         }
+    }
+
+    /// Tells the top flow of an overload once, as soon as one is known (MIMIC §II, figure 2).
+    fn say_top(&mut self, reported: &[Heavy<Counted>]) {
+        let Some(part) = self.control.top().filter(|_| self.top_untold && self.control.is_overloaded())
+        else {
+            return;
+        };
+        if let Some(top) = reported.iter().max_by_key(|heavy| (heavy.sent.packets, heavy.key)) {
+            self.top_untold = false;
+            self.say(PressNews::Top(top.key, part));
+        }
+    }
+
+    /// Packets from the uplink of flows that have just begun to be slowed down, for this tenant, since the last call.
+    pub(super) fn take_left_out(&mut self, tenant: u32) -> u64 {
+        self.left_out.remove(&tenant).unwrap_or(0)
     }
 
     fn say(&mut self, news: PressNews) {
@@ -272,7 +310,8 @@ impl Presses {
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
         if means.marks() {
-            let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
+            // The first packet is marked: where one of millions is to be, the next one is seconds away.
+            let begun = Marking { interval: 1, since: u32::MAX, until: now, seen: 0, capable: 0 };
             let marking = self.marks.entry(key).or_insert(begun);
             (marking.interval, marking.until) = (pressed.interval, pressed.until);
         }
@@ -280,7 +319,7 @@ impl Presses {
             Means::Marked => {}
             Means::Windowed => {
                 if let Some(windows) = &mut self.windows {
-                    windows.hold(&key.flow, key.from, pressed.target, pressed.until);
+                    windows.hold(pressed);
                 }
             }
             Means::Told(host) | Means::MarkedAndTold(host) => {
@@ -298,10 +337,10 @@ impl Presses {
         self.windows.as_deref_mut()
     }
 
-    /// Whether any flow is marked or metered here.
+    /// Whether any flow is marked or metered here, or has just begun to be slowed down.
     #[inline]
     pub(super) fn is_at_work(&self) -> bool {
-        !(self.meters.is_empty() && self.marks.is_empty())
+        !(self.meters.is_empty() && self.marks.is_empty() && self.fresh.is_empty())
     }
 
     /// What is done with frames of a flow, of these bytes together; `ecn` reads their ECN field.
@@ -313,6 +352,9 @@ impl Presses {
         ecn: impl FnOnce() -> Ecn,
         now: Nanos,
     ) -> Act {
+        if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
+            *self.left_out.entry(flow.tenant).or_default() += 1;
+        }
         if self.meters.judge(flow, bytes, now) == Verdict::Excess {
             let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
             return if waits { Act::Wait } else { Act::Drop };
@@ -321,7 +363,8 @@ impl Presses {
             return Act::Pass;
         };
         let frames = u32::from(frames);
-        let capable = ecn() != Ecn::NotEct;
+        let ecn = ecn();
+        let capable = ecn != Ecn::NotEct;
         marking.seen = marking.seen.saturating_add(frames);
         marking.capable = marking.capable.saturating_add(if capable { frames } else { 0 });
         marking.since = marking.since.saturating_add(frames);
@@ -329,6 +372,10 @@ impl Presses {
             return Act::Pass;
         }
         marking.since = 0;
+        // The fabric or its sender has marked it already: that mark is not ours.
+        if ecn == Ecn::Ce {
+            return Act::Pass;
+        }
         self.marked += 1;
         Act::Mark
     }

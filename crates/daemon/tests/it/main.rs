@@ -14,6 +14,7 @@ mod mediate;
 mod press;
 mod reload;
 mod reload_in;
+mod round_trips;
 mod sealed;
 mod shares;
 mod support;

@@ -112,12 +112,22 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
         world.losses("uplink"),
         [("flow_over_rate", 10_100 - count(&busy, HEAVY) as u64 - count(&mouse, HEAVY) as u64)]
     );
-    assert_eq!(world.engine.take_told().len(), 2, "the overload, and the flow");
+    let told = world.engine.take_told();
+    let [begins, top, start] = &told[..] else { panic!("{told:?}") };
+    assert!(
+        begins.ends_with("engine is overloaded") && start.contains("is slowed down to 24Mbps"),
+        "{told:?}"
+    );
+    assert_eq!(
+        top,
+        "backpressure: udp 10.0.0.98:8 > 10.0.0.1:80 to tenant gateway has 100.0 % of heavy hitters' packets"
+    );
     let page = plimsoll_daemon::prometheus_page(&Stats::from(&world.engine.snapshot(world.now)));
     for line in [
         "backpressure_overloaded 1",
         "backpressure_flows 1",
         "backpressure_overloads_total 1",
+        "backpressure_top_ratio 1",
         "heavy_flows 1",
     ] {
         assert!(page.contains(&format!("\nplimsoll_{line}\n")), "{line} in {page}");
@@ -319,4 +329,84 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
         sent += fleet.b.run(Span::millis(1), fleet::STEP).len();
     }
     assert!(sent >= 20, "{sent}");
+}
+
+/// Marks that backpressure set at the sending host, and marks that the fabric set on the way, are counted apart, and the
+/// receiving host holds senders back for the fabric's only (targets §6.8).
+#[test]
+fn marks_of_backpressure_and_of_the_fabric_are_told_apart() {
+    let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps, ecn: true}\n";
+    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, mode: mark}\n";
+    let run = |by_fabric: bool| {
+        let mut fleet =
+            Fleet::of([file("a", "geneve", false, rest) + watch, file("b", "geneve", false, rest)]);
+        let mut core = Stated(Span::ZERO);
+        let heavy = with_ecn(udp(1, 11, HEAVY, 0, 1_000), Ecn::Ect0);
+        let mut marked = 0;
+        for _ in 0..12_000 {
+            fleet.a.send(0, &heavy);
+            // Host a's core is overloaded where its own marks are looked at.
+            core.0 += Span::ns(if by_fabric { 0 } else { fleet::STEP.as_u64() });
+            let mut packets = fleet.a.run_on(&mut core, fleet::STEP, fleet::STEP);
+            for packet in packets.iter_mut().filter(|_| by_fabric) {
+                if packet.len() > 1_000 {
+                    assert_eq!(Ecn::of(packet), Some(Ecn::Ect0), "nothing enters the fabric with a mark");
+                    assert!(Ecn::Ce.write(packet));
+                    marked += 1;
+                }
+            }
+            packets.iter().for_each(|packet| _ = fleet.b.wire.send(packet, None).expect("there"));
+            let back = fleet.b.run(fleet::STEP, fleet::STEP);
+            back.iter().for_each(|packet| _ = fleet.a.wire.send(packet, None).expect("there"));
+            drain(&mut fleet.b.tenants[0]);
+        }
+        let count = |world: &mut World, of: &str, name: &str| {
+            world.events(of).into_iter().find(|(known, _)| *known == name).map_or(0, |(_, count)| count)
+        };
+        let ours = count(&mut fleet.a, "shop", "flow_marked");
+        let [fabric, inner] =
+            ["fabric_marked", "inner_marked"].map(|name| count(&mut fleet.b, "uplink", name));
+        let stats = Stats::from(&fleet.a.engine.snapshot(fleet.a.now));
+        (ours, fabric, inner, marked, stats.fleet.expect("a fleet").pairs[0].rate)
+    };
+    let (ours, fabric, inner, _, rate) = run(false);
+    assert!(ours > 100 && inner > 100, "{ours} marks, of which {inner} came");
+    assert_eq!(fabric, 0, "the fabric marked nothing");
+    assert!(rate >= 18_000_000, "{rate}: the receiver's max is 20 Mb/s, and no mark lowers it");
+    let (ours, fabric, inner, marked, rate) = run(true);
+    assert_eq!((ours, inner), (0, 0), "the fabric's marks are no marks of backpressure");
+    assert!(fabric > 100 && fabric <= marked, "{fabric} of {marked}");
+    assert!(rate < 18_000_000, "{rate}: the fabric's marks hold its senders back");
+}
+
+/// A neighbour copies the headers of a heavy flow from elsewhere, and the other way round: only the flow that is heavy is
+/// pressed, and the other one loses nothing.
+#[test]
+fn a_flow_with_a_victims_headers_is_another_flow() {
+    for local_is_heavy in [false, true] {
+        let mut world = world("mode: drop");
+        let mut core = Stated(Span::ZERO);
+        // The same addresses, ports and protocol; the neighbour's frames have its own hardware address.
+        let from_far = udp(98, 1, HEAVY, 0, 300);
+        let mut mimic = from_far.clone();
+        mimic[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+        let (heavy, calm) = if local_is_heavy {
+            ((Some(1), mimic), (None, from_far))
+        } else {
+            ((None, from_far), (Some(1), mimic))
+        };
+        let [mut of_heavy, mut of_calm] = [0; 2];
+        for _ in 0..200 {
+            let [came, _] = traffic(&mut world, STEP.times(99), 95, &mut core, std::slice::from_ref(&heavy));
+            of_heavy += came.len();
+            let [came, _] = traffic(&mut world, STEP, 95, &mut core, std::slice::from_ref(&calm));
+            of_calm += came.len();
+        }
+        let pressed = pressed(&mut world);
+        assert_eq!(pressed, [(HEAVY, true, Means::MeteredHere)], "one of the two, local: {local_is_heavy}");
+        assert!(of_heavy < 5_000, "{of_heavy} of 19,800");
+        let victim = if local_is_heavy { "uplink" } else { "shop" };
+        assert_eq!(world.losses(victim), [], "the flow with the same headers loses nothing");
+        assert!(of_calm >= 195, "{of_calm} of 200");
+    }
 }

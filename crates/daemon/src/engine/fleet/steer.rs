@@ -228,9 +228,11 @@ impl Engine {
     /// Measurements of this epoch for the tenant of a lane.
     fn measured(&mut self, lane: u32) -> Measured {
         let (seen, slots, delay) = self.inward.take_epoch(lane + 1);
+        let left_out = self.heavy.as_mut().map_or(0, |heavy| heavy.take_left_out(lane as usize));
         Measured {
             bytes: seen.bytes,
             served: seen.served,
+            left_out,
             service: seen.service_rate(),
             delay,
             occupancy: seen.peak * 1_000 / slots,

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
-use plimsoll_control::backpressure::{ControlSegment, Path, Settings, Windows, window_for};
-use plimsoll_units::{BitRate, Bytes, Nanos};
+use plimsoll_control::backpressure::{ControlSegment, Path, Pressed, Windows, window_for};
+use plimsoll_units::{Bytes, Nanos};
 use plimsoll_wire::{FlowKey, Offload, Parsed, TcpFlags, TcpSegment};
 
-use super::super::heavy::From;
+use super::super::heavy::{Counted, From};
 use super::super::verify::seed;
 
 /// Connections whose scales are known at a time.
@@ -25,7 +25,6 @@ pub(in super::super) struct SmallWindows {
     scales: Windows<FlowKey>,
     /// By the flow without DSCP, and where it comes from.
     held: HashMap<(FlowKey, From), Held, RandomState>,
-    path: Path,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,6 @@ impl SmallWindows {
         Self {
             scales: Windows::new(CONNECTIONS, seed()),
             held: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
-            path: Settings::default().path,
         }
     }
 
@@ -49,22 +47,17 @@ impl SmallWindows {
         Windows::<FlowKey>::bytes_of(CONNECTIONS)
     }
 
-    /// A flow's way, from which its window follows: as long as round trips are not measured, the one that is assumed for all.
-    const fn path_of(&self, _flow: &FlowKey) -> Path {
-        self.path
-    }
-
     /// Whether the flow's acknowledgements can be read.
     pub(super) fn knows(&self, flow: &FlowKey) -> bool {
         let (key, end) = named(flow.reversed());
         self.scales.shift(&key, end).is_some()
     }
 
-    /// Holds a flow to a rate until a moment.
-    pub(super) fn hold(&mut self, flow: &FlowKey, from: From, target: BitRate, until: Nanos) {
-        let Path { rtt, mss } = self.path_of(flow);
+    /// Holds a flow to its rate until it is let go, or its lifetime is over.
+    pub(super) fn hold(&mut self, pressed: &Pressed<Counted>) {
+        let Pressed { key, target, path: Path { rtt, mss }, until, .. } = *pressed;
         let held = Held { window: window_for(target, rtt, mss), until };
-        self.held.insert((flow.without_dscp(), from), held);
+        self.held.insert((key.flow.without_dscp(), key.from), held);
     }
 
     /// Lets a flow go.

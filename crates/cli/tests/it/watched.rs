@@ -1,0 +1,152 @@
+//! Backpressure that watches a real cgroup, or a real thread: a flow is slowed down while that is busy, and no longer.
+//!
+//! Needs root, and for the cgroup a cgroup v2 hierarchy below `/sys/fs/cgroup`.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+use plimsoll_daemon::HeavyReport;
+
+use crate::support::{Daemon, Stage, ip, skip};
+
+const SHOP: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
+
+/// A daemon that watches `watch`, which may use a quarter of a core, and 2,000 datagrams a second to its tenant.
+fn watching(tag: &str, watch: &str, while_busy: impl FnOnce(&Stage), rest: impl FnOnce()) {
+    let Some(stage) = Stage::with_netns(tag, &["shop", "far"]) else { return };
+    let [shop, far] = ["shop", "far"].map(|name| stage.netns(name));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {far}, name: up0}}}}, rate: 1Gbps}}\n\
+         api: {{socket: {}}}\n\
+         tenants: {{shop: {{port: {{tap: {{netns: {shop}, name: eth0}}}}}}}}\n\
+         backpressure: {{heavy: 500pps, watch: {watch}, cores: 0.25, rate: 4Mbps, burst: 64kB, mode: drop, lifetime: 500ms}}\n",
+        stage.file("api.sock").display()
+    );
+    fs::write(stage.file("plimsoll.yaml"), policy).expect("written");
+    let _daemon = Daemon::start(None, &stage.file("plimsoll.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    for (name, device, address) in [("shop", "eth0", SHOP), ("far", "up0", FAR)] {
+        ip(&["-n", &stage.netns(name), "address", "add", &format!("{address}/24"), "dev", device]);
+    }
+    let _traffic = stage.traffic(("far", FAR), ("shop", SHOP), 7_000, 2_000);
+    while_busy(&stage);
+    stage.eventually("the flow is slowed down", || {
+        report(&stage).is_some_and(|report| report.flows.iter().any(|flow| flow.pressed.is_some()))
+    });
+    assert!(report(&stage).and_then(|report| report.watched).is_some_and(|watched| watched.overloads > 0));
+    assert!(stage.read("log").contains(" is overloaded"), "{}", stage.read("log"));
+    rest();
+    stage.eventually("the flow is let go", || {
+        report(&stage).is_some_and(|report| report.flows.iter().any(|flow| flow.pressed.is_none()))
+    });
+    let watched = report(&stage).and_then(|report| report.watched).expect("it is watched");
+    assert!(!watched.overloaded, "{watched:?}");
+}
+
+fn report(stage: &Stage) -> Option<HeavyReport> {
+    stage.client().get("/v1/heavy").expect("it answers")
+}
+
+/// Waits until a heavy hitter is listed, and fails if it is slowed down already.
+fn until_heavy(stage: &Stage) {
+    stage.eventually("the flow is heavy", || report(stage).is_some_and(|report| !report.flows.is_empty()));
+    let report = report(stage).expect("flows are counted");
+    let watched = report.watched.expect("it is watched");
+    assert!(!watched.overloaded && report.flows.iter().all(|flow| flow.pressed.is_none()), "{watched:?}");
+}
+
+/// Where a cgroup v2 hierarchy is mounted.
+fn hierarchy() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/mounts").expect("Linux");
+    let of = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+    let found = of.filter(|words| words.get(2) == Some(&"cgroup2")).map(|words| PathBuf::from(words[1]));
+    found.into_iter().find(|path| path.starts_with("/sys/fs/cgroup"))
+}
+
+/// A cgroup of this test's own, with a process that is busy, and is ended with it.
+struct Busy {
+    cgroup: PathBuf,
+    child: Option<Child>,
+}
+
+impl Busy {
+    fn begin(&mut self) {
+        let script = format!("echo $$ > {}/cgroup.procs; while :; do :; done", self.cgroup.display());
+        self.child = Some(Command::new("sh").args(["-c", &script]).spawn().expect("a shell"));
+    }
+
+    fn end(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("it runs");
+            child.wait().expect("it ended");
+        }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.end();
+        let _ = fs::remove_dir(&self.cgroup);
+    }
+}
+
+#[test]
+fn a_busy_cgroup_has_its_heavy_flow_slowed_down() {
+    let Some(root) = hierarchy() else {
+        return skip("no cgroup v2 hierarchy is mounted below /sys/fs/cgroup");
+    };
+    let cgroup = root.join(format!("plimsoll-{}", std::process::id()));
+    if let Err(error) = fs::create_dir(&cgroup) {
+        return skip(&format!("{} cannot be made: {error}", cgroup.display()));
+    }
+    let busy = std::cell::RefCell::new(Busy { cgroup: cgroup.clone(), child: None });
+    let name = cgroup.strip_prefix("/sys/fs/cgroup").unwrap_or(Path::new("/")).display().to_string();
+    watching(
+        "wcg",
+        &format!("{{cgroup: /{name}}}"),
+        |stage| {
+            until_heavy(stage);
+            busy.borrow_mut().begin();
+        },
+        || busy.borrow_mut().end(),
+    );
+}
+
+/// As a virtual machine's vCPU is a thread of its process: the thread is watched, not the process.
+#[test]
+fn a_busy_thread_has_its_heavy_flow_slowed_down() {
+    let (tell, told) = mpsc::channel();
+    let [busy, over] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    let thread = thread::spawn({
+        let (busy, over) = (Arc::clone(&busy), Arc::clone(&over));
+        move || {
+            tell.send(nix::unistd::gettid()).expect("awaited");
+            while !over.load(Ordering::Relaxed) {
+                if busy.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                } else {
+                    thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+        }
+    });
+    let id = told.recv().expect("it tells");
+    watching(
+        "wth",
+        &format!("{{pids: [{id}]}}"),
+        |stage| {
+            until_heavy(stage);
+            busy.store(true, Ordering::Relaxed);
+        },
+        || busy.store(false, Ordering::Relaxed),
+    );
+    over.store(true, Ordering::Relaxed);
+    thread.join().expect("it ends");
+}

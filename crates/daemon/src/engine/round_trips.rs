@@ -1,0 +1,197 @@
+//! Round-trip times of heavy hitters, from their segments and from what comes back.
+//!
+//! Why: how often a flow's packets are marked follows from its round trip, which only its own packets show.
+//! From: `control::backpressure::{RoundTrip, Handshakes}`.
+//! Not here: which flows are heavy hitters (`heavy`).
+//! Invariant: a packet of no heavy hitter costs a look at one byte and one bit, and where there are heavy hitters one look into a
+//! table of at most `MOST` connections; handshakes have a table of fixed size.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+use foldhash::quality::RandomState;
+use plimsoll_control::backpressure::{Handshakes, RoundTrip, Segment};
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::{FlowKey, TcpPlace, TcpProgress, protocol};
+
+use super::heavy::{Counted, From, MOST};
+
+/// The connections whose round trips are measured.
+#[derive(Debug)]
+pub(super) struct RoundTrips {
+    hasher: RandomState,
+    handshakes: Handshakes,
+    /// By a keyed hash of the connection.
+    connections: HashMap<u64, Measured, FixedState>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    /// Where the packets for the tenant come from, if that is known: others with the same headers are forged.
+    from: Option<From>,
+    /// As the lower one of the two flows sees it.
+    round: RoundTrip,
+    /// Heavy hitters of this connection: one, or one each way.
+    flows: u8,
+}
+
+/// A connection on its way past a tenant's port: both of its flows have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Connection {
+    /// The lower one of its two flows.
+    flow: FlowKey,
+    tenant: u32,
+    /// The way of that flow.
+    inward: bool,
+}
+
+impl Connection {
+    /// The connection of a flow, and whether the flow is the lower one.
+    fn of(counted: &Counted) -> (Self, bool) {
+        // Both ends choose their own DSCP.
+        let flow = counted.flow.without_dscp();
+        let back = flow.reversed();
+        let lower = flow <= back;
+        let inward = counted.inward == lower;
+        (Self { flow: flow.min(back), tenant: counted.tenant, inward }, lower)
+    }
+}
+
+impl RoundTrips {
+    /// Bytes of the tables, about.
+    pub(super) const BYTES: usize =
+        Handshakes::BYTES + (MOST * 8 / 7).next_power_of_two() * (size_of::<(u64, Measured)>() + 1);
+
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: RandomState::default(),
+            handshakes: Handshakes::default(),
+            connections: HashMap::with_capacity_and_hasher(MOST, FixedState::default()),
+        }
+    }
+
+    /// Handles a TCP segment of a counted flow with this hash.
+    #[inline]
+    pub(super) fn note(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
+        if place.is_syn(frame) || !self.connections.is_empty() || self.handshakes.awaits(hash) {
+            self.measure((hash, of), place, frame, now);
+        }
+    }
+
+    fn measure(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
+        let (connection, lower) = Connection::of(of);
+        let connection = self.hasher.hash_one(connection);
+        let awaited = place.is_syn(frame) || self.handshakes.awaits(hash);
+        let known = self.connections.get_mut(&connection);
+        let known = known.filter(|known| !of.inward || known.from.is_none_or(|from| from == of.from));
+        if !awaited && known.is_none() {
+            return;
+        }
+        let Some(TcpProgress { syn, seq, len, acknowledged, timestamps }) = place.read(frame) else { return };
+        let segment = Segment { seq, len, acknowledged, timestamps };
+        if let Some(known) = known {
+            known.round.note(lower, &segment, now);
+        }
+        if syn {
+            self.handshakes.open(connection, hash, &segment, now);
+        } else if awaited {
+            self.handshakes.end(connection, hash, &segment, now);
+        }
+    }
+
+    /// Begins to measure a heavy hitter with this hash.
+    pub(super) fn begin(&mut self, (hash, of): (u64, &Counted), now: Nanos) {
+        if of.flow.protocol() != Some(protocol::TCP) {
+            return;
+        }
+        let (connection, lower) = Connection::of(of);
+        let connection = self.hasher.hash_one(connection);
+        let known = self.connections.entry(connection).or_insert_with(|| {
+            let round = self.handshakes.of(connection, hash, now).unwrap_or_default();
+            let round = if lower { round } else { round.reversed() };
+            Measured { from: of.inward.then_some(of.from), round, flows: 0 }
+        });
+        known.flows = known.flows.saturating_add(1);
+    }
+
+    /// Ends what [`RoundTrips::begin`] began.
+    pub(super) fn end(&mut self, of: &Counted) {
+        let connection = self.hasher.hash_one(Connection::of(of).0);
+        if let Some(known) = self.connections.get_mut(&connection) {
+            known.flows = known.flows.saturating_sub(1);
+            if known.flows == 0 {
+                self.connections.remove(&connection);
+            }
+        }
+    }
+
+    /// The round trip of a heavy hitter, once it is known.
+    pub(super) fn of(&self, of: &Counted) -> Option<Span> {
+        let known = self.connections.get(&self.hasher.hash_one(Connection::of(of).0))?;
+        known.round.get().filter(|_| !of.inward || known.from.is_none_or(|from| from == of.from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_wire::parse;
+
+    /// A segment of TCP over IPv4 with timestamps.
+    fn frame(back: bool, stamps: [u8; 2]) -> Vec<u8> {
+        let mut frame = vec![0; 66];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[17] = 52;
+        frame[23] = 6;
+        let [src, dst] = if back { [2, 1] } else { [1, 2] };
+        (frame[29], frame[33], frame[35], frame[37]) = (src, dst, src, dst);
+        (frame[46], frame[47]) = (0x80, 16);
+        frame[54..58].copy_from_slice(&[1, 1, 8, 10]);
+        (frame[61], frame[65]) = (stamps[0], stamps[1]);
+        frame
+    }
+
+    fn note(trips: &mut RoundTrips, frame: &[u8], inward: bool, from: From, us: u64) -> Counted {
+        let parsed = parse(frame).expect("sound");
+        let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from };
+        let place = TcpPlace::of(&parsed).expect("TCP");
+        trips.note((us, &of), place, frame, Nanos::ZERO + Span::micros(us));
+        of
+    }
+
+    fn victim() -> Counted {
+        note(&mut RoundTrips::new(), &frame(false, [0, 0]), true, From::Host(1), 0)
+    }
+
+    #[test]
+    fn both_flows_of_a_connection_share_what_is_measured() {
+        let mut trips = RoundTrips::new();
+        let there = victim();
+        let back = Counted { flow: there.flow.reversed(), inward: false, from: From::Here, ..there };
+        trips.begin((1, &there), Nanos::ZERO);
+        trips.begin((2, &back), Nanos::ZERO);
+        note(&mut trips, &frame(false, [10, 5]), true, From::Host(1), 0);
+        note(&mut trips, &frame(true, [6, 10]), false, From::Here, 100);
+        note(&mut trips, &frame(false, [11, 6]), true, From::Host(1), 400);
+        assert_eq!((trips.of(&there), trips.of(&back)), (Some(Span::micros(400)), Some(Span::micros(400))));
+        trips.end(&back);
+        assert_eq!(trips.of(&there), Some(Span::micros(400)));
+        trips.end(&there);
+        assert_eq!((trips.of(&there), trips.connections.len()), (None, 0));
+    }
+
+    /// A sender elsewhere copies the headers and reads the timestamps.
+    #[test]
+    fn what_another_source_sends_with_a_flows_headers_is_not_timed() {
+        let mut trips = RoundTrips::new();
+        let there = victim();
+        trips.begin((1, &there), Nanos::ZERO);
+        note(&mut trips, &frame(false, [10, 5]), true, From::Host(1), 0);
+        note(&mut trips, &frame(true, [6, 10]), false, From::Here, 100);
+        let mimic = note(&mut trips, &frame(false, [11, 6]), true, From::Host(2), 101);
+        assert_eq!(trips.of(&there), None, "its sender has not answered");
+        note(&mut trips, &frame(false, [11, 6]), true, From::Host(1), 400);
+        assert_eq!((trips.of(&there), trips.of(&mimic)), (Some(Span::micros(400)), None));
+    }
+}
