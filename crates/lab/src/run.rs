@@ -147,6 +147,7 @@ impl Lab<'_> {
             cpu: tally.cpu.map(|cpu| Span::ns(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX))),
             notes: tally.notes,
             counters: tally.pressing.counters,
+            events: tally.pressing.events,
             tops: tally.pressing.tops,
             loads,
             ..Run::default()

@@ -171,11 +171,13 @@ impl Measured {
         self.result.errors += (self.result.unanswered.len() - before) as u64;
     }
 
-    /// Counts what a connection that ends sent again.
-    pub fn ends(&mut self, stream: &TcpStream) {
+    /// Notes the kernel's figures of a connection that ends, at one of its ends: how often it sent a segment again, and whether
+    /// it uses ECN.
+    pub fn ends(&mut self, stream: &TcpStream, sends: bool) {
         // Fails only for what is no TCP socket.
-        let again = TcpInfo::of(stream).map_or(0, |info| info.retransmits);
-        *self.result.retransmits.get_or_insert(0) += u64::from(again);
+        let Ok(info) = TcpInfo::of(stream) else { return };
+        *self.result.retransmits.get_or_insert(0) += u64::from(info.retransmits);
+        self.result.ecn.get_or_insert_default()[usize::from(!sends)] += u64::from(info.ecn);
     }
 
     /// Counts failures.
@@ -215,7 +217,9 @@ pub fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
         Kind::Bulk { flows, reverse: true } => bulk::calls_and_reads(side, *flows),
         Kind::Bulk { flows, .. } => bulk::source(side, *flows, None),
         Kind::OnOff { flows, on, off } => bulk::source(side, *flows, Some((*on, *off))),
-        Kind::Udp { size, pace, flows, turns, .. } => udp::source(side, *size, *pace, *flows, *turns),
+        Kind::Udp { size, pace, flows, turns, ect, .. } => {
+            udp::source(side, *size, (*pace, *turns), *flows, *ect)
+        }
         Kind::Probe { size, rate } => probe::source(side, *size, *rate),
         Kind::RequestResponse { request, response, connections, rate, .. } => {
             rpc::ask(side, &mut Exchange::of(*request, *response), *connections, *rate)
@@ -231,4 +235,6 @@ pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
     into.unanswered.extend(from.unanswered);
     into.errors += from.errors;
     into.retransmits = into.retransmits.into_iter().chain(from.retransmits).reduce(|one, other| one + other);
+    let ecn = into.ecn.into_iter().chain(from.ecn);
+    into.ecn = ecn.reduce(|one, other| [one[0] + other[0], one[1] + other[1]]);
 }

@@ -66,6 +66,8 @@ pub struct Run {
     pub cpu: Option<Span>,
     /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
     pub counters: BTreeMap<&'static str, u64>,
+    /// Events that engines counted, by the names that `docs/operations.md` gives them; live only.
+    pub events: BTreeMap<String, u64>,
     /// By host: the time that its CPU for received packets worked, in windows of `measure.window`; those with `receive`, where
     /// it is measured.
     pub loads: BTreeMap<String, Vec<Span>>,
@@ -92,6 +94,9 @@ pub struct WorkloadResult {
     pub retransmits: Option<u64>,
     /// Those segments in the same windows as `bytes`; empty where only their sum is known.
     pub resent: Vec<u64>,
+    /// Connections on which the TCP of the sender, or of the side that asks, uses ECN, and those on which the other side's
+    /// does, where known.
+    pub ecn: Option<[u64; 2]>,
     /// Packets of both ways that had a mark (CE) when they arrived, where counted.
     pub marks: Option<u64>,
     /// Packets of both ways that a meter of backpressure held up or dropped, where counted.

@@ -29,6 +29,7 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
     events.watch(&listener, LISTENER, false).map_err(failed)?;
     ready();
     let mut flows: Vec<Option<TcpStream>> = Vec::new();
+    let mut measured = Measured::default();
     let mut buffer = vec![0; 256 * 1024];
     while !side.over(side.last()) {
         events.wait(Duration::from_millis(50)).map_err(failed)?;
@@ -43,11 +44,13 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
             }
             let Some(stream) = flows[found.token].as_mut() else { continue };
             if socket::read_some(stream, &mut buffer).is_none() {
+                measured.ends(stream, false);
                 flows[found.token] = None;
             }
         }
     }
-    Ok(WorkloadResult::default())
+    flows.iter().flatten().for_each(|stream| measured.ends(stream, false));
+    Ok(measured.finish())
 }
 
 /// Accepts flows and keeps them busy until the workload ends.
@@ -74,13 +77,13 @@ pub(super) fn sends_to_callers(side: &Side<'_>, ready: &dyn Fn()) -> Result<Work
             }
             let Some(stream) = flows[found.token].as_mut().filter(|_| found.writable) else { continue };
             if !fill(stream, &chunk) {
-                measured.ends(stream);
+                measured.ends(stream, true);
                 measured.errors(1);
                 flows[found.token] = None;
             }
         }
     }
-    flows.iter().flatten().for_each(|stream| measured.ends(stream));
+    flows.iter().flatten().for_each(|stream| measured.ends(stream, true));
     Ok(measured.finish())
 }
 
@@ -105,10 +108,12 @@ pub(super) fn calls_and_reads(side: &Side<'_>, flows: u32) -> Result<WorkloadRes
             if socket::read_some(stream, &mut buffer).is_none() {
                 // The sender ends at the same moment.
                 measured.errors(u64::from(!side.over(side.end())));
+                measured.ends(stream, false);
                 all[found.token] = None;
             }
         }
     }
+    all.iter().flatten().for_each(|stream| measured.ends(stream, false));
     Ok(measured.finish())
 }
 
@@ -146,7 +151,7 @@ pub(super) fn source(
         for found in events.ready() {
             let Some(flow) = all[found.token].as_mut() else { continue };
             if found.writable && flow.sending && !fill(&mut flow.stream, &chunk) {
-                measured.ends(&flow.stream);
+                measured.ends(&flow.stream, true);
                 all[found.token] = None;
                 measured.errors(1);
             }
@@ -160,7 +165,7 @@ pub(super) fn source(
             events.rewatch(&flow.stream, token, true, flow.sending).map_err(failed)?;
         }
     }
-    all.iter().flatten().for_each(|flow| measured.ends(&flow.stream));
+    all.iter().flatten().for_each(|flow| measured.ends(&flow.stream, true));
     Ok(measured.finish())
 }
 

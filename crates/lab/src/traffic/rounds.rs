@@ -71,7 +71,7 @@ pub(super) fn source(
             }
         }
     }
-    all.iter().for_each(|flow| measured.ends(&flow.stream));
+    all.iter().for_each(|flow| measured.ends(&flow.stream, true));
     Ok(measured.finish())
 }
 

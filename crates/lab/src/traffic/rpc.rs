@@ -104,7 +104,7 @@ pub(super) fn answer(
                 read.is_some()
             };
             if !alive || !pay(one, &payload) {
-                measured.ends(&one.stream);
+                measured.ends(&one.stream, false);
                 served[found.token] = None;
                 continue;
             }
@@ -112,7 +112,7 @@ pub(super) fn answer(
             events.rewatch(&one.stream, found.token, true, waits).map_err(failed)?;
         }
     }
-    served.iter().flatten().for_each(|one| measured.ends(&one.stream));
+    served.iter().flatten().for_each(|one| measured.ends(&one.stream, false));
     Ok(measured.finish())
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn ask<P: Protocol>(
         }
         asker.dispatch(&events).map_err(failed)?;
     }
-    asker.connections.iter().flatten().for_each(|one| asker.measured.ends(&one.stream));
+    asker.connections.iter().flatten().for_each(|one| asker.measured.ends(&one.stream, true));
     let owed = asker.owed();
     asker.measured.unanswered(owed.into_iter());
     Ok(asker.measured.finish())
@@ -223,7 +223,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
         }
         if readable && !self.receive(token, buffer, closed_loop) {
             let gone = self.connections[token].take();
-            gone.iter().for_each(|one| self.measured.ends(&one.stream));
+            gone.iter().for_each(|one| self.measured.ends(&one.stream, true));
             let lost = gone.and_then(|one| one.due);
             self.idle.retain(|idle| *idle != token);
             self.measured.errors(1);

@@ -113,6 +113,11 @@ fn set_congestion_control(socket: &impl AsFd, workload: &Workload) -> io::Result
     set.map_err(|error| io::Error::other(format!("this kernel has no congestion control `{name}`: {error}")))
 }
 
+/// Lets datagrams say that they are ECN-capable: ECT(0), RFC 3168.
+pub(crate) fn say_capable(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
+    Ok(setsockopt(socket, sockopt::Ipv4Tos, &(i32::from(dscp) << 2 | 2))?)
+}
+
 fn mark(socket: &impl AsFd, dscp: u8) -> io::Result<()> {
     if dscp != 0 {
         setsockopt(socket, sockopt::Ipv4Tos, &(i32::from(dscp) << 2))?;

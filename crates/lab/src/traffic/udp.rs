@@ -42,9 +42,9 @@ pub(super) fn sink(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
 pub(super) fn source(
     side: &Side<'_>,
     size: Bytes,
-    pace: Pace,
+    (pace, turns): (Pace, Option<Turns>),
     flows: u32,
-    turns: Option<Turns>,
+    ect: bool,
 ) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("send", error);
     let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
@@ -53,6 +53,10 @@ pub(super) fn source(
         .map(|_| socket::datagrams_to(to, side.job.workload.dscp, &mut random))
         .collect::<Result<_, _>>()
         .map_err(failed)?;
+    if ect {
+        let capable = |socket: &UdpSocket| socket::say_capable(socket, side.job.workload.dscp);
+        sockets.iter().try_for_each(capable).map_err(failed)?;
+    }
     let payload = vec![0x77; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(1, 65_000)];
     let mut turn = 0;
     let mut due = side.clock.now();

@@ -15,6 +15,8 @@ pub struct Pressing {
     pub counters: BTreeMap<&'static str, u64>,
     /// The top flow's part of heavy hitters' packets in the last overload, in thousandths.
     pub tops: Vec<u32>,
+    /// Events of all ports, by name.
+    pub events: BTreeMap<String, u64>,
     /// Packets of each tenant that waited for a rate, or were dropped for it, where they are sent.
     pub metered: BTreeMap<String, u64>,
 }
@@ -39,16 +41,27 @@ impl Pressing {
         let heeded = stats["uplink"]["events"]["notice_heeded"].as_u64().unwrap_or(0);
         pressing.counters.insert("notices", heeded);
         pressing.tops.extend(watched["top"].as_f64().map(|part| (part * 1_000.0).round() as u32));
+        pressing.note_events(&stats["uplink"]["events"]);
         for (name, tenant) in stats["tenants"].as_object().into_iter().flatten() {
+            pressing.note_events(&tenant["events"]);
             let counts = [&tenant["events"]["flow_waited"], &tenant["drops"]["flow_over_rate"]];
             pressing.metered.insert(name.clone(), counts.iter().filter_map(|count| count.as_u64()).sum());
         }
         pressing
     }
 
+    fn note_events(&mut self, events: &Value) {
+        for (name, count) in events.as_object().into_iter().flatten() {
+            *self.events.entry(name.clone()).or_default() += count.as_u64().unwrap_or(0);
+        }
+    }
+
     pub(super) fn add(&mut self, other: &Self) {
         for (name, count) in &other.counters {
             *self.counters.entry(name).or_default() += count;
+        }
+        for (name, count) in &other.events {
+            *self.events.entry(name.clone()).or_default() += count;
         }
         for (tenant, count) in &other.metered {
             *self.metered.entry(tenant.clone()).or_default() += count;
@@ -77,7 +90,7 @@ mod tests {
         assert_eq!((all.counters["pressed"], all.counters["table_updates"], all.metered["heavy"]), (1, 7, 7));
         all.add(&Pressing::read(&stats, &Value::Null));
         assert_eq!((all.counters["notices"], all.counters["overloads"], all.metered["heavy"]), (6, 1, 14));
-        assert_eq!(all.tops, [750]);
+        assert_eq!((&all.tops[..], all.events["notice_heeded"]), (&[750][..], 6));
         let none = Pressing::read(&json!({}), &Value::Null);
         assert_eq!(none.counters.get("overloads"), None, "no flow is counted there");
     }
