@@ -33,6 +33,7 @@
 mod choice;
 mod connections;
 mod marking;
+mod means;
 pub mod mediation;
 mod meter;
 mod meters;
@@ -49,6 +50,7 @@ mod tests;
 use core::fmt::Debug;
 use core::hash::Hash;
 
+use plimsoll_policy::{Press, PressRate};
 use plimsoll_queues::Heavy;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -60,6 +62,7 @@ use target::{ONE, Sends};
 pub use choice::choose;
 use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
+pub use means::{Able, FlowSource, Marking, Means};
 pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
@@ -123,6 +126,28 @@ impl Default for Settings {
             window: Span::millis(20),
             flows: 256,
             reports: 1_024,
+        }
+    }
+}
+
+impl Settings {
+    /// What a policy states.
+    #[must_use]
+    pub fn of(stated: &Press) -> Self {
+        Self {
+            thresholds: Thresholds {
+                on_at: stated.threshold.per_mille(),
+                off_below: stated.release.per_mille(),
+            },
+            capacity: stated.cores.unwrap_or(1_000),
+            over: stated.part.per_mille(),
+            target: match stated.rate {
+                PressRate::Fixed(rate) => Target::Fixed(rate),
+                PressRate::Auto { least } => Target::Auto(least),
+            },
+            lifetime: stated.lifetime,
+            flows: stated.flows as usize,
+            ..Self::default()
         }
     }
 }
