@@ -72,12 +72,20 @@ pub(super) struct Load {
 }
 
 /// What is done with a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    /// Nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Act {
+    /// It is marked (CE).
+    pub(super) mark: bool,
+    /// It goes on, or not.
+    pub(super) way: Way,
+}
+
+/// Whether a frame goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It does.
+    #[default]
     Pass,
-    /// It is marked (CE), if its sender can be told by a mark.
-    Mark,
     /// It is beyond its flow's rate: it is dropped.
     Drop,
     /// It is beyond its flow's rate: it waits at its source.
@@ -355,29 +363,39 @@ impl Presses {
         if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
             *self.left_out.entry(flow.tenant).or_default() += 1;
         }
-        if self.meters.judge(flow, bytes, now) == Verdict::Excess {
-            let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
-            return if waits { Act::Wait } else { Act::Drop };
-        }
-        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
-            return Act::Pass;
+        let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
+        let way = match self.meters.judge(flow, bytes, now) {
+            Verdict::Conforming => Way::Pass,
+            Verdict::Excess if waits => Way::Wait,
+            Verdict::Excess => return Act { mark: false, way: Way::Drop },
         };
-        let frames = u32::from(frames);
+        // A frame that waits is marked as well: its flow has more to send than its rate.
+        Act { mark: self.is_to_be_marked(flow, frames.into(), ecn, now), way }
+    }
+
+    fn is_to_be_marked(
+        &mut self,
+        flow: &Counted,
+        frames: u32,
+        ecn: impl FnOnce() -> Ecn,
+        now: Nanos,
+    ) -> bool {
+        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
+            return false;
+        };
         let ecn = ecn();
         let capable = ecn != Ecn::NotEct;
         marking.seen = marking.seen.saturating_add(frames);
         marking.capable = marking.capable.saturating_add(if capable { frames } else { 0 });
         marking.since = marking.since.saturating_add(frames);
         if marking.since < marking.interval || !capable {
-            return Act::Pass;
+            return false;
         }
         marking.since = 0;
         // The fabric or its sender has marked it already: that mark is not ours.
-        if ecn == Ecn::Ce {
-            return Act::Pass;
-        }
-        self.marked += 1;
-        Act::Mark
+        let marks = ecn != Ecn::Ce;
+        self.marked += u64::from(marks);
+        marks
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.
