@@ -20,7 +20,7 @@ use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
-use super::press::Act;
+use super::press::{Act, Way};
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
 
@@ -381,15 +381,13 @@ impl Engine {
             self.uplink.tally.event(Event::FlowWindowed);
         }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
-            match heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now) {
-                Act::Pass => {}
-                Act::Mark => {
-                    if Ecn::Ce.write(frame) {
-                        self.uplink.tally.event(Event::FlowMarked);
-                    }
-                }
-                // A frame from elsewhere waits at its source, or not at all.
-                Act::Drop | Act::Wait => return self.uplink.tally.lost(Loss::FlowOverRate),
+            let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now);
+            // A frame from elsewhere waits at its source, or not at all.
+            if way != Way::Pass {
+                return self.uplink.tally.lost(Loss::FlowOverRate);
+            }
+            if mark && Ecn::Ce.write(frame) {
+                self.uplink.tally.event(Event::FlowMarked);
             }
         }
         if self.mediates

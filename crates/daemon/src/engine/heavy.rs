@@ -317,7 +317,9 @@ impl HeavyFlows {
         if let (Some(round_trips), Some(place)) = (&mut self.round_trips, flow.tcp) {
             round_trips.note((flow.hash, &flow.of), place, frame, now);
         }
-        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
+        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else {
+            return Act::default();
+        };
         press.judge(&flow.of, (frames, bytes), || codepoint(markable(frame)), now)
     }
 

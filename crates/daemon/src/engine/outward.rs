@@ -26,7 +26,7 @@ use super::mac_table::{Learned, Mac, MacTable, Owner};
 use super::paced::{Held, Passed};
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::press::Act;
+use super::press::{Act, Way};
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
@@ -254,16 +254,14 @@ impl Engine {
         let mut waits = None;
         for flow in sender.iter().chain(&receiver) {
             let held = Held::Here(flow.of);
-            let act = heavy.count(flow, sent, frame, now);
-            match if self.paced.holds(&held) { Act::Wait } else { act } {
-                Act::Pass => {}
-                Act::Wait => waits = Some(held),
-                Act::Mark => {
-                    if Ecn::Ce.write(frame) {
-                        lane.tally.event(Event::FlowMarked);
-                    }
-                }
-                Act::Drop => {
+            let Act { mark, way } = heavy.count(flow, sent, frame, now);
+            if mark && Ecn::Ce.write(frame) {
+                lane.tally.event(Event::FlowMarked);
+            }
+            match if self.paced.holds(&held) { Way::Wait } else { way } {
+                Way::Pass => {}
+                Way::Wait => waits = Some(held),
+                Way::Drop => {
                     lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
                     lane.give(buffer, origin, Status::Dropped);
                     return false;

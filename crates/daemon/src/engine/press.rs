@@ -60,12 +60,20 @@ pub(super) struct Load {
 }
 
 /// What is done with a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    /// Nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Act {
+    /// It is marked (CE).
+    pub(super) mark: bool,
+    /// It goes on, or not.
+    pub(super) way: Way,
+}
+
+/// Whether a frame goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It does.
+    #[default]
     Pass,
-    /// It is marked (CE), if its sender can be told by a mark.
-    Mark,
     /// It is beyond its flow's rate: it is dropped.
     Drop,
     /// It is beyond its flow's rate: it waits at its source.
@@ -282,16 +290,16 @@ impl Presses {
         if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
             *self.left_out.entry(flow.tenant).or_default() += 1;
         }
-        if self.meters.judge(flow, bytes, now) == Verdict::Excess {
-            let waits = self.stated.mode != PressMode::Drop && flow.from == FlowSource::Here;
-            return if waits { Act::Wait } else { Act::Drop };
-        }
-        let Some(marking) = self.marks.get_mut(flow) else { return Act::Pass };
-        if !marking.take(u32::from(frames), ecn(), now) {
-            return Act::Pass;
-        }
-        self.marked += 1;
-        Act::Mark
+        let waits = self.stated.mode != PressMode::Drop && flow.from == FlowSource::Here;
+        let way = match self.meters.judge(flow, bytes, now) {
+            Verdict::Conforming => Way::Pass,
+            Verdict::Excess if waits => Way::Wait,
+            Verdict::Excess => return Act { mark: false, way: Way::Drop },
+        };
+        // A frame that waits is marked as well: its flow has more to send than its rate.
+        let mark = self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames.into(), ecn(), now));
+        self.marked += u64::from(mark);
+        Act { mark, way }
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.
