@@ -6,6 +6,8 @@
 //! Invariant: a packet passes, is marked, waits, or is dropped for the reason `flow_over_rate`; packets of a flow that wait leave
 //! in their order, and are at most [`MOST_WAITING`] bytes of a flow.
 
+mod hitters;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_control::HostId;
@@ -14,11 +16,12 @@ use plimsoll_control::backpressure::{
     Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, PressRate, Watch};
-use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
-use plimsoll_scenario::{Excess, PressModel, Slots};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
+use plimsoll_scenario::{Excess, PressModel};
 use plimsoll_units::{Nanos, Span};
 
 use crate::packet::Packet;
+use hitters::Hitters;
 
 /// The drop reason of a packet that exceeds the rate of its flow.
 pub(crate) const OVER_RATE: &str = "flow_over_rate";
@@ -481,89 +484,4 @@ impl Marking {
     fn is_unmarkable(&self) -> bool {
         self.seen >= KNOWN && self.capable * 8 < self.seen
     }
-}
-
-/// The tables in which flows are counted, by the number of flows in a bucket, and the key of their hash.
-#[derive(Debug)]
-struct Hitters {
-    tables: Tables,
-    seed: u64,
-}
-
-#[derive(Debug)]
-enum Tables {
-    Two(Box<HeavyHitters<Counted, 2>>),
-    Four(Box<HeavyHitters<Counted, 4>>),
-    Eight(Box<HeavyHitters<Counted, 8>>),
-}
-
-/// Does the same with the tables, whatever the number of slots.
-macro_rules! each {
-    ($tables:expr, $hitters:ident => $what:expr) => {
-        match $tables {
-            Tables::Two($hitters) => $what,
-            Tables::Four($hitters) => $what,
-            Tables::Eight($hitters) => $what,
-        }
-    };
-}
-
-impl Hitters {
-    fn new(config: HeavyConfig, model: PressModel, seed: u64, now: Nanos) -> Self {
-        let config = HeavyConfig {
-            buckets: model.buckets.map_or(config.buckets, |buckets| buckets as usize),
-            counter_cap: model.counter_cap.unwrap_or(config.counter_cap),
-            ..config
-        };
-        let tables = match model.slots {
-            Slots::Two => Tables::Two(Box::new(HeavyHitters::new(config, now))),
-            Slots::Four => Tables::Four(Box::new(HeavyHitters::new(config, now))),
-            Slots::Eight => Tables::Eight(Box::new(HeavyHitters::new(config, now))),
-        };
-        Self { tables, seed }
-    }
-
-    fn count(&mut self, flow: &Counted, frames: u32, bytes: u32) {
-        let hash = hash(flow, self.seed);
-        let frames = u16::try_from(frames).unwrap_or(u16::MAX);
-        each!(&mut self.tables, hitters => hitters.count_many(hash, flow, frames, bytes));
-    }
-
-    fn advance(&mut self, now: Nanos) {
-        each!(&mut self.tables, hitters => hitters.advance(now));
-    }
-
-    fn read(&mut self, max: usize, out: &mut Vec<Heavy<Counted>>) {
-        each!(&mut self.tables, hitters => hitters.read(max, out));
-    }
-
-    fn counters(&self) -> HeavyCounters {
-        each!(&self.tables, hitters => hitters.counters())
-    }
-
-    fn held(&self) -> Tally {
-        each!(&self.tables, hitters => hitters.held())
-    }
-}
-
-/// A keyed hash that is the same on any machine: `SplitMix64` over the parts of the name.
-fn hash(flow: &Counted, seed: u64) -> u64 {
-    let Counted { key: Key { flow, back, claim }, tenant, inward, from } = *flow;
-    let from = match from {
-        From::Here => 0,
-        From::Elsewhere => 1,
-        From::Host(node) => 2 + u64::from(node),
-    };
-    let parts = [
-        u64::from(flow) << 32 | u64::from(claim),
-        u64::from(tenant) << 34 | from << 2 | u64::from(back) << 1 | u64::from(inward),
-    ];
-    parts.into_iter().fold(mix(seed), |hash, part| mix(hash ^ part))
-}
-
-fn mix(value: u64) -> u64 {
-    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

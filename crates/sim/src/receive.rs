@@ -53,12 +53,22 @@ pub(crate) enum Fate {
 #[derive(Debug)]
 struct Shared {
     work: Takes,
-    /// Packets with the moment at which the CPU has processed them, each one's wait for the CPU and in the NIC, and its tenant
-    /// and CPU time.
-    held: VecDeque<(Nanos, [Span; 2], Packet, (u32, Span))>,
+    held: VecDeque<Done>,
     busy: Nanos,
     /// CPU time of tenants' packets that were processed.
     spent_on: BTreeMap<u32, Span>,
+}
+
+/// A packet of [`Shared`].
+#[derive(Debug)]
+struct Done {
+    /// When the CPU has processed it.
+    at: Nanos,
+    /// How long it waits for the CPU, and the part of that in the NIC.
+    waits: [Span; 2],
+    packet: Packet,
+    tenant: u32,
+    cost: Span,
 }
 
 /// A queue for each tenant behind the ring.
@@ -221,7 +231,7 @@ impl Receive {
     /// When the CPU has finished its present piece of work.
     pub(crate) fn next(&self) -> Option<Nanos> {
         match &self.cpu {
-            Service::Shared(cpu) => cpu.held.front().map(|&(at, ..)| at),
+            Service::Shared(cpu) => cpu.held.front().map(|done| done.at),
             Service::Fair(cpu) => cpu.doing.map(|(at, _)| at),
         }
     }
@@ -292,7 +302,7 @@ impl Receive {
     /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {
-            Service::Shared(cpu) => cpu.held.iter().map(|(_, _, packet, _)| packet).collect(),
+            Service::Shared(cpu) => cpu.held.iter().map(|done| &done.packet).collect(),
             Service::Fair(cpu) => cpu.holds(),
         }
     }
@@ -308,12 +318,12 @@ impl Shared {
         self.busy = fetched + self.work.time(spec.cost);
         self.work.worked.note(begun, self.busy);
         let waits = [fetched.since(now), begun.since(now)];
-        self.held.push_back((self.busy, waits, packet, (tenant, self.busy.since(begun))));
+        self.held.push_back(Done { at: self.busy, waits, packet, tenant, cost: self.busy.since(begun) });
         true
     }
 
     fn finish(&mut self) -> Option<(Packet, Fate)> {
-        let (_, [waited, in_nic], packet, (tenant, cost)) = self.held.pop_front()?;
+        let Done { waits: [waited, in_nic], packet, tenant, cost, .. } = self.held.pop_front()?;
         *self.spent_on.entry(tenant).or_default() += cost;
         Some((packet, Fate::Delivered { waited, in_nic }))
     }

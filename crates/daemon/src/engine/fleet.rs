@@ -23,8 +23,10 @@ use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
-use plimsoll_wire::overlay::{Checks, Path, Tunnelled, too_big};
-use plimsoll_wire::{Ecn, EncapsulationError, FlowKey, Mac as WireMac, Offload, Parsed, VnetHeader, parse};
+use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, too_big};
+use plimsoll_wire::{
+    Ecn, EncapsulationError, FlowKey, Mac as WireMac, Offload, Parsed, TcpPlace, VnetHeader, parse,
+};
 
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
@@ -340,10 +342,19 @@ impl Engine {
         let host = fleet.map.host_at(tunnelled.src).filter(|_| fleet.steering.is_some());
         let from = host.map_or(From::Uplink, |host| From::Host(fleet.map.hosts[host].number.0));
         let Some(place) = tunnelled.frame() else { return };
+        let heeded = fleet.map.heeds_marks() && crossing.marked_by_fabric();
+        if heeded && self.is_mediated(lane) {
+            without_fabrics_mark(&mut packet[place.clone()], crossing);
+        }
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
         if let Some(bound) = self.look_at(&packet[place.clone()], &frame, lane, from, now) {
             self.deliver(&mut packet[place], &bound, now);
         }
+    }
+
+    fn is_mediated(&self, lane: Option<u32>) -> bool {
+        let lane = lane.and_then(|lane| self.lanes.get(lane as usize)?.as_ref());
+        lane.is_some_and(|lane| lane.guest.is_some())
     }
 
     /// The tenant elsewhere that a tenant's frame goes to, if limits hold frames to it.
@@ -485,6 +496,14 @@ pub(super) fn pair_of(
 ) -> impl Iterator<Item = LimitId> + use<> {
     let pair = fleet.as_ref().and_then(|fleet| fleet.map.pair(tenant?, peer?));
     pair.into_iter().flatten()
+}
+
+/// Takes the fabric's mark from a TCP frame for a tenant whose connections are mediated. Its echo would have the sender's host
+/// install a meter, as if backpressure had marked the frame; this host holds the sender back for the fabric already.
+fn without_fabrics_mark(frame: &mut [u8], crossing: Crossing) {
+    if parse(frame).is_ok_and(|parsed| TcpPlace::of(&parsed).is_some()) {
+        let _ = crossing.inner.write(frame);
+    }
 }
 
 /// Destination and source of an Ethernet frame.

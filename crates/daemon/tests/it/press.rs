@@ -410,3 +410,33 @@ fn a_flow_with_a_victims_headers_is_another_flow() {
         assert!(of_calm >= 195, "{of_calm} of 200");
     }
 }
+
+/// Where hosts react to the fabric's marks themselves, such a mark is not echoed for a tenant whose ECN this host mediates: the
+/// sender's host would install a meter for it, as if backpressure had marked. A tenant that is not mediated gets the mark.
+#[test]
+fn the_fabrics_mark_is_not_echoed_for_a_mediated_tenant() {
+    for (ecn, mediated) in [(", ecn: true", true), (", ecn: true", false), ("", true)] {
+        let rest =
+            format!("  feedback: {{key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps{ecn}}}\n");
+        let mut a = file("a", "geneve", false, &rest);
+        if mediated {
+            a = a.replace("shop: {port: memory}", "shop: {port: memory, ecn: mediated}");
+        }
+        let mut fleet = Fleet::of([a, file("b", "geneve", false, &rest)]);
+        let mut frame = with_ecn(udp(11, 1, HEAVY, 0, 200), Ecn::Ect0);
+        (frame[23], frame[46], frame[47]) = (6, 0x50, 16);
+        fleet.b.send(0, &frame);
+        let mut packets = fleet.b.run(fleet::STEP.times(4), fleet::STEP);
+        for packet in packets.iter_mut().filter(|packet| packet.len() > 200) {
+            assert!(Ecn::Ce.write(packet));
+        }
+        packets.iter().for_each(|packet| _ = fleet.a.wire.send(packet, None).expect("there"));
+        fleet.a.run(fleet::STEP.times(4), fleet::STEP);
+        let came = drain(&mut fleet.a.tenants[0]);
+        let [one] = &came[..] else { panic!("{} frames", came.len()) };
+        // Without `ecn` no host reacts to the mark, so the tenant has to (RFC 6040).
+        let kept = mediated && !ecn.is_empty();
+        assert_eq!(Ecn::of(one), Some(if kept { Ecn::Ect0 } else { Ecn::Ce }), "{ecn}, mediated: {mediated}");
+        assert!(fleet.a.events("uplink").contains(&("fabric_marked", 1)));
+    }
+}

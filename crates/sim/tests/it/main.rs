@@ -1,5 +1,6 @@
 //! Whole worlds in virtual time.
 
+mod backpressure;
 mod deterministic;
 mod exact;
 mod faults;
