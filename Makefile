@@ -22,13 +22,15 @@ DEBUG   := target/debug/plimsoll
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: ## build, run noisy-neighbour and receive-flood of examples/ on real traffic, print tables, write reports
+demo: ## build, run noisy-neighbour, receive-flood and heavy-hitter of examples/ on real traffic, print tables, write reports
 	@scripts/setup.sh run
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@echo '== one host: the neighbours of a tenant flood the link =='
 	@$(RELEASE) lab examples/noisy-neighbour.yaml
 	@echo '== three hosts: a flood from the network, without and with receivers that tell senders =='
 	@$(RELEASE) lab examples/receive-flood.yaml --out report/receive-flood
+	@echo '== a gateway: one heavy flow fills its core, without and with each way to slow that flow down =='
+	@$(RELEASE) lab --short examples/heavy-hitter.yaml --out report/heavy-hitter
 
 faults: ## show live what faults cost other tenants, with figures: needs root; a minute after the build
 	@scripts/setup.sh test

@@ -52,7 +52,7 @@ enum Carrier {
     Kernel(kernel::Queue),
     Daemon(Box<daemon::Daemon>),
     /// A daemon for each of several hosts.
-    Fleet(fleet::Fleet),
+    Fleet(Box<fleet::Fleet>),
 }
 
 /// A tenant and its namespace.
@@ -101,7 +101,7 @@ impl World {
         }
         kernels::ecn(scenario, &tenants)?;
         if fleet::is_fleet(scenario) {
-            let carrier = Carrier::Fleet(fleet::Fleet::start(scenario, system, setup, &tenants)?);
+            let carrier = Carrier::Fleet(Box::new(fleet::Fleet::start(scenario, system, setup, &tenants)?));
             return Ok(Self { carrier, tenants, world });
         }
         let carrier = if system.kind.on_engine() {

@@ -5,6 +5,7 @@ mod faults;
 mod fleet;
 #[path = "../../../ports/tests/it/support/itself.rs"]
 mod itself;
+mod mimic;
 mod papers;
 mod picnic;
 mod signals;

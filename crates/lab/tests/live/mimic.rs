@@ -1,0 +1,86 @@
+//! Live: a heavy flow at a gateway, with Linux forwarding and Linux TCP, in the short forms of the examples and of MIMIC's
+//! experiments. Table I and untouched flows are tested with the daemons alone (`cargo test -p plimsoll-cli --test live mediate`).
+
+use crate::support::{TRIES, alone, binary, comes_out};
+use plimsoll_lab::Options;
+use plimsoll_scenario::{Form, Run, Scenario};
+
+#[test]
+fn a_heavy_hitter_is_slowed_down_in_each_way_and_mice_do_not_notice() {
+    let Some(results) = comes_out("heavy-hitter.yaml") else { return };
+    let run = |system: &str| results.runs.iter().find(|run| run.system == system).expect("it ran");
+    let elephant = |system: &str| &run(system).workloads["elephant"];
+    assert_eq!(elephant("without").marks, Some(0));
+    assert_eq!(elephant("mark").ecn, Some([1, 1]), "the kernel's TCP uses ECN, as its setting says");
+    assert!(elephant("meter").metered > Some(1_000), "{:?}", elephant("meter").metered);
+    assert_eq!(run("without").counters.get("pressed"), None, "no flow is counted there");
+    assert!(run("meter").counters["notices"] > 0, "{:?}", run("meter").counters);
+}
+
+#[test]
+fn each_way_brings_the_kernels_tcp_to_its_rate() {
+    comes_out("papers/mimic/e08-live.yaml");
+}
+
+#[test]
+fn two_levels_spare_the_flow_table() {
+    comes_out("papers/mimic/e06-live.yaml");
+}
+
+const KILLED: &str = "
+name: killed
+about: The gateway's daemon is killed while it slows a flow down, and another one begins.
+rate: 1Gbps
+duration: 8s
+measure: {window: 100ms}
+systems: [plimsoll]
+hosts: {one: {}, mid: {receive: {ring: 256, cost: 100us, slots: 256}}, two: {}}
+switches: [switch]
+links:
+  l1: {between: [one, switch], rate: 1Gbps}
+  l2: {between: [mid, switch], rate: 1Gbps}
+  l3: {between: [two, switch], rate: 1Gbps}
+tenants:
+  heavy:   {host: one}
+  gateway: {host: mid, forwards: true}
+  server:  {host: two}
+backpressure: {watch: {tenant: gateway}, heavy: 2kpps, rate: 30Mbps, poll: 10ms, lifetime: 500ms}
+workloads:
+  elephant: {tenant: heavy, to: server, through: gateway, kind: udp, size: 1200B, rate: 100Mbps}
+faults:
+  restart: [{host: mid, at: 3s, gap: 1s}]
+";
+
+/// Megabits a second that arrived in these windows of 100 ms.
+fn arrived(run: &Run, windows: std::ops::Range<usize>) -> f64 {
+    let all = &run.workloads["elephant"].delivered;
+    let bytes: u64 = windows.clone().map(|window| all.get(window).copied().unwrap_or(0)).sum();
+    bytes as f64 * 8.0 / (windows.len() as f64 * 1e5)
+}
+
+#[test]
+fn a_gateways_next_daemon_finds_the_flow_anew() {
+    let Some(binary) = binary() else { return };
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let file = folder.path().join("killed.yaml");
+    std::fs::write(&file, KILLED).expect("write the scenario");
+    let scenario = Scenario::load(&file, Form::Full).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let options = Options { binary: Some(binary), ..Options::default() };
+    let _alone = alone();
+    let comes_out = || {
+        let results = plimsoll_lab::run(&scenario, &options, &mut |_| {}).expect("the lab runs");
+        let run = &results.runs[0];
+        let [held, away, again] = [20..29, 32..39, 65..79].map(|windows| arrived(run, windows));
+        eprintln!(
+            "held {held:.1}, without a daemon {away:.1}, held again {again:.1} Mb/s; {:?}",
+            run.counters
+        );
+        // Both daemons found the flow.
+        (15.0..45.0).contains(&held)
+            && away < 1.0
+            && (15.0..45.0).contains(&again)
+            && run.counters["pressed"] >= 2
+            && run.counters["overloads"] >= 2
+    };
+    assert!((0..TRIES).any(|_| comes_out()), "a flow is held to 30 Mb/s by both daemons");
+}
