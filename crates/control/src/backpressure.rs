@@ -185,7 +185,7 @@ pub struct Counters {
 /// let orders = backpressure.poll(work(900), &reported, |_| None, at(2));
 /// let [Order::Start(pressed)] = orders else { panic!("one flow has a tenth of the packets") };
 /// assert_eq!((pressed.key, pressed.interval), ("elephant", 1_983));
-/// assert_eq!(backpressure.top(), Some(952), "thousandths of the packets are the elephant's");
+/// assert_eq!(backpressure.top(), Some(("elephant", 952)), "thousandths of the packets are the elephant's");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Backpressure<K> {
@@ -202,7 +202,8 @@ pub struct Backpressure<K> {
     /// The reported flows with what counts for the choice, and those of them that are chosen.
     weighed: Vec<Heavy<K>>,
     chosen: Vec<Heavy<K>>,
-    top: Option<PerMille>,
+    /// The top flow, and its part.
+    top: Option<(K, PerMille)>,
     orders: Vec<Order<K>>,
     counters: Counters,
 }
@@ -321,8 +322,8 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     /// Presses the flows that are chosen and not pressed yet.
     fn press(&mut self, work: Work, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
         let recent = self.reports.weigh(&mut self.weighed);
-        let top = choose(&self.weighed, self.settings.over, &mut self.chosen);
-        self.top = (!self.weighed.is_empty()).then_some(top);
+        choose(&self.weighed, self.settings.over, &mut self.chosen);
+        self.top = self.reports.top();
         let flows = &self.flows;
         self.chosen.retain(|heavy| position(flows, &heavy.key).is_err());
         let widens = self.chosen.is_empty() && core::mem::take(&mut self.widens);
@@ -475,10 +476,10 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.trigger.is_on()
     }
 
-    /// The top flow's part of the packets of all reported flows, in the newest poll that found an overload; `None` if that poll
-    /// had no reports (MIMIC §II, figure 2).
+    /// The top flow of those reported in the last window, and its part of their packets, as the newest poll that found an
+    /// overload had it; `None` if no flow was reported then (MIMIC §II, figure 2).
     #[must_use]
-    pub const fn top(&self) -> Option<PerMille> {
+    pub fn top(&self) -> Option<(K, PerMille)> {
         self.top
     }
 
