@@ -185,7 +185,7 @@ pub struct Counters {
 /// let orders = backpressure.poll(work(900), &reported, |_| None, at(2));
 /// let [Order::Start(pressed)] = orders else { panic!("one flow has a tenth of the packets") };
 /// assert_eq!((pressed.key, pressed.interval), ("elephant", 1_983));
-/// assert_eq!(backpressure.top(), Some(("elephant", 952)), "thousandths of the packets are the elephant's");
+/// assert_eq!(backpressure.top(), Some(952), "thousandths of the packets are the elephant's");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Backpressure<K> {
@@ -476,11 +476,17 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.trigger.is_on()
     }
 
-    /// The top flow of those reported in the last window, and its part of their packets, as the newest poll that found an
+    /// The top flow's part of the packets of all flows that were reported in the last window, as the newest poll that found an
     /// overload had it; `None` if no flow was reported then (MIMIC §II, figure 2).
     #[must_use]
-    pub fn top(&self) -> Option<(K, PerMille)> {
-        self.top
+    pub fn top(&self) -> Option<PerMille> {
+        self.top.map(|(_, part)| part)
+    }
+
+    /// The flow that [`top`](Self::top) is about.
+    #[must_use]
+    pub fn top_flow(&self) -> Option<K> {
+        self.top.map(|(flow, _)| flow)
     }
 
     /// The flows that are pressed, by key.

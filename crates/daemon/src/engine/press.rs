@@ -243,7 +243,7 @@ impl Presses {
     fn say_top(&mut self, now: Nanos) {
         let due = self.top_untold.filter(|began| !self.control.is_overloaded() || now.since(*began) >= FRESH);
         if due.is_some()
-            && let Some((flow, part)) = self.control.top()
+            && let Some((flow, part)) = self.control.top_flow().zip(self.control.top())
         {
             self.top_untold = None;
             self.say(PressNews::Top(flow, part));
@@ -393,7 +393,7 @@ impl Presses {
 
     /// Whether what is watched is overloaded, and the top flow's part of heavy hitters' packets then.
     pub(super) fn overload(&self) -> (bool, Option<u32>) {
-        (self.control.is_overloaded(), self.control.top().map(|(_, part)| part))
+        (self.control.is_overloaded(), self.control.top())
     }
 
     /// What was decided, and packets that were marked.
