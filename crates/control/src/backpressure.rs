@@ -227,7 +227,8 @@ pub struct Backpressure<K> {
     /// The reported flows with what counts for the choice, and those of them that are chosen.
     weighed: Vec<Heavy<K>>,
     chosen: Vec<Heavy<K>>,
-    top: Option<PerMille>,
+    /// The top flow, and its part.
+    top: Option<(K, PerMille)>,
     orders: Vec<Order<K>>,
     counters: Counters,
 }
@@ -346,8 +347,8 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     /// Presses the flows that are chosen and not pressed yet.
     fn press(&mut self, work: Work, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
         let recent = self.reports.weigh(&mut self.weighed);
-        let top = choose(&self.weighed, self.settings.over, &mut self.chosen);
-        self.top = (!self.weighed.is_empty()).then_some(top);
+        choose(&self.weighed, self.settings.over, &mut self.chosen);
+        self.top = self.reports.top();
         let flows = &self.flows;
         self.chosen.retain(|heavy| position(flows, &heavy.key).is_err());
         let widens = self.chosen.is_empty() && core::mem::take(&mut self.widens);
@@ -500,11 +501,17 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.trigger.is_on()
     }
 
-    /// The top flow's part of the packets of all reported flows, in the newest poll that found an overload; `None` if that poll
-    /// had no reports (MIMIC §II, figure 2).
+    /// The top flow's part of the packets of all flows that were reported in the last window, as the newest poll that found an
+    /// overload had it; `None` if no flow was reported then (MIMIC §II, figure 2).
     #[must_use]
-    pub const fn top(&self) -> Option<PerMille> {
-        self.top
+    pub fn top(&self) -> Option<PerMille> {
+        self.top.map(|(_, part)| part)
+    }
+
+    /// The flow that [`top`](Self::top) is about.
+    #[must_use]
+    pub fn top_flow(&self) -> Option<K> {
+        self.top.map(|(flow, _)| flow)
     }
 
     /// The flows that are pressed, by key.

@@ -98,7 +98,8 @@ pub(crate) struct Press {
     asked: Meters<Key>,
     waiting: BTreeMap<Held, Waiting>,
     read: Vec<Heavy<Counted>>,
-    last: Option<(Span, Nanos)>,
+    /// CPU time, when it was read, and packets that were counted by then.
+    last: Option<(Span, Nanos, u64)>,
     next_poll: Option<Nanos>,
     /// Whether the top flow's part of the present overload is known.
     top_known: bool,
@@ -304,11 +305,11 @@ impl Press {
 
     /// What was done since the last look; nothing at the first.
     fn measure(&mut self, used: Span, packets: u64, now: Nanos) -> Option<Work> {
-        let (before, at) = self.last.replace((used, now))?;
+        let (before, at, counted) = self.last.replace((used, now, packets))?;
         let over = now.since(at);
         let busy = Span::ns(used.as_u64().saturating_sub(before.as_u64()));
-        // As live: packets of others than the watched tenant are counted as well.
-        let packets = if self.plan.watched.is_some() { 0 } else { packets };
+        // Packets of others than the watched tenant are counted as well.
+        let packets = if self.plan.watched.is_some() { 0 } else { packets - counted };
         (over > Span::ZERO).then_some(Work { busy, over, packets })
     }
 

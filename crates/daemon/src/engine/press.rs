@@ -40,8 +40,8 @@ pub(super) struct Presses {
     fresh: HashMap<Counted, Nanos, RandomState>,
     /// By tenant: packets from the uplink of such flows, until they are taken.
     left_out: HashMap<u32, u64, RandomState>,
-    /// Whether the top flow of the present overload is still to be told.
-    top_untold: bool,
+    /// When the present overload began, as long as its top flow is still to be told.
+    top_untold: Option<Nanos>,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
@@ -104,7 +104,7 @@ pub(super) enum PressNews {
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
 /// How long the packets of a flow that is slowed down are left out of the measurements by which its sender's host is held back:
-/// two loops that follow one flow at once would both slow down its neighbours.
+/// two loops that follow one flow at once would both slow down its neighbours. In this time each heavy hitter is reported.
 const FRESH: Span = Span::millis(20);
 
 impl Presses {
@@ -118,7 +118,7 @@ impl Presses {
             windows: (stated.mode == PressMode::Window).then(|| Box::new(SmallWindows::new(flows))),
             fresh: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             left_out: HashMap::default(),
-            top_untold: false,
+            top_untold: None,
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
@@ -163,9 +163,9 @@ impl Presses {
         let orders = self.control.poll(work, reported, path, now).to_vec();
         if before != self.control.is_overloaded() {
             self.say(PressNews::Overload(!before));
-            self.top_untold = !before;
+            self.top_untold = self.top_untold.or((!before).then_some(now));
         }
-        self.say_top(reported);
+        self.say_top(now);
         self.fresh.retain(|_, until| now < *until);
         for order in orders {
             match order {
@@ -192,15 +192,15 @@ impl Presses {
         }
     }
 
-    /// Tells the top flow of an overload once, as soon as one is known (MIMIC §II, figure 2).
-    fn say_top(&mut self, reported: &[Heavy<Counted>]) {
-        let Some(part) = self.control.top().filter(|_| self.top_untold && self.control.is_overloaded())
-        else {
-            return;
-        };
-        if let Some(top) = reported.iter().max_by_key(|heavy| (heavy.sent.packets, heavy.key)) {
-            self.top_untold = false;
-            self.say(PressNews::Top(top.key, part));
+    /// Tells the top flow of an overload once (MIMIC §II, figure 2): when others had the time to be reported as well, or when the
+    /// overload is over.
+    fn say_top(&mut self, now: Nanos) {
+        let due = self.top_untold.filter(|began| !self.control.is_overloaded() || now.since(*began) >= FRESH);
+        if due.is_some()
+            && let Some((flow, part)) = self.control.top_flow().zip(self.control.top())
+        {
+            self.top_untold = None;
+            self.say(PressNews::Top(flow, part));
         }
     }
 

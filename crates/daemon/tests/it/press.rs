@@ -113,7 +113,7 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
         [("flow_over_rate", 10_100 - count(&busy, HEAVY) as u64 - count(&mouse, HEAVY) as u64)]
     );
     let told = world.engine.take_told();
-    let [begins, top, start] = &told[..] else { panic!("{told:?}") };
+    let [begins, start, top] = &told[..] else { panic!("{told:?}") };
     assert!(
         begins.ends_with("engine is overloaded") && start.contains("is slowed down to 24Mbps"),
         "{told:?}"
