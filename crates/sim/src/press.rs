@@ -54,7 +54,6 @@ pub(crate) struct Counted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Pass,
-    Mark,
     Wait,
     Drop,
 }
@@ -169,26 +168,28 @@ impl Press {
         counts.then_some(Counted { key, tenant, inward, from })
     }
 
-    /// Counts a packet with this ECN field and says what is done with it.
+    /// Counts a packet with this ECN field. Says whether it is marked, and what else is done with it.
     pub(crate) fn count(
         &mut self,
         flow: &Counted,
         (frames, bytes): (u32, u32),
         ecn: Codepoint,
         now: Nanos,
-    ) -> Act {
+    ) -> (bool, Act) {
         if let Some(hitters) = &mut self.hitters {
             hitters.count(flow, frames, bytes);
         }
         if self.marks.is_empty() && self.here.is_empty() {
-            return Act::Pass;
+            return (false, Act::Pass);
         }
-        if self.here.judge(flow, bytes, now) == Verdict::Excess {
-            let waits = flow.from == FlowSource::Here && self.waits();
-            return if waits { Act::Wait } else { Act::Drop };
-        }
-        let marks = self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames, ecn, now));
-        if marks { Act::Mark } else { Act::Pass }
+        let waits = flow.from == FlowSource::Here && self.waits();
+        let act = match self.here.judge(flow, bytes, now) {
+            Verdict::Conforming => Act::Pass,
+            Verdict::Excess if waits => Act::Wait,
+            Verdict::Excess => return (false, Act::Drop),
+        };
+        // As live: a packet that waits is marked as well.
+        (self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames, ecn, now)), act)
     }
 
     fn waits(&self) -> bool {

@@ -71,11 +71,11 @@ impl World {
             let receiver = receiver.filter(|_| to_node == node);
             let receiver = receiver.and_then(|receiver| press.counted(key, receiver, true, FlowSource::Here));
             for counted in sender.into_iter().chain(receiver) {
-                let act = press.count(&counted, (frames, bytes), codepoint(&packet), now);
+                let (mark, act) = press.count(&counted, (frames, bytes), codepoint(&packet), now);
+                packet.ce |= mark;
                 let waits = Held::Here(counted);
                 match if press.holds(&waits) { Act::Wait } else { act } {
                     Act::Pass => {}
-                    Act::Mark => packet.ce = true,
                     act => held = Some((waits, act)),
                 }
             }
@@ -113,13 +113,13 @@ impl World {
         let key = self.key(&packet);
         let press = self.nodes[node as usize].press.as_mut()?;
         let counted = press.counted(key, tenant, true, origin);
-        match counted.map(|counted| press.count(&counted, on_wire(&packet), codepoint(&packet), self.now)) {
-            None | Some(Act::Pass) => Some(packet),
-            Some(Act::Mark) => {
-                packet.ce = true;
-                Some(packet)
-            }
-            Some(Act::Wait | Act::Drop) => {
+        let counted =
+            counted.map(|counted| press.count(&counted, on_wire(&packet), codepoint(&packet), self.now));
+        let (mark, act) = counted.unwrap_or((false, Act::Pass));
+        packet.ce |= mark;
+        match act {
+            Act::Pass => Some(packet),
+            Act::Wait | Act::Drop => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.metered[workload] += u64::from(packet.frames());
                 self.lose(&packet, OVER_RATE);
