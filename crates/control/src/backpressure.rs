@@ -33,6 +33,7 @@
 mod choice;
 mod connections;
 mod marking;
+mod means;
 pub mod mediation;
 mod meter;
 mod meters;
@@ -49,6 +50,7 @@ mod tests;
 use core::fmt::Debug;
 use core::hash::Hash;
 
+use plimsoll_policy::{Press, PressRate};
 use plimsoll_queues::Heavy;
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 
@@ -60,6 +62,7 @@ use target::{ONE, Sends};
 pub use choice::choose;
 use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
+pub use means::{Able, FlowSource, Marking, Means};
 pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
@@ -123,6 +126,28 @@ impl Default for Settings {
             window: Span::millis(20),
             flows: 256,
             reports: 1_024,
+        }
+    }
+}
+
+impl Settings {
+    /// What a policy states.
+    #[must_use]
+    pub fn of(stated: &Press) -> Self {
+        Self {
+            thresholds: Thresholds {
+                on_at: stated.threshold.per_mille(),
+                off_below: stated.release.per_mille(),
+            },
+            capacity: stated.cores.unwrap_or(1_000),
+            over: stated.part.per_mille(),
+            target: match stated.rate {
+                PressRate::Fixed(rate) => Target::Fixed(rate),
+                PressRate::Auto { least } => Target::Auto(least),
+            },
+            lifetime: stated.lifetime,
+            flows: stated.flows as usize,
+            ..Self::default()
         }
     }
 }
@@ -202,7 +227,8 @@ pub struct Backpressure<K> {
     /// The reported flows with what counts for the choice, and those of them that are chosen.
     weighed: Vec<Heavy<K>>,
     chosen: Vec<Heavy<K>>,
-    top: Option<PerMille>,
+    /// The top flow, and its part.
+    top: Option<(K, PerMille)>,
     orders: Vec<Order<K>>,
     counters: Counters,
 }
@@ -321,8 +347,8 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     /// Presses the flows that are chosen and not pressed yet.
     fn press(&mut self, work: Work, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
         let recent = self.reports.weigh(&mut self.weighed);
-        let top = choose(&self.weighed, self.settings.over, &mut self.chosen);
-        self.top = (!self.weighed.is_empty()).then_some(top);
+        choose(&self.weighed, self.settings.over, &mut self.chosen);
+        self.top = self.reports.top();
         let flows = &self.flows;
         self.chosen.retain(|heavy| position(flows, &heavy.key).is_err());
         let widens = self.chosen.is_empty() && core::mem::take(&mut self.widens);
@@ -475,11 +501,17 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.trigger.is_on()
     }
 
-    /// The top flow's part of the packets of all reported flows, in the newest poll that found an overload; `None` if that poll
-    /// had no reports (MIMIC §II, figure 2).
+    /// The top flow's part of the packets of all flows that were reported in the last window, as the newest poll that found an
+    /// overload had it; `None` if no flow was reported then (MIMIC §II, figure 2).
     #[must_use]
-    pub const fn top(&self) -> Option<PerMille> {
-        self.top
+    pub fn top(&self) -> Option<PerMille> {
+        self.top.map(|(_, part)| part)
+    }
+
+    /// The flow that [`top`](Self::top) is about.
+    #[must_use]
+    pub fn top_flow(&self) -> Option<K> {
+        self.top.map(|(flow, _)| flow)
     }
 
     /// The flows that are pressed, by key.

@@ -11,11 +11,12 @@ mod hitters;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_control::HostId;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Backpressure, Counters, MeterSettings, Meters, Order, Pressed, Settings, Target, Terms, Thresholds,
-    Verdict, Work,
+    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Pressed,
+    Settings, Terms, Verdict, Work,
 };
-use plimsoll_policy::{self as policy, PressMode, PressRate, Watch};
+use plimsoll_policy::{self as policy, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
 use plimsoll_scenario::{Excess, PressModel};
 use plimsoll_units::{Nanos, Span};
@@ -27,8 +28,6 @@ use hitters::Hitters;
 pub(crate) const OVER_RATE: &str = "flow_over_rate";
 /// Most bytes of a flow that wait at its source, as live.
 const MOST_WAITING: u64 = 512 << 10;
-/// Packets after which it is known whether a flow can be marked, as live.
-const KNOWN: u32 = 256;
 /// Most reports that are read at once, as live.
 const MOST_READ: usize = 256;
 /// Meters of a host's own decisions have one owner.
@@ -48,26 +47,13 @@ pub(crate) struct Counted {
     pub(crate) key: Key,
     pub(crate) tenant: u32,
     pub(crate) inward: bool,
-    pub(crate) from: From,
-}
-
-/// Where a flow comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum From {
-    /// A tenant of this host.
-    #[default]
-    Here,
-    /// A place that cannot be told.
-    Elsewhere,
-    /// The host of this node.
-    Host(u32),
+    pub(crate) from: FlowSource,
 }
 
 /// What is done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Pass,
-    Mark,
     Wait,
     Drop,
 }
@@ -111,7 +97,8 @@ pub(crate) struct Press {
     asked: Meters<Key>,
     waiting: BTreeMap<Held, Waiting>,
     read: Vec<Heavy<Counted>>,
-    last: Option<(Span, Nanos)>,
+    /// CPU time, when it was read, and packets that were counted by then.
+    last: Option<(Span, Nanos, u64)>,
     next_poll: Option<Nanos>,
     /// Whether the top flow's part of the present overload is known.
     top_known: bool,
@@ -140,26 +127,6 @@ struct Waiting {
     bytes: u64,
 }
 
-/// The marking of a flow.
-#[derive(Clone, Copy, Debug)]
-struct Marking {
-    interval: u32,
-    since: u32,
-    until: Nanos,
-    seen: u32,
-    capable: u32,
-}
-
-/// How a flow is slowed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
-    Marked,
-    MeteredHere,
-    Told(u32),
-    MarkedAndMetered,
-    MarkedAndTold(u32),
-}
-
 impl Press {
     pub(crate) fn new(plan: Plan, now: Nanos) -> Self {
         let stated = plan.stated.as_ref();
@@ -171,7 +138,7 @@ impl Press {
         let flows = press.map_or(1, |press| press.flows as usize);
         let here = MeterSettings { meters: flows, per_peer: flows, ..MeterSettings::default() };
         Self {
-            control: press.map(|press| Box::new(Backpressure::new(settings(press), now))),
+            control: press.map(|press| Box::new(Backpressure::new(Settings::of(press), now))),
             next_poll: hitters.as_ref().map(|_| now.max(plan.first)),
             hitters,
             marks: BTreeMap::new(),
@@ -196,33 +163,33 @@ impl Press {
     }
 
     /// The flow of a packet of this tenant, if it is counted.
-    pub(crate) fn counted(&self, key: Key, tenant: u32, inward: bool, from: From) -> Option<Counted> {
+    pub(crate) fn counted(&self, key: Key, tenant: u32, inward: bool, from: FlowSource) -> Option<Counted> {
         let counts = self.hitters.is_some() && self.plan.counted[tenant as usize];
         counts.then_some(Counted { key, tenant, inward, from })
     }
 
-    /// Counts a packet and says what is done with it. `ect`: whether it can be marked.
+    /// Counts a packet with this ECN field. Says whether it is marked, and what else is done with it.
     pub(crate) fn count(
         &mut self,
         flow: &Counted,
         (frames, bytes): (u32, u32),
-        ect: bool,
+        ecn: Codepoint,
         now: Nanos,
-    ) -> Act {
+    ) -> (bool, Act) {
         if let Some(hitters) = &mut self.hitters {
             hitters.count(flow, frames, bytes);
         }
         if self.marks.is_empty() && self.here.is_empty() {
-            return Act::Pass;
+            return (false, Act::Pass);
         }
-        if self.here.judge(flow, bytes, now) == Verdict::Excess {
-            let waits = flow.from == From::Here && self.waits();
-            return if waits { Act::Wait } else { Act::Drop };
-        }
-        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
-            return Act::Pass;
+        let waits = flow.from == FlowSource::Here && self.waits();
+        let act = match self.here.judge(flow, bytes, now) {
+            Verdict::Conforming => Act::Pass,
+            Verdict::Excess if waits => Act::Wait,
+            Verdict::Excess => return (false, Act::Drop),
         };
-        if marking.take(frames, ect) { Act::Mark } else { Act::Pass }
+        // As live: a packet that waits is marked as well.
+        (self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames, ecn, now)), act)
     }
 
     fn waits(&self) -> bool {
@@ -339,11 +306,11 @@ impl Press {
 
     /// What was done since the last look; nothing at the first.
     fn measure(&mut self, used: Span, packets: u64, now: Nanos) -> Option<Work> {
-        let (before, at) = self.last.replace((used, now))?;
+        let (before, at, counted) = self.last.replace((used, now, packets))?;
         let over = now.since(at);
         let busy = Span::ns(used.as_u64().saturating_sub(before.as_u64()));
-        // As live: packets of others than the watched tenant are counted as well.
-        let packets = if self.plan.watched.is_some() { 0 } else { packets };
+        // Packets of others than the watched tenant are counted as well.
+        let packets = if self.plan.watched.is_some() { 0 } else { packets - counted };
         (over > Span::ZERO).then_some(Work { busy, over, packets })
     }
 
@@ -362,15 +329,13 @@ impl Press {
         let means = self.means(pressed);
         let press = self.plan.stated.as_ref()?.press.as_ref()?;
         let terms = Terms { rate: pressed.target, burst: press.burst, lifetime: press.lifetime };
-        if !matches!(means, Means::MeteredHere | Means::Told(_)) {
-            let begun = Marking { interval: 1, since: 0, until: now, seen: 0, capable: 0 };
-            let marking = self.marks.entry(pressed.key).or_insert(begun);
-            marking.interval = self.plan.model.interval.unwrap_or(pressed.interval);
-            marking.until = pressed.until;
+        if means.marks() {
+            let interval = self.plan.model.interval.unwrap_or(pressed.interval);
+            self.marks.entry(pressed.key).or_default().set(interval, pressed.until);
         }
         match means {
-            Means::Marked => None,
-            Means::Told(node) | Means::MarkedAndTold(node) => {
+            Means::Marked | Means::Windowed => None,
+            Means::Told(HostId(node)) | Means::MarkedAndTold(HostId(node)) => {
                 Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms }))
             }
             Means::MeteredHere | Means::MarkedAndMetered => {
@@ -388,16 +353,9 @@ impl Press {
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
         let untouched = self.plan.untouched[pressed.key.tenant as usize];
-        let markable = !(untouched || unmarkable);
-        match (press.mode, pressed.key.from) {
-            (PressMode::Mark, _) if markable && !ignores => Means::Marked,
-            (PressMode::MarkAndMeter, From::Host(node)) if markable => Means::MarkedAndTold(node),
-            (PressMode::MarkAndMeter, From::Here) if markable => Means::MarkedAndMetered,
-            (PressMode::MarkAndMeter, From::Elsewhere) if markable && !ignores => Means::Marked,
-            (PressMode::Drop, _) => Means::MeteredHere,
-            (_, From::Host(node)) => Means::Told(node),
-            _ => Means::MeteredHere,
-        }
+        // Windows are not modelled.
+        let able = Able { mark: !(untouched || unmarkable), window: false };
+        Means::of(press.mode, pressed.key.from, able, ignores)
     }
 
     /// All packets that wait.
@@ -451,37 +409,3 @@ impl Press {
 
 /// The time of an update of the tables, where nothing is watched.
 const UPDATE: Span = Span::millis(1);
-
-/// The settings of the control loop, as the daemon derives them from the policy.
-fn settings(press: &policy::Press) -> Settings {
-    Settings {
-        thresholds: Thresholds { on_at: press.threshold.per_mille(), off_below: press.release.per_mille() },
-        capacity: press.cores.unwrap_or(1_000),
-        over: press.part.per_mille(),
-        target: match press.rate {
-            PressRate::Fixed(rate) => Target::Fixed(rate),
-            PressRate::Auto { least } => Target::Auto(least),
-        },
-        lifetime: press.lifetime,
-        flows: press.flows as usize,
-        ..Settings::default()
-    }
-}
-
-impl Marking {
-    /// Counts frames, and says whether they are marked.
-    fn take(&mut self, frames: u32, ect: bool) -> bool {
-        self.seen = self.seen.saturating_add(frames);
-        self.capable = self.capable.saturating_add(if ect { frames } else { 0 });
-        self.since = self.since.saturating_add(frames);
-        let marks = self.since >= self.interval && ect;
-        if marks {
-            self.since = 0;
-        }
-        marks
-    }
-
-    fn is_unmarkable(&self) -> bool {
-        self.seen >= KNOWN && self.capable * 8 < self.seen
-    }
-}

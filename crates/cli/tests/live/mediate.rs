@@ -4,10 +4,10 @@
 //! Needs root (network namespaces) and says so when it has to skip. Everything made here is removed, whatever happens.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -15,9 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::alone;
 use crate::support::{Daemon, PATIENCE, Stage, ip};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, setsockopt, socket, sockopt};
 use plimsoll_daemon::{HeavyReport, Stats};
 
 const NAMES: [&str; 4] = ["client", "server", "left", "right"];
@@ -69,9 +67,8 @@ impl World {
 
     /// Sets a tenant's `tcp_ecn`, for connections from now on.
     fn set_ecn(&self, name: &str, tcp_ecn: u8) {
-        let written =
-            self.stage.inside(name, move || fs::write("/proc/sys/net/ipv4/tcp_ecn", tcp_ecn.to_string()));
-        written.join().expect("no panic").expect("root may");
+        let set = move || fs::write("/proc/sys/net/ipv4/tcp_ecn", tcp_ecn.to_string());
+        self.stage.inside(name, set).join().expect("no panic").expect("root may");
     }
 
     fn events(&self, name: &str) -> BTreeMap<String, u64> {
@@ -83,7 +80,7 @@ impl World {
     fn socket(&self, name: &str) -> String {
         let mut ss = self.stage.command(name, "ss");
         let ports = format!("( sport = :{PORT} or dport = :{PORT} )");
-        let out = ss.args(["-tinH", "state", "established", &ports]).output().expect("ss runs");
+        let out = ss.args(["-tineH", "state", "established", &ports]).output().expect("ss runs");
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
@@ -113,6 +110,8 @@ struct Talk {
 
 impl Talk {
     fn begin(stream: TcpStream, span: Duration) -> Self {
+        // It reacts to marks, and every kernel has it; a distribution's default may not react.
+        setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("reno")).expect("set");
         stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream.set_write_timeout(Some(PATIENCE)).expect("set");
         let (mut out, mut back) = (stream.try_clone().expect("two of it"), stream);
@@ -217,13 +216,13 @@ impl Capture {
             let socket =
                 socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_NONBLOCK, all).expect("root may");
             setsockopt(&socket, sockopt::RcvBufForce, &(64 << 20)).expect("root may");
-            socket
+            fs::File::from(socket)
         });
-        let socket = opened.join().expect("a socket");
+        let mut socket = opened.join().expect("a socket");
         let frames = thread::spawn(move || {
             let (mut frames, mut buffer) = (Vec::new(), vec![0; 70_000]);
             loop {
-                match recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                match socket.read(&mut buffer) {
                     Ok(len) => frames.push(buffer[..len].to_vec()),
                     Err(_) if over.load(Ordering::Relaxed) => return frames,
                     Err(_) => thread::sleep(Duration::from_millis(1)),

@@ -8,6 +8,8 @@
 use plimsoll_queues::{Heavy, Tally};
 use plimsoll_units::{NS_PER_SEC, Nanos, Span};
 
+use crate::{PerMille, WHOLE};
+
 /// What was counted in a length of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Gauge {
@@ -134,14 +136,27 @@ impl<K: Copy + Ord> Reports<K> {
     pub(super) fn weigh(&self, out: &mut Vec<Heavy<K>>) -> bool {
         out.clear();
         out.extend(&self.current);
-        if self.known.iter().all(|known| known.new.is_none()) {
-            return false;
+        let recent = self.has_recent();
+        for heavy in out.iter_mut().filter(|_| recent) {
+            heavy.sent.packets = find(&self.known, &heavy.key).map_or(0, |at| self.known[at].recent());
         }
-        for heavy in out {
-            heavy.sent.packets = find(&self.known, &heavy.key)
-                .map_or(0, |at| self.known[at].recent[0].saturating_add(self.known[at].recent[1]));
-        }
-        true
+        recent
+    }
+
+    /// Of the flows that were reported in the last window, the one with most packets, and its part of their packets in
+    /// thousandths.
+    pub(super) fn top(&self) -> Option<(K, PerMille)> {
+        let recent = self.has_recent();
+        let packets = |known: &Known<K>| if recent { known.recent() } else { known.sent.packets };
+        let top = self.known.iter().max_by_key(|known| (packets(known), core::cmp::Reverse(known.key)))?;
+        let all: u128 = self.known.iter().map(|known| u128::from(packets(known))).sum();
+        let part = (u128::from(packets(top)) * u128::from(WHOLE)).checked_div(all).unwrap_or(0);
+        // At most 1,000.
+        Some((top.key, part as PerMille))
+    }
+
+    fn has_recent(&self) -> bool {
+        self.known.iter().any(|known| known.new.is_some())
     }
 
     /// What a flow sent between its two newest reports, if the newest poll reported it.
@@ -156,6 +171,10 @@ impl<K: Copy + Ord> Reports<K> {
 }
 
 impl<K> Known<K> {
+    fn recent(&self) -> u64 {
+        self.recent[0].saturating_add(self.recent[1])
+    }
+
     fn until(&self, sent: &Tally, now: Nanos) -> Option<Gauge> {
         Some(Gauge {
             packets: sent.packets.checked_sub(self.sent.packets)?,
@@ -215,7 +234,7 @@ mod tests {
             weighed.iter().map(|heavy| heavy.sent.packets).collect::<Vec<_>>()
         };
         reports.take(&[heavy(1, 450), heavy(2, 9_010)], Span::millis(5), 1_000, at(1));
-        assert_eq!(recent(&reports), [450, 10]);
+        assert_eq!((recent(&reports), reports.top()), (vec![450, 10], Some((1, 978))));
         reports.end_window();
         reports.take(&[heavy(1, 460), heavy(2, 9_020)], Span::millis(5), 1_000, at(2));
         assert_eq!(recent(&reports), [460, 20]);

@@ -94,7 +94,7 @@ fn a_heavy_flow_is_pressed_in_the_first_poll_of_its_overload() {
     core.run(2);
     assert_eq!(core.starts(), [(1, 0)]);
     assert_eq!((core.load, core.target()), (727, 850));
-    assert_eq!(core.backpressure.top(), Some(1_000));
+    assert_eq!((core.backpressure.top_flow(), core.backpressure.top()), (Some(0), Some(1_000)));
 }
 
 /// The flow goes on wanting 2 Gb/s: the overload would return, so it stays pressed. Once mice leave, it is let go.

@@ -5,6 +5,7 @@
 //! Not here: the order (`nic`), and the queues of frames from the uplink (`inward`).
 //! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
 
+use plimsoll_control::backpressure::FlowSource;
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
@@ -14,12 +15,12 @@ use plimsoll_wire::{Ecn, EncapsulationError, Offload, parse};
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::flows::Hashed;
-use super::heavy::{From, HashedCount};
+use super::heavy::HashedCount;
 use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
-use super::press::Act;
+use super::press::{Act, Way};
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
 
@@ -338,7 +339,7 @@ impl Engine {
         frame: &[u8],
         received: &plimsoll_ports::Received,
         lane: Option<u32>,
-        from: From,
+        from: FlowSource,
         now: Nanos,
     ) -> Option<Bound> {
         let parsed = parse(frame);
@@ -375,20 +376,18 @@ impl Engine {
         if let (Some(heavy), Some(_)) = (&mut self.heavy, flow)
             && let Some(windows) = heavy.windows()
             && let Ok(parsed) = parse(frame)
-            && windows.pass(From::Here, frame, &parsed, offload, now)
+            && windows.pass(FlowSource::Here, frame, &parsed, offload, now)
         {
             self.uplink.tally.event(Event::FlowWindowed);
         }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
-            match heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now) {
-                Act::Pass => {}
-                Act::Mark => {
-                    if Ecn::Ce.write(frame) {
-                        self.uplink.tally.event(Event::FlowMarked);
-                    }
-                }
-                // A frame from elsewhere waits at its source, or not at all.
-                Act::Drop | Act::Wait => return self.uplink.tally.lost(Loss::FlowOverRate),
+            let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now);
+            // A frame from elsewhere waits at its source, or not at all.
+            if way != Way::Pass {
+                return self.uplink.tally.lost(Loss::FlowOverRate);
+            }
+            if mark && Ecn::Ce.write(frame) {
+                self.uplink.tally.event(Event::FlowMarked);
             }
         }
         if self.mediates

@@ -17,7 +17,7 @@ mod wrap;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::{MeterSettings, Meters, Verdict};
+use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
@@ -34,7 +34,6 @@ pub use steer::Sent;
 
 use super::Engine;
 use super::drops::{Event, Loss};
-use super::heavy::From;
 use super::lane::Lane;
 use super::mac_table::{Mac, Owner, is_group};
 use super::outward::on_wire;
@@ -340,7 +339,7 @@ impl Engine {
             self.uplink.tally.event(Event::StrangeMark);
         }
         let host = fleet.map.host_at(tunnelled.src).filter(|_| fleet.steering.is_some());
-        let from = host.map_or(From::Uplink, |host| From::Host(fleet.map.hosts[host].number.0));
+        let from = host.map_or(FlowSource::Elsewhere, |host| FlowSource::Host(fleet.map.hosts[host].number));
         let Some(place) = tunnelled.frame() else { return };
         let heeded = fleet.map.heeds_marks() && crossing.marked_by_fabric();
         if heeded && self.is_mediated(lane) {

@@ -7,8 +7,9 @@
 
 use std::collections::HashMap;
 
+use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{
-    Backpressure as Pressing, Counters, MeterSettings, Meters, Path, Settings,
+    Backpressure as Pressing, Counters, FlowSource, Means, MeterSettings, Meters, Path, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
@@ -17,7 +18,8 @@ use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, parse, protocol};
 
 use super::flows::Hashed;
 use super::lane::Lane;
-use super::press::{Act, Load, Means, PressNews, Presses, SmallWindows, Tell};
+use super::mediate::codepoint;
+use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
 use super::round_trips::RoundTrips;
 
 /// What a policy says of flows that are counted.
@@ -75,19 +77,8 @@ pub(super) struct Counted {
     pub(super) flow: FlowKey,
     pub(super) tenant: u32,
     pub(super) inward: bool,
-    pub(super) from: From,
-}
-
-/// Where a flow comes from. Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum From {
-    /// A tenant of this host.
-    #[default]
-    Here,
-    /// The uplink, and no host that could be told.
-    Uplink,
-    /// A host of the fleet, by its number.
-    Host(u32),
+    /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
+    pub(super) from: FlowSource,
 }
 
 /// A flow that is to be counted, with its hash.
@@ -104,9 +95,9 @@ impl Counted {
     #[inline]
     fn hash(&self, headers: u64) -> u64 {
         let from = match self.from {
-            From::Here => 0,
-            From::Uplink => 1,
-            From::Host(host) => 2 | u64::from(host) << 2,
+            FlowSource::Here => 0,
+            FlowSource::Elsewhere => 1,
+            FlowSource::Host(HostId(host)) => 2 | u64::from(host) << 2,
         };
         let rest = u64::from(self.tenant) << 35 ^ from << 1 ^ u64::from(self.inward);
         // A folded product: each bit of the result depends on all bits of the factors.
@@ -302,7 +293,7 @@ impl HeavyFlows {
         &self,
         lane: usize,
         inward: bool,
-        from: From,
+        from: FlowSource,
         (parsed, flow): (&Parsed, &Hashed),
     ) -> Option<HashedCount> {
         let tenant = self.lanes.get(lane).copied().flatten()?;
@@ -326,8 +317,10 @@ impl HeavyFlows {
         if let (Some(round_trips), Some(place)) = (&mut self.round_trips, flow.tcp) {
             round_trips.note((flow.hash, &flow.of), place, frame, now);
         }
-        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else { return Act::Pass };
-        press.judge(&flow.of, (frames, bytes), || markable(frame), now)
+        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else {
+            return Act::default();
+        };
+        press.judge(&flow.of, (frames, bytes), || codepoint(markable(frame)), now)
     }
 
     /// The windows of acknowledgements that pass, if backpressure makes them smaller.
@@ -508,7 +501,10 @@ mod tests {
     fn flows_with_the_same_headers_spread_over_the_buckets() {
         let mut buckets = vec![0_u32; 32 << 10];
         for tenant in 0..200 {
-            for from in [From::Here, From::Uplink].into_iter().chain((0..148).map(From::Host)) {
+            for from in [FlowSource::Here, FlowSource::Elsewhere]
+                .into_iter()
+                .chain((0..148).map(|host| FlowSource::Host(HostId(host))))
+            {
                 for inward in [false, true] {
                     let of = Counted { flow: FlowKey::default(), tenant, inward, from };
                     buckets[(of.hash(0x1234_5678_9abc_def0) % (32 << 10)) as usize] += 1;

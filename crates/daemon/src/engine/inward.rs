@@ -7,6 +7,7 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
+use plimsoll_control::backpressure::FlowSource;
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
@@ -18,7 +19,6 @@ use super::cpu::Core;
 use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
-use super::heavy::From;
 use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -372,7 +372,7 @@ impl Engine {
             return None;
         }
         let frame = &mut pool.bytes_mut(buffer)[..received.len];
-        let bound = known.or_else(|| self.look_at(frame, &received, lane, From::Uplink, now))?;
+        let bound = known.or_else(|| self.look_at(frame, &received, lane, FlowSource::Elsewhere, now))?;
         self.deliver(frame, &bound, now);
         Some(bound)
     }

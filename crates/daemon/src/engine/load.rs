@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
+use plimsoll_control::backpressure::Means;
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
 use super::heavy::Counted;
-use super::press::{Means, PressNews};
+use super::press::PressNews;
 use super::{Core, Engine};
 use crate::heavy::headers;
 

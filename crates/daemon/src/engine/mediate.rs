@@ -182,17 +182,22 @@ fn read(frame: &[u8], parsed: &Parsed) -> Option<(TcpSegment, Segment)> {
             cwr: flags.has(TcpFlags::CWR),
             ece: flags.has(TcpFlags::ECE),
         },
-        ecn: match Ecn::of(frame)? {
-            Ecn::NotEct => Codepoint::NotEct,
-            Ecn::Ect1 => Codepoint::Ect1,
-            Ecn::Ect0 => Codepoint::Ect0,
-            Ecn::Ce => Codepoint::Ce,
-        },
+        ecn: codepoint(Ecn::of(frame)?),
         sequence: header.sequence,
         acknowledged: header.acknowledged,
         payload: header.payload,
     };
     Some((header, segment))
+}
+
+/// The ECN field as `control` names it.
+pub(super) const fn codepoint(ecn: Ecn) -> Codepoint {
+    match ecn {
+        Ecn::NotEct => Codepoint::NotEct,
+        Ecn::Ect1 => Codepoint::Ect1,
+        Ecn::Ect0 => Codepoint::Ect0,
+        Ecn::Ce => Codepoint::Ce,
+    }
 }
 
 /// The places that are written were read before, so none of the writes fails.

@@ -10,6 +10,8 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::FlowSource;
 use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
@@ -20,12 +22,11 @@ use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
 use super::fleet::Fleet;
 use super::flows::Hashed;
-use super::heavy::From;
 use super::mac_table::{Learned, Mac, MacTable, Owner};
 use super::paced::{Held, Passed};
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::press::Act;
+use super::press::{Act, Way};
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
@@ -232,10 +233,10 @@ impl Engine {
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
         let receiver = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, From::Here, (parsed, flow)),
+            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, FlowSource::Here, (parsed, flow)),
             _ => None,
         };
-        let sender = heavy.flow(index, false, From::Here, (parsed, flow));
+        let sender = heavy.flow(index, false, FlowSource::Here, (parsed, flow));
         let sent = on_wire(offload, received.len, origin.frames());
         let (len, frames) = (received.len, origin.frames() as usize);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];
@@ -253,16 +254,14 @@ impl Engine {
         let mut waits = None;
         for flow in sender.iter().chain(&receiver) {
             let held = Held::Here(flow.of);
-            let act = heavy.count(flow, sent, frame, now);
-            match if self.paced.holds(&held) { Act::Wait } else { act } {
-                Act::Pass => {}
-                Act::Wait => waits = Some(held),
-                Act::Mark => {
-                    if Ecn::Ce.write(frame) {
-                        lane.tally.event(Event::FlowMarked);
-                    }
-                }
-                Act::Drop => {
+            let Act { mark, way } = heavy.count(flow, sent, frame, now);
+            if mark && Ecn::Ce.write(frame) {
+                lane.tally.event(Event::FlowMarked);
+            }
+            match if self.paced.holds(&held) { Way::Wait } else { way } {
+                Way::Pass => {}
+                Way::Wait => waits = Some(held),
+                Way::Drop => {
                     lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
                     lane.give(buffer, origin, Status::Dropped);
                     return false;
@@ -277,10 +276,13 @@ impl Engine {
 }
 
 /// Where a flow from this address comes from, as its frames would say.
-fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> From {
+fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> FlowSource {
     match macs.owner(mac) {
-        Some(Owner::Lane(_)) => From::Here,
-        _ => fleet.as_ref().and_then(|fleet| fleet.number_of(mac)).map_or(From::Uplink, From::Host),
+        Some(Owner::Lane(_)) => FlowSource::Here,
+        _ => fleet
+            .as_ref()
+            .and_then(|fleet| fleet.number_of(mac))
+            .map_or(FlowSource::Elsewhere, |host| FlowSource::Host(HostId(host))),
     }
 }
 

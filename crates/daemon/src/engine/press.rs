@@ -12,16 +12,17 @@ use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Backpressure, Counters, MeterSettings, Meters, Order, Path, Pressed, Settings, Target, Terms, Thresholds,
-    Verdict, Work,
+    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Pressed,
+    Settings, Terms, Verdict, Work,
 };
-use plimsoll_policy::{Press, PressMode, PressRate, Watch};
+use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::Heavy;
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey};
+use plimsoll_wire::FlowKey;
 
-use super::heavy::{Counted, From};
+use super::heavy::Counted;
 pub(super) use window::SmallWindows;
 
 /// The flows that are slowed down, and how.
@@ -39,25 +40,12 @@ pub(super) struct Presses {
     fresh: HashMap<Counted, Nanos, RandomState>,
     /// By tenant: packets from the uplink of such flows, until they are taken.
     left_out: HashMap<u32, u64, RandomState>,
-    /// Whether the top flow of the present overload is still to be told.
-    top_untold: bool,
+    /// When the present overload began, as long as its top flow is still to be told.
+    top_untold: Option<Nanos>,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
     news: Vec<PressNews>,
-}
-
-/// The marking of one flow.
-#[derive(Clone, Copy, Debug)]
-struct Marking {
-    /// One of this many packets is marked.
-    interval: u32,
-    /// Packets since the last mark.
-    since: u32,
-    until: Nanos,
-    /// Packets that were seen, and those of them that could be marked.
-    seen: u32,
-    capable: u32,
 }
 
 /// What the watched thing has done until a moment.
@@ -72,41 +60,24 @@ pub(super) struct Load {
 }
 
 /// What is done with a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Act {
-    /// Nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Act {
+    /// It is marked (CE).
+    pub(super) mark: bool,
+    /// It goes on, or not.
+    pub(super) way: Way,
+}
+
+/// Whether a frame goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It does.
+    #[default]
     Pass,
-    /// It is marked (CE), if its sender can be told by a mark.
-    Mark,
     /// It is beyond its flow's rate: it is dropped.
     Drop,
     /// It is beyond its flow's rate: it waits at its source.
     Wait,
-}
-
-/// How a flow is slowed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Means {
-    /// Some of its packets are marked.
-    Marked,
-    /// This host drops what it sends beyond the rate.
-    MeteredHere,
-    /// The host that it comes from was told its rate.
-    Told(HostId),
-    /// Some of its packets are marked, and this host holds it to the rate.
-    MarkedAndMetered,
-    /// Some of its packets are marked, and the host that it comes from was told its rate.
-    MarkedAndTold(HostId),
-    /// The receive window in its acknowledgements is made smaller.
-    Windowed,
-}
-
-impl Means {
-    /// Whether packets are marked.
-    #[must_use]
-    pub const fn marks(self) -> bool {
-        matches!(self, Self::Marked | Self::MarkedAndMetered | Self::MarkedAndTold(_))
-    }
 }
 
 /// A request to another host.
@@ -133,38 +104,21 @@ pub(super) enum PressNews {
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
 /// How long the packets of a flow that is slowed down are left out of the measurements by which its sender's host is held back:
-/// two loops that follow one flow at once would both slow down its neighbours.
+/// two loops that follow one flow at once would both slow down its neighbours. In this time each heavy hitter is reported.
 const FRESH: Span = Span::millis(20);
-/// Packets after which it is known whether a flow can be marked.
-const KNOWN: u32 = 256;
 
 impl Presses {
     pub(super) fn new(stated: &Press) -> Self {
         let flows = stated.flows as usize;
-        let settings = Settings {
-            thresholds: Thresholds {
-                on_at: stated.threshold.per_mille(),
-                off_below: stated.release.per_mille(),
-            },
-            capacity: stated.cores.unwrap_or(1_000),
-            over: stated.part.per_mille(),
-            target: match stated.rate {
-                PressRate::Fixed(rate) => Target::Fixed(rate),
-                PressRate::Auto { least } => Target::Auto(least),
-            },
-            lifetime: stated.lifetime,
-            flows,
-            ..Settings::default()
-        };
         let meters = MeterSettings { meters: flows, per_peer: flows, ..MeterSettings::default() };
         Self {
-            control: Backpressure::new(settings, Nanos::ZERO),
+            control: Backpressure::new(Settings::of(stated), Nanos::ZERO),
             marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             meters: Meters::new(meters),
             windows: (stated.mode == PressMode::Window).then(|| Box::new(SmallWindows::new(flows))),
             fresh: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             left_out: HashMap::default(),
-            top_untold: false,
+            top_untold: None,
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
@@ -209,14 +163,14 @@ impl Presses {
         let orders = self.control.poll(work, reported, path, now).to_vec();
         if before != self.control.is_overloaded() {
             self.say(PressNews::Overload(!before));
-            self.top_untold = !before;
+            self.top_untold = self.top_untold.or((!before).then_some(now));
         }
-        self.say_top(reported);
+        self.say_top(now);
         self.fresh.retain(|_, until| now < *until);
         for order in orders {
             match order {
                 Order::Start(pressed) => {
-                    if pressed.key.inward && pressed.key.from != From::Here {
+                    if pressed.key.inward && pressed.key.from != FlowSource::Here {
                         self.fresh.insert(pressed.key, now + FRESH);
                     }
                     let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
@@ -238,15 +192,15 @@ impl Presses {
         }
     }
 
-    /// Tells the top flow of an overload once, as soon as one is known (MIMIC §II, figure 2).
-    fn say_top(&mut self, reported: &[Heavy<Counted>]) {
-        let Some(part) = self.control.top().filter(|_| self.top_untold && self.control.is_overloaded())
-        else {
-            return;
-        };
-        if let Some(top) = reported.iter().max_by_key(|heavy| (heavy.sent.packets, heavy.key)) {
-            self.top_untold = false;
-            self.say(PressNews::Top(top.key, part));
+    /// Tells the top flow of an overload once (MIMIC §II, figure 2): when others had the time to be reported as well, or when the
+    /// overload is over.
+    fn say_top(&mut self, now: Nanos) {
+        let due = self.top_untold.filter(|began| !self.control.is_overloaded() || now.since(*began) >= FRESH);
+        if due.is_some()
+            && let Some((flow, part)) = self.control.top_flow().zip(self.control.top())
+        {
+            self.top_untold = None;
+            self.say(PressNews::Top(flow, part));
         }
     }
 
@@ -277,26 +231,10 @@ impl Presses {
 
     /// How a flow is slowed down.
     fn means(&self, pressed: &Pressed<Counted>, untouched: bool) -> Means {
-        let marking = self.marks.get(&pressed.key);
-        let unmarkable =
-            marking.is_some_and(|marking| marking.seen >= KNOWN && marking.capable * 8 < marking.seen);
-        let markable = !(untouched || unmarkable);
-        match (self.stated.mode, pressed.key.from) {
-            (PressMode::Mark, _) if markable && !pressed.ignores_marks => Means::Marked,
-            (PressMode::MarkAndMeter, From::Host(host)) if markable => Means::MarkedAndTold(HostId(host)),
-            (PressMode::MarkAndMeter, From::Here) if markable => Means::MarkedAndMetered,
-            // Its source cannot be told: a meter here would lose packets that marks spare.
-            (PressMode::MarkAndMeter, From::Uplink) if markable && !pressed.ignores_marks => Means::Marked,
-            (PressMode::Drop, _) => Means::MeteredHere,
-            (PressMode::Window, _)
-                if !(untouched || pressed.ignores_marks)
-                    && self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key.flow)) =>
-            {
-                Means::Windowed
-            }
-            (_, From::Host(host)) => Means::Told(HostId(host)),
-            _ => Means::MeteredHere,
-        }
+        let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
+        let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key.flow));
+        let able = Able { mark: !(untouched || unmarkable), window: !untouched && known() };
+        Means::of(self.stated.mode, pressed.key.from, able, pressed.ignores_marks)
     }
 
     fn press(
@@ -310,10 +248,7 @@ impl Presses {
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
         if means.marks() {
-            // The first packet is marked: where one of millions is to be, the next one is seconds away.
-            let begun = Marking { interval: 1, since: u32::MAX, until: now, seen: 0, capable: 0 };
-            let marking = self.marks.entry(key).or_insert(begun);
-            (marking.interval, marking.until) = (pressed.interval, pressed.until);
+            self.marks.entry(key).or_default().set(pressed.interval, pressed.until);
         }
         match means {
             Means::Marked => {}
@@ -349,35 +284,22 @@ impl Presses {
         &mut self,
         flow: &Counted,
         (frames, bytes): (u16, u32),
-        ecn: impl FnOnce() -> Ecn,
+        ecn: impl FnOnce() -> Codepoint,
         now: Nanos,
     ) -> Act {
         if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
             *self.left_out.entry(flow.tenant).or_default() += 1;
         }
-        if self.meters.judge(flow, bytes, now) == Verdict::Excess {
-            let waits = self.stated.mode != PressMode::Drop && flow.from == From::Here;
-            return if waits { Act::Wait } else { Act::Drop };
-        }
-        let Some(marking) = self.marks.get_mut(flow).filter(|marking| now < marking.until) else {
-            return Act::Pass;
+        let waits = self.stated.mode != PressMode::Drop && flow.from == FlowSource::Here;
+        let way = match self.meters.judge(flow, bytes, now) {
+            Verdict::Conforming => Way::Pass,
+            Verdict::Excess if waits => Way::Wait,
+            Verdict::Excess => return Act { mark: false, way: Way::Drop },
         };
-        let frames = u32::from(frames);
-        let ecn = ecn();
-        let capable = ecn != Ecn::NotEct;
-        marking.seen = marking.seen.saturating_add(frames);
-        marking.capable = marking.capable.saturating_add(if capable { frames } else { 0 });
-        marking.since = marking.since.saturating_add(frames);
-        if marking.since < marking.interval || !capable {
-            return Act::Pass;
-        }
-        marking.since = 0;
-        // The fabric or its sender has marked it already: that mark is not ours.
-        if ecn == Ecn::Ce {
-            return Act::Pass;
-        }
-        self.marked += 1;
-        Act::Mark
+        // A frame that waits is marked as well: its flow has more to send than its rate.
+        let mark = self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames.into(), ecn(), now));
+        self.marked += u64::from(mark);
+        Act { mark, way }
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.

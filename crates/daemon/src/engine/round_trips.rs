@@ -11,11 +11,11 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use foldhash::quality::RandomState;
-use plimsoll_control::backpressure::{Handshakes, RoundTrip, Segment};
+use plimsoll_control::backpressure::{FlowSource, Handshakes, RoundTrip, Segment};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{FlowKey, TcpPlace, TcpProgress, protocol};
 
-use super::heavy::{Counted, From, MOST};
+use super::heavy::{Counted, MOST};
 
 /// The connections whose round trips are measured.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct RoundTrips {
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     /// Where the packets for the tenant come from, if that is known: others with the same headers are forged.
-    from: Option<From>,
+    from: Option<FlowSource>,
     /// As the lower one of the two flows sees it.
     round: RoundTrip,
     /// Heavy hitters of this connection: one, or one each way.
@@ -136,6 +136,7 @@ impl RoundTrips {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_control::HostId;
     use plimsoll_wire::parse;
 
     /// A segment of TCP over IPv4 with timestamps.
@@ -152,7 +153,7 @@ mod tests {
         frame
     }
 
-    fn note(trips: &mut RoundTrips, frame: &[u8], inward: bool, from: From, us: u64) -> Counted {
+    fn note(trips: &mut RoundTrips, frame: &[u8], inward: bool, from: FlowSource, us: u64) -> Counted {
         let parsed = parse(frame).expect("sound");
         let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from };
         let place = TcpPlace::of(&parsed).expect("TCP");
@@ -161,19 +162,19 @@ mod tests {
     }
 
     fn victim() -> Counted {
-        note(&mut RoundTrips::new(), &frame(false, [0, 0]), true, From::Host(1), 0)
+        note(&mut RoundTrips::new(), &frame(false, [0, 0]), true, FlowSource::Host(HostId(1)), 0)
     }
 
     #[test]
     fn both_flows_of_a_connection_share_what_is_measured() {
         let mut trips = RoundTrips::new();
         let there = victim();
-        let back = Counted { flow: there.flow.reversed(), inward: false, from: From::Here, ..there };
+        let back = Counted { flow: there.flow.reversed(), inward: false, from: FlowSource::Here, ..there };
         trips.begin((1, &there), Nanos::ZERO);
         trips.begin((2, &back), Nanos::ZERO);
-        note(&mut trips, &frame(false, [10, 5]), true, From::Host(1), 0);
-        note(&mut trips, &frame(true, [6, 10]), false, From::Here, 100);
-        note(&mut trips, &frame(false, [11, 6]), true, From::Host(1), 400);
+        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
+        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1)), 400);
         assert_eq!((trips.of(&there), trips.of(&back)), (Some(Span::micros(400)), Some(Span::micros(400))));
         trips.end(&back);
         assert_eq!(trips.of(&there), Some(Span::micros(400)));
@@ -187,11 +188,11 @@ mod tests {
         let mut trips = RoundTrips::new();
         let there = victim();
         trips.begin((1, &there), Nanos::ZERO);
-        note(&mut trips, &frame(false, [10, 5]), true, From::Host(1), 0);
-        note(&mut trips, &frame(true, [6, 10]), false, From::Here, 100);
-        let mimic = note(&mut trips, &frame(false, [11, 6]), true, From::Host(2), 101);
+        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
+        let mimic = note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(2)), 101);
         assert_eq!(trips.of(&there), None, "its sender has not answered");
-        note(&mut trips, &frame(false, [11, 6]), true, From::Host(1), 400);
+        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1)), 400);
         assert_eq!((trips.of(&there), trips.of(&mimic)), (Some(Span::micros(400)), None));
     }
 }

@@ -1,7 +1,8 @@
 //! Mediated ECN: the engine takes the part of a tenant's TCP that does not use it, and changes nothing else.
 
+use crate::fleet::{self, Fleet};
 use crate::support::{World, drain, policy};
-use plimsoll_daemon::{AskedBy, HeavyReport};
+use plimsoll_daemon::{AskedBy, HeavyReport, ThisCore};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::{Ecn, TcpFlags, TcpSegment, VnetHeader, ones_complement_sum, parse};
 
@@ -294,4 +295,52 @@ fn a_reload_begins_and_ends_mediation() {
     assert_eq!(out(&mut world, 0, &syn(4)), syn(4));
     assert_eq!([event(&mut world, "ecn_asked"), event(&mut world, "ecn_hidden")], [1, 1], "counters go on");
     assert!(world.engine.asked(Nanos::ZERO).is_empty());
+}
+
+/// Two hosts, each with a daemon that sees one end. The client (tcp_ecn 2) is at host a, the server (1 or 2) at host b.
+#[test]
+fn the_host_of_each_end_does_its_part_over_the_overlay() {
+    let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+    let hosts = ["a", "b"].map(|host| {
+        let text = fleet::file(host, "geneve", false, rest);
+        let mediated = text.replace("shop: {port: memory}", "shop: {port: memory, ecn: mediated}");
+        mediated.replace(
+            "far: {port: memory, max: 20Mbps}",
+            "far: {port: memory, ecn: {mediate: {rate: 20Mbps}}}",
+        )
+    });
+    let mut fleet = Fleet::of(hosts);
+    let until = fleet.a.now + Span::millis(20);
+    while fleet.a.now < until {
+        fleet.exchange_on(&mut ThisCore);
+    }
+    let pass = |fleet: &mut Fleet, to_b: bool, frame: &[u8]| {
+        _ = if to_b { fleet.a.send(0, frame) } else { fleet.b.send(0, frame) };
+        for _ in 0..20 {
+            fleet.exchange_on(&mut ThisCore);
+        }
+        one(drain(&mut if to_b { &mut fleet.b } else { &mut fleet.a }.tenants[0]))
+    };
+    // Host a asks in the client's place; the server grants; host a hides that from the client.
+    let syn = pass(&mut fleet, true, &tcp(1, 11, [7, 0], SYN, Ecn::NotEct, 0));
+    assert_eq!(seen(&syn).0, SYN | ECE | CWR);
+    let grant = pass(&mut fleet, false, &tcp(11, 1, [500, 8], SYN | ACK | ECE, Ecn::NotEct, 0));
+    assert_eq!(seen(&grant).0, SYN | ACK);
+    let ack = tcp(1, 11, [8, 501], ACK, Ecn::NotEct, 0);
+    assert_eq!(pass(&mut fleet, true, &ack), ack);
+    // The server's data is marked on the way: host a echoes, and host b meters the server's flow and changes nothing.
+    let data = |ecn| tcp(11, 1, [501, 8], ACK, ecn, 100);
+    assert_eq!(pass(&mut fleet, false, &data(Ecn::Ce)), data(Ecn::Ect0));
+    assert_eq!(
+        seen(&pass(&mut fleet, true, &ack)),
+        (ACK | ECE, Ecn::NotEct),
+        "the server's own TCP slows down"
+    );
+    let asked = fleet.b.engine.asked(fleet.b.now);
+    let [held] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((&held.by, held.rate), (&AskedBy::Receiver { of: "far".to_owned() }, BitRate::mbps(20)));
+    assert!(fleet.a.engine.asked(fleet.a.now).is_empty());
+    let heard = tcp(11, 1, [601, 8], ACK | CWR, Ecn::Ect0, 100);
+    assert_eq!(pass(&mut fleet, false, &heard), heard);
+    assert_eq!(pass(&mut fleet, true, &ack), ack);
 }

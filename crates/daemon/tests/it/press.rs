@@ -113,7 +113,7 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
         [("flow_over_rate", 10_100 - count(&busy, HEAVY) as u64 - count(&mouse, HEAVY) as u64)]
     );
     let told = world.engine.take_told();
-    let [begins, top, start] = &told[..] else { panic!("{told:?}") };
+    let [begins, start, top] = &told[..] else { panic!("{told:?}") };
     assert!(
         begins.ends_with("engine is overloaded") && start.contains("is slowed down to 24Mbps"),
         "{told:?}"
@@ -226,6 +226,119 @@ fn what_a_watched_tenant_forwards_is_not_held_again() {
     let ways: Vec<bool> = now.flows.iter().map(|flow| flow.inward).collect();
     assert_eq!((ways.contains(&true), ways.contains(&false)), (true, true), "both ways are heavy");
     assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+}
+
+/// Marks and a meter at once: here where the flow comes from a tenant, marks alone where its source cannot be told.
+#[test]
+fn marks_and_a_meter_work_together_and_what_cannot_be_marked_is_metered() {
+    let mut world = world("mode: mark_and_meter");
+    let mut core = Stated(Span::ZERO);
+    let out = |ecn| [(Some(0), with_ecn(udp(1, 99, HEAVY, 0, 300), ecn))];
+    let [_, wire] = traffic(&mut world, Span::millis(100), 95, &mut core, &out(Ecn::Ect0));
+    assert_eq!(pressed(&mut world), [(HEAVY, false, Means::MarkedAndMetered)]);
+    // 240 Mb/s are sent; a burst and 24 Mb/s pass, 10 packets a millisecond, and some of them are marked.
+    assert!((1_000..1_900).contains(&wire.len()), "{}", wire.len());
+    let marked = wire.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).count();
+    assert!(marked > 20, "{marked}");
+
+    let mut world = self::world("mode: mark_and_meter");
+    let [_, wire] = traffic(&mut world, Span::millis(100), 95, &mut core, &out(Ecn::NotEct));
+    assert!((1_000..1_900).contains(&wire.len()), "{}", wire.len());
+    assert!(wire.iter().all(|frame| Ecn::of(frame) == Some(Ecn::NotEct)));
+
+    let mut world = self::world("mode: mark_and_meter");
+    let [frames, _] = traffic(&mut world, Span::millis(60), 95, &mut core, &flows(Ecn::Ect0));
+    assert_eq!((frames.len(), pressed(&mut world)), (6_000, vec![(HEAVY, true, Means::Marked)]));
+}
+
+/// Neither fragments nor protocols that are not known are marked.
+#[test]
+fn fragments_and_unknown_protocols_are_metered_instead() {
+    for (protocol, fragment) in [(50, [0, 0]), (17, [0x20, 0])] {
+        let mut world = world("mode: mark");
+        let mut core = Stated(Span::ZERO);
+        let mut frame = with_ecn(udp(98, 1, HEAVY, 0, 300), Ecn::Ect0);
+        frame[20..22].copy_from_slice(&fragment);
+        frame[23] = protocol;
+        let [frames, _] = traffic(&mut world, Span::millis(100), 95, &mut core, &[(None, frame.clone())]);
+        assert!(frames.iter().all(|got| *got == frame), "protocol {protocol}");
+        assert!(frames.len() < 9_000, "it is metered: {}", frames.len());
+    }
+}
+
+/// A TCP segment over IPv4 with this option of a window's scale on a SYN.
+fn tcp(from: u8, to: u8, flags: u8, [sequence, acknowledged]: [u32; 2], window: u16, len: usize) -> Vec<u8> {
+    let mut frame = udp(from, to, 0, 0, len.max(58));
+    frame[23] = 6;
+    frame[34..38].copy_from_slice(&[0, from, 0, to]);
+    frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+    frame[42..46].copy_from_slice(&acknowledged.to_be_bytes());
+    (frame[46], frame[47]) = (0x60, flags);
+    frame[48..50].copy_from_slice(&window.to_be_bytes());
+    // No operation, then a scale of 7 bits; in other segments four times no operation.
+    frame[54..58].copy_from_slice(if flags & SYN == SYN { &[1, 3, 3, 7] } else { &[1; 4] });
+    let len = u16::try_from(frame.len() - 34).expect("fits").to_be_bytes();
+    frame[50..52].fill(0);
+    let covered = [&frame[26..34], &[0, 6], &len, &frame[34..]].concat();
+    let checksum = !plimsoll_wire::ones_complement_sum(&covered);
+    frame[50..52].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+#[test]
+fn windows_of_acknowledgements_are_lowered_where_the_handshake_was_seen() {
+    for (seen, untouched) in [(true, false), (false, false), (true, true)] {
+        let ecn = if untouched { ", ecn: untouched" } else { "" };
+        let text = gateway("mode: window")
+            .replace("gateway: {port: memory", &format!("gateway: {{port: memory{ecn}"));
+        let mut world = World::new(&text, false);
+        world.send(0, &udp(1, 99, 1, 0, 60));
+        world.run(Span::millis(1), STEP);
+        if seen {
+            world.wire.send(&tcp(98, 1, SYN, [7, 0], 65_535, 0), None).expect("there");
+            world.run(Span::millis(1), STEP);
+            world.send(0, &tcp(1, 98, SYN | ACK, [70, 8], 65_535, 0));
+            let through = world.run(Span::millis(1), STEP);
+            assert_eq!(through, [tcp(1, 98, SYN | ACK, [70, 8], 65_535, 0)]);
+        }
+        drain(&mut world.tenants[0]);
+        let mut core = Stated(Span::ZERO);
+        let heavy = [(None, tcp(98, 1, ACK, [8, 71], 500, 300))];
+        let sent = [98, 97].map(|to| tcp(1, to, ACK, [71, 8], 1_000, 0));
+        let (mut frames, mut acks) = (0, Vec::new());
+        for _ in 0..25 {
+            sent.iter().for_each(|ack| _ = world.send(0, ack));
+            let [came, left] = traffic(&mut world, Span::millis(1), 95, &mut core, &heavy);
+            frames += came.len();
+            acks.extend(left);
+        }
+        // 24 Mb/s over 0.77 ms are less than four segments: 6,000 bytes in units of 128.
+        let count = |ack: &Vec<u8>| acks.iter().filter(|got| *got == ack).count();
+        let lowered = count(&tcp(1, 98, ACK, [71, 8], 47, 0));
+        assert_eq!((count(&sent[1]), lowered + count(&sent[0])), (25, 25), "nothing else is changed or lost");
+        let works = seen && !untouched;
+        assert_eq!(lowered > 15, works, "{seen} {untouched}: {lowered}");
+        assert_eq!(lowered == 0, !works);
+        let means = pressed_of(&mut world, 98);
+        assert!(means == Some(if works { Means::Windowed } else { Means::MeteredHere }), "{means:?}");
+        assert_eq!(frames < 2_000, !works, "{frames}");
+        let events = world.events("gateway");
+        assert_eq!(events.iter().any(|(name, _)| *name == "flow_windowed"), works);
+        // This sender minds no window: it is metered after a while.
+        traffic(&mut world, Span::millis(400), 95, &mut core, &heavy);
+        assert_eq!(pressed_of(&mut world, 98), Some(Means::MeteredHere));
+    }
+}
+
+/// How the flow of this source port is slowed down.
+fn pressed_of(world: &mut World, port: u16) -> Option<Means> {
+    pressed(world)
+        .into_iter()
+        .find(|(src_port, inward, _)| (*src_port, *inward) == (port, true))
+        .map(|(.., means)| means)
 }
 
 /// Frames of a flow keep their order, and a reload or a stop lets all that waits go on.

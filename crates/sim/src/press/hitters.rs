@@ -5,11 +5,13 @@
 //! Not here: what is counted, and what follows (`press`).
 //! Invariant: a flow's hash follows from its name and the seed alone, on any machine.
 
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::FlowSource;
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_scenario::{PressModel, Slots};
 use plimsoll_units::Nanos;
 
-use super::{Counted, From, Key};
+use super::{Counted, Key};
 
 /// The tables in which flows are counted, by the number of flows in a bucket, and the key of their hash.
 #[derive(Debug)]
@@ -78,9 +80,9 @@ impl Hitters {
 fn hash(flow: &Counted, seed: u64) -> u64 {
     let Counted { key: Key { flow, back, claim }, tenant, inward, from } = *flow;
     let from = match from {
-        From::Here => 0,
-        From::Elsewhere => 1,
-        From::Host(node) => 2 + u64::from(node),
+        FlowSource::Here => 0,
+        FlowSource::Elsewhere => 1,
+        FlowSource::Host(HostId(node)) => 2 + u64::from(node),
     };
     let parts = [
         u64::from(flow) << 32 | u64::from(claim),
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn flows_that_differ_in_anything_have_other_hashes() {
         let key = Key { flow: 1, back: false, claim: 2 };
-        let flow = Counted { key, tenant: 3, inward: true, from: From::Here };
+        let flow = Counted { key, tenant: 3, inward: true, from: FlowSource::Here };
         let others = [
             flow,
             Counted { key: Key { flow: 2, ..key }, ..flow },
@@ -113,9 +115,9 @@ mod tests {
             Counted { key: Key { claim: 3, ..key }, ..flow },
             Counted { tenant: 4, ..flow },
             Counted { inward: false, ..flow },
-            Counted { from: From::Elsewhere, ..flow },
-            Counted { from: From::Host(0), ..flow },
-            Counted { from: From::Host(1), ..flow },
+            Counted { from: FlowSource::Elsewhere, ..flow },
+            Counted { from: FlowSource::Host(HostId(0)), ..flow },
+            Counted { from: FlowSource::Host(HostId(1)), ..flow },
         ];
         let hashes: BTreeSet<u64> =
             [1, 2].iter().flat_map(|&seed| others.map(|flow| hash(&flow, seed))).collect();

@@ -7,13 +7,16 @@
 
 use std::collections::BTreeMap;
 
+use plimsoll_control::HostId;
+use plimsoll_control::backpressure::FlowSource;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
 use super::{Carrier, NO_LINK, World};
 use crate::agenda::SourceId;
 use crate::packet::{Body, Packet};
-use crate::press::{Act, From, Held, Key, Notice, OVER_RATE, Press};
+use crate::press::{Act, Held, Key, Notice, OVER_RATE, Press};
 use crate::receive::Receive;
 
 /// Notices under way, and what packets met.
@@ -64,15 +67,15 @@ impl World {
             held = (act != Act::Pass).then_some((waits, act));
         }
         if held.is_none() {
-            let sender = press.counted(key, tenant, false, From::Here);
+            let sender = press.counted(key, tenant, false, FlowSource::Here);
             let receiver = receiver.filter(|_| to_node == node);
-            let receiver = receiver.and_then(|receiver| press.counted(key, receiver, true, From::Here));
+            let receiver = receiver.and_then(|receiver| press.counted(key, receiver, true, FlowSource::Here));
             for counted in sender.into_iter().chain(receiver) {
-                let act = press.count(&counted, (frames, bytes), packet.ect, now);
+                let (mark, act) = press.count(&counted, (frames, bytes), codepoint(&packet), now);
+                packet.ce |= mark;
                 let waits = Held::Here(counted);
                 match if press.holds(&waits) { Act::Wait } else { act } {
                     Act::Pass => {}
-                    Act::Mark => packet.ce |= packet.ect,
                     act => held = Some((waits, act)),
                 }
             }
@@ -95,8 +98,10 @@ impl World {
     pub(super) fn pass_in(&mut self, mut packet: Packet) -> Option<Packet> {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(&packet);
-        let (node, origin) =
-            (to.node, if from.tenant.is_some() { From::Host(from.node) } else { From::Elsewhere });
+        let (node, origin) = (
+            to.node,
+            if from.tenant.is_some() { FlowSource::Host(HostId(from.node)) } else { FlowSource::Elsewhere },
+        );
         let Some(tenant) =
             to.tenant.filter(|_| from.node != node && self.nodes[node as usize].press.is_some())
         else {
@@ -104,17 +109,17 @@ impl World {
         };
         // A host without a NIC of its own cannot be told.
         let told = self.nodes[from.node as usize].press.is_some();
-        let origin = if told { origin } else { From::Elsewhere };
+        let origin = if told { origin } else { FlowSource::Elsewhere };
         let key = self.key(&packet);
         let press = self.nodes[node as usize].press.as_mut()?;
         let counted = press.counted(key, tenant, true, origin);
-        match counted.map(|counted| press.count(&counted, on_wire(&packet), packet.ect, self.now)) {
-            None | Some(Act::Pass) => Some(packet),
-            Some(Act::Mark) => {
-                packet.ce |= packet.ect;
-                Some(packet)
-            }
-            Some(Act::Wait | Act::Drop) => {
+        let counted =
+            counted.map(|counted| press.count(&counted, on_wire(&packet), codepoint(&packet), self.now));
+        let (mark, act) = counted.unwrap_or((false, Act::Pass));
+        packet.ce |= mark;
+        match act {
+            Act::Pass => Some(packet),
+            Act::Wait | Act::Drop => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.metered[workload] += u64::from(packet.frames());
                 self.lose(&packet, OVER_RATE);
@@ -210,6 +215,15 @@ impl World {
         }
         let next = self.notices.under_way.first_key_value().map(|(&(at, _), _)| at);
         self.agenda.keep(self.notices.source, next);
+    }
+}
+
+/// The ECN field of a packet. Which of the two ECTs it has is of no account.
+fn codepoint(packet: &Packet) -> Codepoint {
+    match (packet.ce, packet.ect) {
+        (true, _) => Codepoint::Ce,
+        (false, true) => Codepoint::Ect0,
+        (false, false) => Codepoint::NotEct,
     }
 }
 

@@ -9,11 +9,11 @@
 use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
-use plimsoll_control::backpressure::{ControlSegment, Path, Pressed, Windows, window_for};
+use plimsoll_control::backpressure::{ControlSegment, FlowSource, Path, Pressed, Windows, window_for};
 use plimsoll_units::{Bytes, Nanos};
 use plimsoll_wire::{FlowKey, Offload, Parsed, TcpFlags, TcpSegment};
 
-use super::super::heavy::{Counted, From};
+use super::super::heavy::Counted;
 use super::super::verify::seed;
 
 /// Connections whose scales are known at a time.
@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 32_768;
 pub(in super::super) struct SmallWindows {
     scales: Windows<FlowKey>,
     /// By the flow without DSCP, and where it comes from.
-    held: HashMap<(FlowKey, From), Held, RandomState>,
+    held: HashMap<(FlowKey, FlowSource), Held, RandomState>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +61,7 @@ impl SmallWindows {
     }
 
     /// Lets a flow go.
-    pub(super) fn let_go(&mut self, flow: &FlowKey, from: From) {
+    pub(super) fn let_go(&mut self, flow: &FlowKey, from: FlowSource) {
         self.held.remove(&(flow.without_dscp(), from));
     }
 
@@ -69,7 +69,7 @@ impl SmallWindows {
     /// is held. Answers whether it changed the frame.
     pub(in super::super) fn pass(
         &mut self,
-        to: From,
+        to: FlowSource,
         frame: &mut [u8],
         parsed: &Parsed,
         offload: &Offload,
