@@ -5,6 +5,8 @@
 //! Not here: what is done about such a flow (`press`).
 //! Invariant: memory is fixed; a flow's packets count for the tenant that sends or receives them, and no other.
 
+mod list;
+
 use std::collections::HashMap;
 
 use plimsoll_control::HostId;
@@ -15,6 +17,9 @@ use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watc
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, parse, protocol};
+
+pub(super) use list::MOST;
+use list::{List, Listed};
 
 use super::flows::Hashed;
 use super::lane::Lane;
@@ -65,7 +70,7 @@ pub struct HeavyFlows {
     round_trips: Option<RoundTrips>,
     /// The number of the one tenant that is watched.
     watched: Option<u32>,
-    listed: Vec<Listed>,
+    listed: List,
     /// Reports, while they are read.
     read: Vec<Heavy<Counted>>,
     read_at: Nanos,
@@ -108,14 +113,6 @@ impl Counted {
 
 /// An odd number with its bits spread (2^64 divided by the golden ratio).
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    of: Counted,
-    sent: Tally,
-    since: Nanos,
-    last: Nanos,
-}
 
 /// A heavy hitter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,9 +190,6 @@ pub struct HeavyNow {
 /// How often reports are read.
 const EACH: Span = Span::millis(100);
 
-/// Most flows listed, and most reports read at once.
-pub(super) const MOST: usize = 256;
-
 impl HeavyFlows {
     /// Allocates the tables: some 35 MB.
     #[must_use]
@@ -210,7 +204,7 @@ impl HeavyFlows {
             press: stated.press.as_ref().map(Presses::new),
             round_trips: stated.press.as_ref().map(|_| RoundTrips::new()),
             watched: None,
-            listed: Vec::with_capacity(MOST),
+            listed: List::new(),
             read: Vec::with_capacity(MOST),
             read_at: Nanos::ZERO,
         }
@@ -220,7 +214,7 @@ impl HeavyFlows {
     #[must_use]
     pub fn memory() -> [(&'static str, usize); 3] {
         let (buckets, flows) = HeavyHitters::<Counted>::bytes_of(&HeavyConfig::default());
-        let list = MOST * (size_of::<Listed>() + size_of::<Heavy<Counted>>());
+        let list = List::BYTES + MOST * size_of::<Heavy<Counted>>();
         [
             ("flows of the last millisecond", buckets),
             ("flows of the last seconds", flows),
@@ -380,8 +374,10 @@ impl HeavyFlows {
     ) {
         self.take_reports(now);
         let Some(press) = &mut self.press else { return };
-        // A tenant's load is that of what comes for it. What a gateway forwards leaves as a flow of its own: to hold it there
-        // as well would make it wait twice.
+        // What a gateway forwards leaves as a flow of its own: to hold it there as well would make it wait twice.
+        let listed = &self.listed;
+        self.read.retain(|heavy| !listed.is_forwarded(&heavy.key));
+        // A tenant's load is that of what comes for it.
         if let Some(watched) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
@@ -389,7 +385,7 @@ impl HeavyFlows {
         let untouched = |tenant| self.untouched.contains(&tenant);
         let (round_trips, listed) = (&self.round_trips, &self.listed);
         let path = |flow: &Counted| {
-            let known = listed.iter().find(|listed| listed.of == *flow)?;
+            let known = listed.get(flow)?;
             Some(path(&known.sent, round_trips.as_ref()?.of(flow)))
         };
         press.poll(Load { used, at, packets }, &self.read, untouched, path, tells, now);
@@ -412,24 +408,15 @@ impl HeavyFlows {
         self.read_at = now;
         self.read.clear();
         self.hitters.read(MOST, &mut self.read);
-        for &Heavy { key, sent } in &self.read {
-            if let Some(listed) = self.listed.iter_mut().find(|listed| listed.of == key) {
-                (listed.sent, listed.last) = (sent, now);
-            } else if self.listed.len() < MOST {
-                // A flow for which there is no room is reported again later.
-                self.listed.push(Listed { of: key, sent, since: now, last: now });
-                let hash = key.hash(Hashed::of_key(key.flow).hash);
-                self.round_trips.iter_mut().for_each(|trips| trips.begin((hash, &key), now));
+        for heavy in &self.read {
+            if self.listed.take(heavy, now) {
+                let hash = heavy.key.hash(Hashed::of_key(heavy.key.flow).hash);
+                self.round_trips.iter_mut().for_each(|trips| trips.begin((hash, &heavy.key), now));
             }
         }
         let (names, round_trips) = (&self.names, &mut self.round_trips);
-        self.listed.retain(|listed| {
-            let stays = now.since(listed.last) < QUIET && names.contains_key(&listed.of.tenant);
-            if !stays {
-                round_trips.iter_mut().for_each(|trips| trips.end(&listed.of));
-            }
-            stays
-        });
+        let gone = |flow: &Counted| round_trips.iter_mut().for_each(|trips| trips.end(flow));
+        self.listed.forget(now, |flow| names.contains_key(&flow.tenant), gone);
     }
 
     pub(super) fn watched_now(&self) -> Option<WatchedNow> {
@@ -488,9 +475,6 @@ fn path(sent: &Tally, round_trip: Option<Span>) -> Path {
     let mss = Bytes::new(sent.bytes.div_ceil(sent.packets.max(1)));
     Path { rtt: round_trip.unwrap_or(Settings::default().path.rtt), mss }
 }
-
-/// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.
-const QUIET: Span = Span::secs(1);
 
 #[cfg(test)]
 mod tests {

@@ -205,27 +205,38 @@ fn a_tenant_here_is_slowed_down_at_its_source() {
     assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - (passed + waited) as u64)]);
 }
 
-/// A gateway forwards what comes for it. Its load is that of what comes, and only that is held.
+/// A gateway forwards what comes for it. A flow is held where it comes, and not again where it leaves.
 #[test]
-fn what_a_watched_tenant_forwards_is_not_held_again() {
-    let text = gateway("mode: drop").replace("watch: engine", "watch: {tenant: gateway}")
-        + "engine: {experiment: {cost: 12us}}\n";
-    let mut world = World::new(&text, false);
-    world.send(0, &udp(1, 99, 1, 0, 60));
-    world.run(Span::millis(1), STEP);
-    let came = udp(98, 1, HEAVY, 0, 300);
-    let onward = [&udp(1, 99, HEAVY, 0, 300)[..12], &came[12..]].concat();
-    for _ in 0..10_000 {
-        let _ = world.wire.send(&came, None);
-        for _ in drain(&mut world.tenants[0]) {
-            world.send(0, &onward);
+fn what_a_gateway_forwards_is_not_held_again() {
+    for watch in ["engine", "{tenant: gateway}"] {
+        let text = gateway("mode: drop").replace("watch: engine", &format!("watch: {watch}"))
+            + "engine: {experiment: {cost: 12us}}\n";
+        let mut world = World::new(&text, false);
+        world.send(0, &udp(1, 99, 1, 0, 60));
+        world.run(Span::millis(1), STEP);
+        let came = udp(98, 1, HEAVY, 0, 300);
+        let onward = [&udp(1, 99, HEAVY, 0, 300)[..12], &came[12..]].concat();
+        let mut core = Stated(Span::ZERO);
+        for _ in 0..10_000 {
+            let _ = world.wire.send(&came, None);
+            for _ in drain(&mut world.tenants[0]) {
+                world.send(0, &onward);
+            }
+            if watch == "engine" {
+                let now = world.now;
+                world.engine.turn_on(&mut core, &|_| now);
+                world.now += STEP;
+                core.0 += Span::ns(STEP.as_u64() * 95 / 100);
+                world.received();
+            } else {
+                world.run(STEP, STEP);
+            }
         }
-        world.run(STEP, STEP);
+        let now = world.engine.heavy(world.now).expect("flows are counted");
+        let ways: Vec<bool> = now.flows.iter().map(|flow| flow.inward).collect();
+        assert_eq!((ways.contains(&true), ways.contains(&false)), (true, true), "both ways are heavy");
+        assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)], "{watch}");
     }
-    let now = world.engine.heavy(world.now).expect("flows are counted");
-    let ways: Vec<bool> = now.flows.iter().map(|flow| flow.inward).collect();
-    assert_eq!((ways.contains(&true), ways.contains(&false)), (true, true), "both ways are heavy");
-    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
 }
 
 /// Marks and a meter at once: here where the flow comes from a tenant, marks alone where its source cannot be told.

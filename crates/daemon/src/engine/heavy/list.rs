@@ -1,0 +1,126 @@
+//! The heavy hitters of the last second, with what each has sent.
+//!
+//! Why: a report names a flow once in a while; an operator, and the choice of flows, ask which ones are heavy now.
+//! From: MIMIC §IV-D: a flow is reported again once it is counted again.
+//! Not here: counting (`queues`), and what is done about a flow (`press`).
+//! Invariant: in the order of flows, each once; at most [`MOST`], of which each was reported within [`QUIET`].
+
+use plimsoll_control::backpressure::FlowSource;
+use plimsoll_queues::{Heavy, Tally};
+use plimsoll_units::{Nanos, Span};
+
+use super::Counted;
+
+/// Most flows listed, and most reports read at once.
+pub(in super::super) const MOST: usize = 256;
+
+/// A flow that has not been reported for this long is heavy no more: it is reported each time that it is counted.
+const QUIET: Span = Span::secs(1);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Listed {
+    pub(super) of: Counted,
+    pub(super) sent: Tally,
+    pub(super) since: Nanos,
+    last: Nanos,
+}
+
+#[derive(Debug)]
+pub(super) struct List(Vec<Listed>);
+
+impl List {
+    /// Bytes that [`List::new`] allocates.
+    pub(super) const BYTES: usize = MOST * size_of::<Listed>();
+
+    pub(super) fn new() -> Self {
+        Self(Vec::with_capacity(MOST))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Listed> {
+        self.0.iter()
+    }
+
+    /// Takes a report. Answers whether the flow was not listed before; one for which there is no room is reported again later.
+    pub(super) fn take(&mut self, &Heavy { key, sent }: &Heavy<Counted>, now: Nanos) -> bool {
+        match self.place(&key) {
+            Ok(at) => (self.0[at].sent, self.0[at].last) = (sent, now),
+            Err(_) if self.0.len() >= MOST => {}
+            Err(at) => {
+                self.0.insert(at, Listed { of: key, sent, since: now, last: now });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Forgets flows that are heavy no more, and those for which `stays` is false; calls `gone` for each.
+    pub(super) fn forget(
+        &mut self,
+        now: Nanos,
+        stays: impl Fn(&Counted) -> bool,
+        mut gone: impl FnMut(&Counted),
+    ) {
+        self.0.retain(|listed| {
+            let stays = now.since(listed.last) < QUIET && stays(&listed.of);
+            if !stays {
+                gone(&listed.of);
+            }
+            stays
+        });
+    }
+
+    pub(super) fn get(&self, flow: &Counted) -> Option<&Listed> {
+        self.place(flow).ok().map(|at| &self.0[at])
+    }
+
+    /// Whether a tenant sends this flow on that comes for it as well, from wherever it comes.
+    pub(super) fn is_forwarded(&self, flow: &Counted) -> bool {
+        let least = Counted { inward: true, from: FlowSource::Here, ..*flow };
+        let at = self.place(&least).unwrap_or_else(|at| at);
+        let next = self.0.get(at).map(|listed| listed.of);
+        !flow.inward && next.is_some_and(|next| Counted { from: FlowSource::Here, ..next } == least)
+    }
+
+    fn place(&self, flow: &Counted) -> Result<usize, usize> {
+        self.0.binary_search_by(|listed| listed.of.cmp(flow))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_control::HostId;
+
+    fn heavy(tenant: u32, inward: bool, from: FlowSource) -> Heavy<Counted> {
+        Heavy { key: Counted { tenant, inward, from, ..Counted::default() }, sent: Tally::default() }
+    }
+
+    #[test]
+    fn what_comes_and_goes_under_one_name_is_forwarded() {
+        let mut list = List::new();
+        let out = heavy(3, false, FlowSource::Here);
+        let now = Nanos::ZERO;
+        for other in [out, heavy(2, true, FlowSource::Here), heavy(4, true, FlowSource::Elsewhere)] {
+            assert!(list.take(&other, now) && !list.take(&other, now));
+        }
+        assert!(!list.is_forwarded(&out.key), "other tenants'");
+        let come = heavy(3, true, FlowSource::Host(HostId(7)));
+        list.take(&come, now);
+        assert!(list.is_forwarded(&out.key) && !list.is_forwarded(&come.key));
+        assert_eq!(list.get(&come.key).map(|listed| listed.of), Some(come.key));
+    }
+
+    #[test]
+    fn a_quiet_flow_is_forgotten() {
+        let mut list = List::new();
+        list.take(&heavy(1, true, FlowSource::Here), Nanos::ZERO);
+        list.take(&heavy(2, true, FlowSource::Here), Nanos::new(1));
+        let mut gone = Vec::new();
+        list.forget(Nanos::ZERO + QUIET, |_| true, |flow| gone.push(flow.tenant));
+        assert_eq!((gone, list.len()), (vec![1], 1));
+    }
+}
