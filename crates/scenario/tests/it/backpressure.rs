@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use plimsoll_scenario::{
-    Excess, Form, PressModel, Results, Run, Scenario, Slots, Status, Wiring, WorkloadResult, judge,
+    Excess, Form, PressModel, Results, Run, Scenario, Slots, Status, Wiring, WorkloadResult, judge, report,
+    summarise, table,
 };
 use plimsoll_units::Span;
 
@@ -175,4 +176,40 @@ expect:
     let run = Run { system: "plimsoll".to_owned(), ..Run::default() };
     let verdicts = judge(&read, &Results { runs: vec![run], notes: vec![] });
     assert!(verdicts.iter().all(|verdict| verdict.status == Status::Failed));
+}
+
+#[test]
+fn what_goes_through_a_gateway_has_a_table_and_its_load_a_figure() {
+    let read = read("[plimsoll, bare: {kind: plimsoll, backpressure: off}]", "measure: {window: 250ms}\n");
+    let run = |system: &str, load: u64, metered| Run {
+        system: system.to_owned(),
+        loads: [("mid".to_owned(), vec![Span::millis(load); 4])].into(),
+        workloads: [(
+            "w".to_owned(),
+            WorkloadResult { retransmits: Some(7), metered, ..WorkloadResult::default() },
+        )]
+        .into(),
+        ..Run::default()
+    };
+    let results =
+        Results { runs: vec![run("plimsoll", 100, Some(42)), run("bare", 250, None)], notes: vec![] };
+    let summaries = summarise(&read, &results);
+    let of = |system: usize| &summaries[system].through[0];
+    assert_eq!((of(0).workload.as_str(), of(0).host.as_str()), ("w", "mid"));
+    assert_eq!((of(0).retransmits, of(0).metered, of(1).metered), (Some(7.0), Some(42.0), None));
+    assert!(of(0).load.is_some_and(|load| (load - 0.4).abs() < 1e-9), "{:?}", of(0));
+
+    let shown = table(&read, &results, &summaries, &[], 120, false);
+    let row = shown.lines().find(|line| line.contains("bare") && line.contains("100 %"));
+    assert!(
+        row.is_some_and(|row| row.matches(" - ").count() == 2),
+        "marks and meters are not known: {shown}"
+    );
+    assert!(shown.contains("load of"), "{shown}");
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let written = report(&read, &results, &[], folder.path()).expect("written");
+    let page = std::fs::read_to_string(&written.html).expect("the page");
+    assert!(page.contains("through a gateway") && page.contains("<td>40 %</td>"), "{page}");
+    assert!(written.files.iter().any(|file| file.ends_with("load.png")), "{:?}", written.files);
 }
