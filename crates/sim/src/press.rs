@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, VecDeque};
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Pressed,
+    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Pressed,
     Settings, Terms, Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
 use plimsoll_scenario::{Excess, PressModel};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::packet::Packet;
 use hitters::Hitters;
@@ -273,8 +273,14 @@ impl Press {
         let _ = self.asked.install(notice.key, HostId(notice.by), notice.terms, now);
     }
 
-    /// Looks at the load: what was `used` until now. Returns what other hosts are to be told.
-    pub(crate) fn poll(&mut self, used: Span, now: Nanos) -> Vec<(u32, Notice)> {
+    /// Looks at the load: what was `used` until now. `round_trip` is that of a flow, where it is known. Returns what other hosts are
+    /// to be told.
+    pub(crate) fn poll(
+        &mut self,
+        used: Span,
+        round_trip: impl Fn(&Key) -> Option<Span>,
+        now: Nanos,
+    ) -> Vec<(u32, Notice)> {
         let Some(hitters) = &mut self.hitters else { return Vec::new() };
         hitters.advance(now);
         self.read.clear();
@@ -291,7 +297,13 @@ impl Press {
         }
         let Some(work) = self.measure(used, packets, now) else { return Vec::new() };
         let Some(control) = &mut self.control else { return Vec::new() };
-        let orders = control.poll(work, &self.read, |_| None, now).to_vec();
+        let read = &self.read;
+        let path = |flow: &Counted| {
+            let sent = read.iter().find(|heavy| heavy.key == *flow)?.sent;
+            let mss = Bytes::new(sent.bytes.div_ceil(sent.packets.max(1)));
+            Some(Path { rtt: round_trip(&flow.key).unwrap_or(Settings::default().path.rtt), mss })
+        };
+        let orders = control.poll(work, read, path, now).to_vec();
         let (overloaded, top) = (control.is_overloaded(), control.top());
         if !overloaded {
             self.top_known = false;

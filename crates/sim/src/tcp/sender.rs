@@ -291,6 +291,12 @@ impl Sender {
         (self.rtt.smoothed() > 0).then(|| Span::ns(self.rtt.smoothed()))
     }
 
+    /// The least round trip so far; `None` before the first sample.
+    #[must_use]
+    pub fn least_rtt(&self) -> Option<Span> {
+        (self.rtt.smoothed() > 0).then(|| Span::ns(self.rtt.least()))
+    }
+
     /// DCTCP's estimate of the marked fraction, in 2^-20; `None` for other algorithms.
     #[must_use]
     pub fn dctcp_alpha(&self) -> Option<u32> {

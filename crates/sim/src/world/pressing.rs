@@ -19,6 +19,9 @@ use crate::packet::{Body, Packet};
 use crate::press::{Act, Held, Key, Notice, OVER_RATE, Press};
 use crate::receive::Receive;
 
+/// TCP's protocol number.
+const TCP: u8 = 6;
+
 /// Notices under way, and what packets met.
 #[derive(Debug, Default)]
 pub(crate) struct Notices {
@@ -133,7 +136,13 @@ impl World {
         let Some(mut press) = self.nodes[node as usize].press.take() else { return };
         if press.is_due(self.now) {
             let used = self.used(node, &press);
-            for (to, notice) in press.poll(used, self.now) {
+            // Live the round trip is measured in passing; here it is the least that the flow's own TCP has measured.
+            let round_trip = |key: &Key| {
+                let flow = &self.flows[key.flow as usize];
+                let socket = (flow.protocol == TCP).then(|| flow.socket + u32::from(key.back))?;
+                self.connections[socket as usize].tcp.sender().least_rtt()
+            };
+            for (to, notice) in press.poll(used, round_trip, self.now) {
                 let at = self.now + self.notice_time(node, to);
                 self.notices.under_way.insert((at, self.notices.sent), (to, notice));
                 self.notices.sent += 1;
