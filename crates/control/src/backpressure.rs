@@ -10,9 +10,9 @@
 //! **When a flow is refreshed.** At the end of each window, a pressed flow that was reported in the window is refreshed
 //!
 //! - while the overload lasts, or
-//! - while the flow still sends at least half of its target, and the overload would return without the pressing: if all such
-//!   flows sent what they sent most since they were pressed, each packet costing the same CPU time, the load would reach the
-//!   threshold at which an overload begins.
+//! - while the flow still sends at least half of its target (an eighth while its marks can become rarer, as these may keep it
+//!   down), and the overload would return without the pressing: if all such flows sent what they sent most since they were
+//!   pressed, each packet costing the same CPU time, the load would reach the threshold at which an overload begins.
 //!
 //! Any other flow is let go at the end of its lifetime.
 //!

@@ -124,9 +124,16 @@ impl<K: Copy> Flow<K> {
         self.reported[1]
     }
 
-    /// Whether it sends at least half of its target. A flow whose rate is not known does.
+    /// Whether it sends at least half of its target, or an eighth while its marks can become rarer: they may be what keeps it
+    /// there. A flow whose rate is not known does.
     pub(super) fn fills_target(&self) -> bool {
-        self.rate.is_none_or(|rate| rate.bits >= self.target.get() / 2)
+        let part = if self.interval < self.most_interval() { 8 } else { 2 };
+        self.rate.is_none_or(|rate| rate.bits >= self.target.get() / part)
+    }
+
+    /// The longest interval that it is trimmed to.
+    fn most_interval(&self) -> u32 {
+        marking_interval(self.target, self.path.rtt, self.path.mss).saturating_mul(16)
     }
 
     pub(super) fn sends(&self) -> Sends {
@@ -188,8 +195,7 @@ impl<K: Copy> Flow<K> {
         }
         let marked = self.trim.packets() >= u64::from(self.interval);
         self.trim = Gauge::default();
-        let most = marking_interval(self.target, self.path.rtt, self.path.mss).saturating_mul(16);
-        self.interval = trimmed(self.interval, self.target, rate.bits).min(most);
+        self.interval = trimmed(self.interval, self.target, rate.bits).min(self.most_interval());
         self.above = if above(125) { self.above.saturating_add(u32::from(marked)) } else { 0 };
         self.ignores_marks |= self.above >= DEAF;
     }
