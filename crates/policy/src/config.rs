@@ -156,6 +156,8 @@ pub struct FleetTenant {
     pub weight: u32,
     /// Whether it forwards others' traffic: all such tenants count as one sender, whose part is divided among them.
     pub balancer: bool,
+    /// Whether its packets must not be changed by backpressure at other hosts.
+    pub untouched: bool,
 }
 
 /// Feedback from receivers to senders.

@@ -95,6 +95,10 @@ const ECN: Shape = Either(&[
     ]),
     Map(&ECN_LONG),
 ]);
+const MAP_ECN: Shape = Words(&[
+    ("allowed", "It may, where its mode does."),
+    ("untouched", "It never does: a flow of the tenant is metered instead."),
+]);
 const WATCHED: Shape = Either(&[Words(&[("engine", "The engine's own core.")]), Shape::OneOf(&WATCH)]);
 const CORES: Shape = Shape::Number(0.001, MOST_CORES as f64);
 const PRESS_MODE: Shape = Words(&[
@@ -330,6 +334,8 @@ mapping! {
         max: RATE,
         /// Whether it forwards others' traffic: all such tenants together count as one sender.
         balancer: Flag,
+        /// Whether backpressure at other hosts may change its packets.
+        ecn: MAP_ECN,
     }
 
     pub(crate) static FEEDBACK = "Feedback" {

@@ -364,7 +364,9 @@ impl Engine {
         let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
         let flow = match (&self.heavy, to) {
             (Some(heavy), Receiver::Lane(Some(lane))) => {
-                heavy.flow(lane as usize, true, from, (parsed, &Hashed::of(parsed)))
+                let sender = parsed.src_mac.0;
+                let untouched = self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(sender));
+                heavy.flow((lane as usize, true), (from, untouched), (parsed, &Hashed::of(parsed)))
             }
             _ => None,
         };

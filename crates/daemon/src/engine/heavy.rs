@@ -62,8 +62,8 @@ pub struct HeavyFlows {
     /// The names of tenants that are counted, by number. A number is never given again.
     names: HashMap<u32, String>,
     next: u32,
-    /// The numbers of tenants whose packets may not be changed.
-    untouched: Vec<u32>,
+    /// By lane: whether its packets may not be changed.
+    untouched: Vec<bool>,
     /// What slows flows down, if anything is watched.
     press: Option<Presses>,
     /// The round trips of heavy hitters, where flows are slowed down.
@@ -84,6 +84,8 @@ pub(super) struct Counted {
     pub(super) inward: bool,
     /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
     pub(super) from: FlowSource,
+    /// Whether the tenant that sends it, or that receives it here, has `ecn: untouched`.
+    pub(super) untouched: bool,
 }
 
 /// A flow that is to be counted, with its hash.
@@ -104,7 +106,8 @@ impl Counted {
             FlowSource::Elsewhere => 1,
             FlowSource::Host(HostId(host)) => 2 | u64::from(host) << 2,
         };
-        let rest = u64::from(self.tenant) << 35 ^ from << 1 ^ u64::from(self.inward);
+        let flags = u64::from(self.untouched) << 1 | u64::from(self.inward);
+        let rest = u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
         // A folded product: each bit of the result depends on all bits of the factors.
         let product = u128::from(headers ^ rest) * u128::from(MIX);
         product as u64 ^ (product >> 64) as u64
@@ -265,15 +268,25 @@ impl HeavyFlows {
             });
             self.lanes.push(number);
         }
+        let untouched = |lane: &Option<Box<Lane>>| {
+            lane.as_ref().is_some_and(|lane| counting.untouched.contains(&lane.name))
+        };
+        self.untouched.clear();
+        self.untouched.extend(lanes.iter().map(untouched));
         let lanes = &self.lanes;
         self.names.retain(|number, _| lanes.contains(&Some(*number)));
         let number =
             |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
-        self.untouched = counting.untouched.iter().filter_map(number).collect();
         self.watched = match self.press.as_ref().map(Presses::watch) {
             Some(Watch::Tenant(name)) => number(name),
             _ => None,
         };
+    }
+
+    /// Whether the tenant in this lane has `ecn: untouched`.
+    #[inline]
+    pub(super) fn is_untouched(&self, lane: usize) -> bool {
+        self.untouched.get(lane).copied().unwrap_or(false)
     }
 
     /// The lane of a tenant that is counted, by its number.
@@ -281,17 +294,18 @@ impl HeavyFlows {
         self.lanes.iter().position(|number| *number == Some(tenant))
     }
 
-    /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted.
+    /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted. `peer_untouched`: the tenant
+    /// at its other end has `ecn: untouched`.
     #[inline]
     pub(super) fn flow(
         &self,
-        lane: usize,
-        inward: bool,
-        from: FlowSource,
+        (lane, inward): (usize, bool),
+        (from, peer_untouched): (FlowSource, bool),
         (parsed, flow): (&Parsed, &Hashed),
     ) -> Option<HashedCount> {
         let tenant = self.lanes.get(lane).copied().flatten()?;
-        let of = Counted { flow: flow.key, tenant, inward, from };
+        let untouched = peer_untouched || self.is_untouched(lane);
+        let of = Counted { flow: flow.key, tenant, inward, from, untouched };
         let hash = of.hash(flow.hash);
         self.hitters.prefetch(hash);
         let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
@@ -382,13 +396,12 @@ impl HeavyFlows {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
         let packets = packets.unwrap_or(self.hitters.counters().seen.packets);
-        let untouched = |tenant| self.untouched.contains(&tenant);
         let (round_trips, listed) = (&self.round_trips, &self.listed);
         let path = |flow: &Counted| {
             let known = listed.get(flow)?;
             Some(path(&known.sent, round_trips.as_ref()?.of(flow)))
         };
-        press.poll(Load { used, at, packets }, &self.read, untouched, path, tells, now);
+        press.poll(Load { used, at, packets }, &self.read, path, tells, now);
     }
 
     /// What an operator is to be told, with the tenants' names.
@@ -444,8 +457,7 @@ impl HeavyFlows {
         let names = &self.names;
         let flow = |listed: &Listed| {
             let Listed { of: Counted { flow, tenant, inward, .. }, sent, since, .. } = *listed;
-            let untouched = self.untouched.contains(&tenant);
-            let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of, untouched));
+            let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of));
             let pressed = pressed.map(|(pressed, means)| PressedNow {
                 rate: pressed.target,
                 since: pressed.since,
@@ -490,7 +502,7 @@ mod tests {
                 .chain((0..148).map(|host| FlowSource::Host(HostId(host))))
             {
                 for inward in [false, true] {
-                    let of = Counted { flow: FlowKey::default(), tenant, inward, from };
+                    let of = Counted { tenant, inward, from, ..Counted::default() };
                     buckets[(of.hash(0x1234_5678_9abc_def0) % (32 << 10)) as usize] += 1;
                 }
             }

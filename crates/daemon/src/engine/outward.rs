@@ -232,11 +232,16 @@ impl Engine {
         now: Nanos,
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
-        let receiver = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) => heavy.flow(to as usize, true, FlowSource::Here, (parsed, flow)),
-            _ => None,
+        let (to, from) = (parsed.dst_mac.0, FlowSource::Here);
+        let (receiver, peer_untouched) = match self.macs.owner(to) {
+            Some(Owner::Lane(to)) => {
+                let untouched = (from, heavy.is_untouched(index));
+                let flow = heavy.flow((to as usize, true), untouched, (parsed, flow));
+                (flow, heavy.is_untouched(to as usize))
+            }
+            _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(to))),
         };
-        let sender = heavy.flow(index, false, FlowSource::Here, (parsed, flow));
+        let sender = heavy.flow((index, false), (from, peer_untouched), (parsed, flow));
         let sent = on_wire(offload, received.len, origin.frames());
         let (len, frames) = (received.len, origin.frames() as usize);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];

@@ -152,7 +152,6 @@ impl Presses {
         &mut self,
         load: Load,
         reported: &[Heavy<Counted>],
-        untouched: impl Fn(u32) -> bool,
         path: impl FnMut(&Counted) -> Option<Path>,
         tells: &mut Vec<Tell>,
         now: Nanos,
@@ -173,13 +172,13 @@ impl Presses {
                     if pressed.key.inward && pressed.key.from != FlowSource::Here {
                         self.fresh.insert(pressed.key, now + FRESH);
                     }
-                    let means = self.press(&pressed, untouched(pressed.key.tenant), tells, now);
+                    let means = self.press(&pressed, tells, now);
                     let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
                     let told = Pressed { key: (), target, interval, path, since, until, ignores_marks };
                     self.say(PressNews::Start(key, told, means));
                 }
                 Order::Refresh(pressed) => {
-                    self.press(&pressed, untouched(pressed.key.tenant), tells, now);
+                    self.press(&pressed, tells, now);
                 }
                 Order::End(key) => {
                     self.marks.remove(&key);
@@ -230,21 +229,16 @@ impl Presses {
     }
 
     /// How a flow is slowed down.
-    fn means(&self, pressed: &Pressed<Counted>, untouched: bool) -> Means {
+    fn means(&self, pressed: &Pressed<Counted>) -> Means {
+        let untouched = pressed.key.untouched;
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key.flow));
         let able = Able { mark: !(untouched || unmarkable), window: !untouched && known() };
         Means::of(self.stated.mode, pressed.key.from, able, pressed.ignores_marks)
     }
 
-    fn press(
-        &mut self,
-        pressed: &Pressed<Counted>,
-        untouched: bool,
-        tells: &mut Vec<Tell>,
-        now: Nanos,
-    ) -> Means {
-        let means = self.means(pressed, untouched);
+    fn press(&mut self, pressed: &Pressed<Counted>, tells: &mut Vec<Tell>, now: Nanos) -> Means {
+        let means = self.means(pressed);
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
         if means.marks() {
@@ -303,9 +297,9 @@ impl Presses {
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.
-    pub(super) fn pressed(&self, flow: &Counted, untouched: bool) -> Option<(Pressed<Counted>, Means)> {
+    pub(super) fn pressed(&self, flow: &Counted) -> Option<(Pressed<Counted>, Means)> {
         let pressed = self.control.pressed().find(|pressed| pressed.key == *flow)?;
-        Some((*pressed, self.means(pressed, untouched)))
+        Some((*pressed, self.means(pressed)))
     }
 
     /// Flows that are slowed down.

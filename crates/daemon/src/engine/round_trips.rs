@@ -155,7 +155,7 @@ mod tests {
 
     fn note(trips: &mut RoundTrips, frame: &[u8], inward: bool, from: FlowSource, us: u64) -> Counted {
         let parsed = parse(frame).expect("sound");
-        let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from };
+        let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from, untouched: false };
         let place = TcpPlace::of(&parsed).expect("TCP");
         trips.note((us, &of), place, frame, Nanos::ZERO + Span::micros(us));
         of

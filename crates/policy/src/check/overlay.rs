@@ -131,6 +131,7 @@ fn fleet_host(entry: &FleetHostEntry, greatest: Option<BitRate>) -> Option<Fleet
         macs: entry.macs.iter().map(|mac| mac.value).collect(),
         weight: entry.weight.or_else(|| by_max(entry)).unwrap_or(1),
         balancer: entry.balancer,
+        untouched: entry.untouched,
     };
     Some(FleetHost {
         name: entry.name.value.clone(),

@@ -126,7 +126,7 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
     };
     if !matches!(tree.value, Value::Map(_)) {
         let (name, macs) = (name.clone(), macs(reader, tree));
-        return FleetTenantEntry { name, macs, weight: None, max: None, balancer: false };
+        return FleetTenantEntry { name, macs, weight: None, max: None, balancer: false, untouched: false };
     }
     let what = format!("tenant `{}`", name.value);
     let keys = reader.fields(tree, name.at, &what, &FLEET_TENANT);
@@ -138,6 +138,20 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
         weight: weight.map(|weight| weight.value),
         max: keys.get("max").and_then(|tree| reader.value(tree, "`max`", class::RATE)).map(|max| max.value),
         balancer: keys.get("balancer").and_then(|tree| reader.flag(tree, "`balancer`")).unwrap_or(false),
+        untouched: keys.get("ecn").is_some_and(|tree| untouched(reader, tree, &what)),
+    }
+}
+
+/// Whether backpressure at other hosts must not change a tenant's packets.
+fn untouched(reader: &mut Reader, tree: &Tree, what: &str) -> bool {
+    match reader.text(tree, &format!("`ecn` of {what}"), "`allowed` or `untouched`") {
+        Some("untouched") => true,
+        Some("allowed") | None => false,
+        Some(other) => {
+            let help = "write `untouched` (backpressure at other hosts changes none of its packets), or leave it out";
+            reader.report(bad(tree.at, format!("`{other}` is nothing that `ecn` could be in the map"), help));
+            false
+        }
     }
 }
 

@@ -98,6 +98,7 @@ pub(crate) struct FleetTenantEntry {
     pub weight: Option<u32>,
     pub max: Option<BitRate>,
     pub balancer: bool,
+    pub untouched: bool,
 }
 
 pub(crate) struct FeedbackEntry {

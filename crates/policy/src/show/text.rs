@@ -116,7 +116,8 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
 fn fleet_tenant(tenant: &FleetTenant) -> String {
     let weight = (tenant.weight > 1).then(|| format!("weight {}", tenant.weight));
     let balancer = tenant.balancer.then(|| "balancer".to_owned());
-    let more: Vec<String> = [weight, balancer].into_iter().flatten().collect();
+    let untouched = tenant.untouched.then(|| "ecn untouched".to_owned());
+    let more: Vec<String> = [weight, balancer, untouched].into_iter().flatten().collect();
     if more.is_empty() { tenant.name.clone() } else { format!("{} ({})", tenant.name, more.join(", ")) }
 }
 

@@ -6,7 +6,7 @@
 //! Invariant: a tenant elsewhere has one number here, whichever of its addresses is asked for; pairs of a tenant here and
 //! one elsewhere are numbered by the policy's tenants, then by these numbers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -35,6 +35,8 @@ pub struct FleetMap {
     /// The directory of hosts and of the tenants elsewhere.
     pub(crate) members: Arc<Membership>,
     by_mac: HashMap<u64, u32, FixedState>,
+    /// The tenants elsewhere whose packets must not be changed.
+    untouched: BTreeSet<u32>,
     /// Limits for each pair, where there is feedback.
     peers: Peers,
 }
@@ -65,6 +67,7 @@ impl FleetMap {
         let own = HostId(overlay.own().number);
         let (mut directory, mut vms) = (StaticDirectory::default(), Vec::new());
         let (mut hosts, mut by_mac) = (Vec::new(), HashMap::default());
+        let mut untouched = BTreeSet::new();
         let tenants = overlay.hosts.iter().flat_map(|host| &host.tenants);
         let heaviest = tenants.map(|tenant| tenant.weight).max().unwrap_or(1);
         for host in &overlay.hosts {
@@ -83,6 +86,7 @@ impl FleetMap {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
                 by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
+                untouched.extend(tenant.untouched.then_some(vm));
                 let vnic = Vnic { network: overlay.vni, mac: first.0 };
                 let sender = sender_of(tenant, heaviest);
                 vms.push(Member { name: tenant.name.clone(), vnic, host: hosts.len(), sender });
@@ -126,6 +130,7 @@ impl FleetMap {
             by_address: (0..).zip(&hosts).map(|(index, host)| (host.address, index)).collect(),
             hosts,
             by_mac,
+            untouched,
             peers: Peers::default(),
             overlay: overlay.clone(),
         };
@@ -174,6 +179,11 @@ impl FleetMap {
     /// The tenant elsewhere that has this address.
     pub(crate) fn vm(&self, mac: Mac) -> Option<u32> {
         self.by_mac.get(&key(mac)).copied()
+    }
+
+    /// Whether the packets of the tenant elsewhere that has this address must not be changed.
+    pub(crate) fn is_untouched(&self, mac: Mac) -> bool {
+        !self.untouched.is_empty() && self.vm(mac).is_some_and(|vm| self.untouched.contains(&vm))
     }
 
     /// The place of the host that has this address of the tenants' network, unless that is this one.

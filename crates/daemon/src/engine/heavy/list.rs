@@ -79,10 +79,11 @@ impl List {
 
     /// Whether a tenant sends this flow on that comes for it as well, from wherever it comes.
     pub(super) fn is_forwarded(&self, flow: &Counted) -> bool {
-        let least = Counted { inward: true, from: FlowSource::Here, ..*flow };
+        let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, ..of };
+        let least = Counted { inward: true, ..unsaid(*flow) };
         let at = self.place(&least).unwrap_or_else(|at| at);
         let next = self.0.get(at).map(|listed| listed.of);
-        !flow.inward && next.is_some_and(|next| Counted { from: FlowSource::Here, ..next } == least)
+        !flow.inward && next.is_some_and(|next| unsaid(next) == least)
     }
 
     fn place(&self, flow: &Counted) -> Result<usize, usize> {
