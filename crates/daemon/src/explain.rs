@@ -429,7 +429,7 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
         let tenant = (!heavy.inward).then_some(heavy.tenant.as_str());
         let how = match means {
             Means::Marked => format!("one of {interval} packets is marked"),
-            Means::MeteredHere => "what is beyond waits or is dropped here".to_owned(),
+            Means::MeteredHere => "what is beyond waits here, or is dropped".to_owned(),
             Means::Told(_) => "its host is told".to_owned(),
             Means::MarkedAndMetered => {
                 format!("one of {interval} packets is marked, and what is beyond waits or is dropped here")
@@ -440,7 +440,7 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
         let round_trip =
             heavy.round_trip.map_or_else(String::new, |took| format!("; its round trip is {took}"));
-        let line = format!("{flow}: to {rate} for {age:.0}s, as {watched} is overloaded; {how}{round_trip}");
+        let line = format!("{flow}: to {rate} for {age:.0}s, for the load of {watched}; {how}{round_trip}");
         filter.may_be_of(&heavy.flow, tenant).then_some(line)
     });
     let there = asked.iter().filter_map(|AskedNow { flow, by, rate, .. }| {

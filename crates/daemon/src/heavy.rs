@@ -93,7 +93,7 @@ pub struct WatchedRow {
 pub struct PressedRow {
     /// The rate that it is slowed down to, in bits a second.
     pub rate: u64,
-    /// `marked`, `metered` (this host drops what is beyond the rate), `told` (so does the host that it comes from), or
+    /// `marked`, `metered` (what is beyond the rate waits at this host, or is dropped), `told` (so does the host that it comes from), or
     /// `marked and metered`, `marked and told`, or `window` (the receive window in its acknowledgements is made smaller).
     pub how: String,
     /// Where it is marked, one of how many packets is.

@@ -41,6 +41,8 @@ pub struct Press {
 }
 
 impl Press {
+    /// Lowest rate to which a flow is held: no host can stop a flow.
+    pub const LEAST_RATE: BitRate = BitRate::mbps(1);
     /// Least burst that may be stated (MI-M12). A meter itself holds at least one longest frame, which is a little more.
     pub const LEAST_BURST: Bytes = Bytes::new(64_000);
     /// Greatest burst of a meter.

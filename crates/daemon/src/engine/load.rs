@@ -120,7 +120,7 @@ impl Engine {
                     let way = way(&flow);
                     let how = match means {
                         Means::Marked => format!("one of {} packets is marked", pressed.interval),
-                        Means::MeteredHere => "what is beyond is dropped here".to_owned(),
+                        Means::MeteredHere => "what is beyond waits here, or is dropped".to_owned(),
                         Means::Told(_) => "the host that it comes from is told".to_owned(),
                         Means::Windowed => "its receive window is made smaller".to_owned(),
                         Means::MarkedAndMetered => {

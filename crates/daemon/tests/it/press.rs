@@ -205,6 +205,45 @@ fn a_tenant_here_is_slowed_down_at_its_source() {
     assert_eq!(world.losses("shop"), [("flow_over_rate", 10_000 - (passed + waited) as u64)]);
 }
 
+/// MI-S1: a tenant that opted out sends to one that did not, on this host and from another.
+#[test]
+fn packets_of_an_untouched_sender_are_not_marked_for_another_tenant() {
+    let text = gateway("mode: mark").replace("shop: {port: memory}", "shop: {port: memory, ecn: untouched}");
+    let mut world = World::new(&text, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.send(1, &udp(2, 99, 2, 0, 60));
+    world.run(Span::millis(1), STEP);
+    let local = [(Some(1), with_ecn(udp(2, 1, HEAVY, 0, 300), Ecn::Ect0))];
+    let [frames, _] = traffic(&mut world, Span::millis(100), 95, &mut Stated(Span::ZERO), &local);
+    assert!(frames.iter().all(|frame| Ecn::of(frame) == Some(Ecn::Ect0)) && frames.len() > 1_000);
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+
+    let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, mode: mark, rate: 2Mbps}\n";
+    for untouched in [false, true] {
+        let map = if untouched { "{mac: 02:00:00:00:00:0b, ecn: untouched}" } else { "02:00:00:00:00:0b" };
+        let of = |host: &str| {
+            file(host, "geneve", false, rest).replace("far: 02:00:00:00:00:0b", &format!("far: {map}"))
+        };
+        let mut fleet = Fleet::of([of("a") + watch, of("b")]);
+        let mut core = Stated(Span::ZERO);
+        let heavy = with_ecn(udp(11, 1, HEAVY, 0, 1_000), Ecn::Ect0);
+        let (mut marked, mut came) = (0, 0);
+        while fleet.a.now < plimsoll_units::Nanos::ZERO + Span::millis(2_500) {
+            if fleet.a.now.as_u64().is_multiple_of(500_000) {
+                fleet.b.send(0, &heavy);
+            }
+            fleet.exchange_on(&mut core);
+            core.0 += Span::ns(fleet::STEP.as_u64() * 95 / 100);
+            for frame in drain(&mut fleet.a.tenants[0]) {
+                marked += usize::from(Ecn::of(&frame) == Some(Ecn::Ce));
+                came += 1;
+            }
+        }
+        assert_eq!((came > 1_000, marked > 0), (true, !untouched), "{marked} of {came}");
+    }
+}
+
 /// A gateway forwards what comes for it. A flow is held where it comes, and not again where it leaves.
 #[test]
 fn what_a_gateway_forwards_is_not_held_again() {

@@ -103,7 +103,7 @@ fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
         part: part.map(|part| part.value),
         mode: keys.get("mode").and_then(|tree| mode(reader, tree)),
         rate: keys.get("rate").and_then(|tree| rate(reader, tree)),
-        least: keys.get("least").and_then(|tree| reader.value(tree, "`least`", class::RATE)),
+        least: keys.get("least").and_then(|tree| metered(reader, tree, "`least`", class::RATE)),
         lifetime: keys.get("lifetime").and_then(|tree| within(reader, tree, "`lifetime`", Press::LIFETIMES)),
         burst: keys.get("burst").and_then(|tree| burst(reader, tree, "`burst` of `backpressure`")),
         flows: keys
@@ -153,7 +153,18 @@ fn rate(reader: &mut Reader, tree: &Tree) -> Option<Located<BitRate>> {
     if reader.text(tree, "`rate` of `backpressure`", example)? == "auto" {
         return None;
     }
-    reader.value(tree, "`rate` of `backpressure`", example)
+    metered(reader, tree, "`rate` of `backpressure`", example)
+}
+
+/// A rate to which a flow can be held.
+fn metered(reader: &mut Reader, tree: &Tree, what: &str, example: &str) -> Option<Located<BitRate>> {
+    let found: Located<BitRate> = reader.value(tree, what, example)?;
+    if found.value >= Press::LEAST_RATE {
+        return Some(found);
+    }
+    let message = format!("{what} is {}, and no flow is held below {}", found.value, Press::LEAST_RATE);
+    reader.report(bad(tree.at, message, format!("write {example}, at least {}", Press::LEAST_RATE)));
+    None
 }
 
 fn burst(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Bytes> {
@@ -193,7 +204,7 @@ pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
 fn mediate(reader: &mut Reader, tree: &Tree) -> Mediate {
     let keys = reader.fields(tree, tree.at, "`mediate`", &MEDIATE);
     let default = Mediate::default();
-    let rate = keys.get("rate").and_then(|tree| reader.value(tree, "`rate` of `mediate`", class::RATE));
+    let rate = keys.get("rate").and_then(|tree| metered(reader, tree, "`rate` of `mediate`", class::RATE));
     let lifetime = keys
         .get("lifetime")
         .and_then(|tree| within(reader, tree, "`lifetime` of `mediate`", Press::LIFETIMES));

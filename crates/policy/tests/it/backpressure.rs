@@ -239,3 +239,16 @@ fn check_and_a_reload_show_whose_connections_are_mediated() {
     let shown = tree_text(&check("watch: engine, mode: mark_and_meter"));
     assert!(both.backpressure.is_some() && shown.contains("by CE on one of several packets"), "{shown}");
 }
+
+#[test]
+fn no_flow_is_held_below_a_megabit() {
+    let refused = |keys: &str, ecn: &str| {
+        let text = format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants: {{gateway: {{port: memory{ecn}}}}}\nbackpressure: {{{keys}}}\n"
+        );
+        check_str("p.yaml", &text).err().is_some_and(|errors| errors.render(false).contains("below 1Mbps"))
+    };
+    assert!(refused("watch: engine, rate: 999kbps", "") && refused("watch: engine, least: 1kbps", ""));
+    assert!(refused("heavy: 1kpps", ", ecn: {mediate: {rate: 1kbps}}"));
+    assert!(!refused("watch: engine, rate: 1Mbps", ""));
+}

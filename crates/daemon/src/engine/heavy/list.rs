@@ -77,13 +77,17 @@ impl List {
         self.place(flow).ok().map(|at| &self.0[at])
     }
 
-    /// Whether a tenant sends this flow on that comes for it as well, from wherever it comes.
+    /// Whether a tenant forwards this flow, which it sends: at least three quarters of it come for the tenant from one place. A few
+    /// packets that copy its headers, which anyone can send, do not count as that.
     pub(super) fn is_forwarded(&self, flow: &Counted) -> bool {
+        let Some(sent) = self.get(flow).filter(|_| !flow.inward).map(|listed| listed.sent.packets) else {
+            return false;
+        };
         let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, ..of };
         let least = Counted { inward: true, ..unsaid(*flow) };
-        let at = self.place(&least).unwrap_or_else(|at| at);
-        let next = self.0.get(at).map(|listed| listed.of);
-        !flow.inward && next.is_some_and(|next| unsaid(next) == least)
+        let first = self.place(&least).unwrap_or_else(|at| at);
+        let same = self.0[first..].iter().take_while(|listed| unsaid(listed.of) == least);
+        same.map(|listed| listed.sent.packets).max().is_some_and(|came| came >= sent - sent / 4)
     }
 
     fn place(&self, flow: &Counted) -> Result<usize, usize> {
@@ -96,30 +100,35 @@ mod tests {
     use super::*;
     use plimsoll_control::HostId;
 
-    fn heavy(tenant: u32, inward: bool, from: FlowSource) -> Heavy<Counted> {
-        Heavy { key: Counted { tenant, inward, from, ..Counted::default() }, sent: Tally::default() }
+    fn heavy(tenant: u32, inward: bool, from: FlowSource, packets: u64) -> Heavy<Counted> {
+        let key = Counted { tenant, inward, from, ..Counted::default() };
+        Heavy { key, sent: Tally { packets, bytes: 100 * packets } }
     }
 
     #[test]
     fn what_comes_and_goes_under_one_name_is_forwarded() {
         let mut list = List::new();
-        let out = heavy(3, false, FlowSource::Here);
+        let out = heavy(3, false, FlowSource::Here, 1_000);
         let now = Nanos::ZERO;
-        for other in [out, heavy(2, true, FlowSource::Here), heavy(4, true, FlowSource::Elsewhere)] {
-            assert!(list.take(&other, now) && !list.take(&other, now));
+        let others = [heavy(2, true, FlowSource::Here, 1_000), heavy(4, true, FlowSource::Elsewhere, 1_000)];
+        for listed in [out].iter().chain(&others) {
+            assert!(list.take(listed, now) && !list.take(listed, now));
         }
         assert!(!list.is_forwarded(&out.key), "other tenants'");
-        let come = heavy(3, true, FlowSource::Host(HostId(7)));
-        list.take(&come, now);
-        assert!(list.is_forwarded(&out.key) && !list.is_forwarded(&come.key));
-        assert_eq!(list.get(&come.key).map(|listed| listed.of), Some(come.key));
+        let come = |packets| heavy(3, true, FlowSource::Host(HostId(7)), packets);
+        list.take(&come(749), now);
+        list.take(&heavy(3, true, FlowSource::Elsewhere, 700), now);
+        assert!(!list.is_forwarded(&out.key), "packets that copy its headers do not hide it");
+        list.take(&come(750), now);
+        assert!(list.is_forwarded(&out.key) && !list.is_forwarded(&come(0).key));
+        assert_eq!(list.get(&come(0).key).map(|listed| listed.of), Some(come(0).key));
     }
 
     #[test]
     fn a_quiet_flow_is_forgotten() {
         let mut list = List::new();
-        list.take(&heavy(1, true, FlowSource::Here), Nanos::ZERO);
-        list.take(&heavy(2, true, FlowSource::Here), Nanos::new(1));
+        list.take(&heavy(1, true, FlowSource::Here, 1), Nanos::ZERO);
+        list.take(&heavy(2, true, FlowSource::Here, 1), Nanos::new(1));
         let mut gone = Vec::new();
         list.forget(Nanos::ZERO + QUIET, |_| true, |flow| gone.push(flow.tenant));
         assert_eq!((gone, list.len()), (vec![1], 1));
