@@ -171,13 +171,15 @@ impl Measured {
         self.result.errors += (self.result.unanswered.len() - before) as u64;
     }
 
-    /// Notes the kernel's figures of a connection that ends, at one of its ends: how often it sent a segment again, and whether
-    /// it uses ECN.
+    /// Notes the kernel's figures of a connection that ends, at one of its ends: how often it sent a segment again, whether it
+    /// uses ECN, and of how many marks it was told.
     pub fn ends(&mut self, stream: &TcpStream, sends: bool) {
         // Fails only for what is no TCP socket.
         let Ok(info) = TcpInfo::of(stream) else { return };
         *self.result.retransmits.get_or_insert(0) += u64::from(info.retransmits);
-        self.result.ecn.get_or_insert_default()[usize::from(!sends)] += u64::from(info.ecn);
+        let end = usize::from(!sends);
+        self.result.ecn.get_or_insert_default()[end] += u64::from(info.ecn);
+        self.result.echoed.get_or_insert_default()[end] += u64::from(info.delivered_ce);
     }
 
     /// Counts failures.
@@ -235,6 +237,10 @@ pub fn merge(into: &mut WorkloadResult, from: WorkloadResult) {
     into.unanswered.extend(from.unanswered);
     into.errors += from.errors;
     into.retransmits = into.retransmits.into_iter().chain(from.retransmits).reduce(|one, other| one + other);
-    let ecn = into.ecn.into_iter().chain(from.ecn);
-    into.ecn = ecn.reduce(|one, other| [one[0] + other[0], one[1] + other[1]]);
+    into.ecn = of_both_ends(into.ecn, from.ecn);
+    into.echoed = of_both_ends(into.echoed, from.echoed);
+}
+
+fn of_both_ends(one: Option<[u64; 2]>, other: Option<[u64; 2]>) -> Option<[u64; 2]> {
+    one.into_iter().chain(other).reduce(|one, other| [one[0] + other[0], one[1] + other[1]])
 }

@@ -22,6 +22,8 @@ pub struct TcpInfo {
     pub ecn: bool,
     /// Whether a packet with ECT or CE has come.
     pub ecn_seen: bool,
+    /// Packets that it sent and of which the other end said that they came marked.
+    pub delivered_ce: u32,
 }
 
 /// Bits of `tcpi_options`, from `linux/tcp.h`.
@@ -46,6 +48,7 @@ impl TcpInfo {
             rtt: Duration::from_micros(info.tcpi_rtt.into()),
             ecn: info.tcpi_options & ECN != 0,
             ecn_seen: info.tcpi_options & ECN_SEEN != 0,
+            delivered_ce: info.tcpi_delivered_ce,
         })
     }
 }
@@ -64,7 +67,7 @@ mod tests {
         client.write_all(&[1; 100]).expect("sent");
         server.read_exact(&mut [0; 100]).expect("received");
         let info = TcpInfo::of(&client).expect("TCP");
-        assert_eq!(info.retransmits, 0);
+        assert_eq!((info.retransmits, info.delivered_ce), (0, 0));
         assert!(info.rtt > Duration::ZERO && info.rtt < Duration::from_secs(1), "{info:?}");
     }
 

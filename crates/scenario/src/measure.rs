@@ -205,6 +205,8 @@ impl<'a> Measures<'a> {
             }
             Gauge::Retransmits => self.retransmits(run, subject, window),
             Gauge::Marks => self.known(run, subject, |found| found.marks),
+            Gauge::Ecn => self.known(run, subject, |found| found.ecn.map(|ends| ends[0])),
+            Gauge::Echoed => self.known(run, subject, |found| found.echoed.map(|ends| ends[0])),
             Gauge::Metered => self.known(run, subject, |found| found.metered),
             Gauge::Load => self.load(run, subject, window),
             Gauge::TopShare => {

@@ -97,6 +97,9 @@ pub struct WorkloadResult {
     /// Connections on which the TCP of the sender, or of the side that asks, uses ECN, and those on which the other side's
     /// does, where known.
     pub ecn: Option<[u64; 2]>,
+    /// Packets of which the TCP of the sender, or of the side that asks, was told that they came marked, and those of the other
+    /// side's, where known.
+    pub echoed: Option<[u64; 2]>,
     /// Packets of both ways that had a mark (CE) when they arrived, where counted.
     pub marks: Option<u64>,
     /// Packets of both ways that a meter of backpressure held up or dropped, where counted.

@@ -78,7 +78,8 @@ pub(super) fn sends_to_callers(side: &Side<'_>, ready: &dyn Fn()) -> Result<Work
             let Some(stream) = flows[found.token].as_mut().filter(|_| found.writable) else { continue };
             if !fill(stream, &chunk) {
                 measured.ends(stream, true);
-                measured.errors(1);
+                // The receiver ends at the same moment.
+                measured.errors(u64::from(!side.over(side.end())));
                 flows[found.token] = None;
             }
         }

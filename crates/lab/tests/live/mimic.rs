@@ -1,5 +1,5 @@
 //! Live: a heavy flow at a gateway, with Linux forwarding and Linux TCP, in the short forms of the examples and of MIMIC's
-//! experiments. Table I and untouched flows are tested with the daemons alone (`cargo test -p plimsoll-cli --test live mediate`).
+//! experiments. Table I and untouched flows are tested with a daemon alone, too (`cargo test -p plimsoll-cli --test live mediate`).
 
 use crate::support::{TRIES, alone, binary, comes_out};
 use plimsoll_lab::Options;
@@ -25,6 +25,23 @@ fn each_way_brings_the_kernels_tcp_to_its_rate() {
 #[test]
 fn two_levels_spare_the_flow_table() {
     comes_out("papers/mimic/e06-live.yaml");
+}
+
+#[test]
+fn ecn_is_active_exactly_where_table_one_says() {
+    let Some(results) = comes_out("papers/mimic/e11-live.yaml") else { return };
+    let run = &results.runs[0];
+    let told_of_marks = |name: &String| run.workloads[name].echoed.is_some_and(|echoed| echoed[0] > 0);
+    let marked: Vec<&str> =
+        run.workloads.keys().filter(|name| told_of_marks(name)).map(String::as_str).collect();
+    // The client's setting comes first: 1, 2, or 3 for 0.
+    let table = ["down1_1", "down1_2", "down2_1", "down2_2", "down3_1", "down3_2", "up1_1", "up1_2", "up1_3"];
+    assert_eq!(marked, table);
+    assert_eq!(run.workloads.len(), 18);
+    assert!(run.counters["notices"] > 0, "{:?}", run.counters);
+    for event in ["ecn_asked", "ecn_granted", "ecn_hidden", "ecn_unmarked", "ecn_echoed", "ecn_reported"] {
+        assert!(run.events[event] > 0, "{event}: {:?}", run.events);
+    }
 }
 
 const KILLED: &str = "

@@ -170,6 +170,10 @@ pub(crate) enum Gauge {
     Marks,
     /// Packets that a meter of backpressure held up or dropped.
     Metered,
+    /// Connections on which the sender's TCP uses ECN.
+    Ecn,
+    /// Packets of which the sender's TCP was told that they came marked.
+    Echoed,
     /// The part of its time that a host's receiving CPU works.
     Load,
     /// The top flow's part of heavy hitters' packets when overloads began, on average.
@@ -203,7 +207,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 37] = [
+    const NAMES: [&str; 39] = [
         "throughput",
         "goodput",
         "requests",
@@ -222,6 +226,8 @@ impl Gauge {
         "retransmits",
         "marks",
         "metered",
+        "ecn",
+        "echoed",
         "load",
         "top_share",
         "held",
@@ -260,6 +266,8 @@ impl Gauge {
             "retransmits" => Self::Retransmits,
             "marks" => Self::Marks,
             "metered" => Self::Metered,
+            "ecn" => Self::Ecn,
+            "echoed" => Self::Echoed,
             "load" => Self::Load,
             "top_share" => Self::TopShare,
             "held" => Self::Held,
@@ -353,8 +361,9 @@ impl Gauge {
 
     /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
-        use Gauge::{Counter, Cpu, Drops, Errors, Marks, Metered, NicDrops, Packets, TopShare};
-        !matches!(self, Packets | Errors | Drops | NicDrops | Marks | Metered | Cpu | TopShare | Counter(_))
+        use Gauge::{Counter, Cpu, Drops, Echoed, Ecn, Errors, Marks, Metered, NicDrops, Packets, TopShare};
+        let of_the_run = matches!(self, Packets | Errors | Drops | NicDrops | Cpu | TopShare | Counter(_));
+        !of_the_run && !matches!(self, Marks | Metered | Ecn | Echoed)
     }
 }
 

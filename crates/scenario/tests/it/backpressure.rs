@@ -151,6 +151,7 @@ expect:
   - plimsoll.top_share ~ 75% +- 0.001%
   - plimsoll.w.retransmits ~ 7 +- 0.001%
   - plimsoll.a.marks + plimsoll.metered ~ 5 +- 0.001%
+  - plimsoll.w.ecn + 100 * plimsoll.w.echoed ~ 601 +- 0.001%
   - plimsoll.overloads >= 2
 ";
     let read = read("[plimsoll]", expect);
@@ -159,6 +160,9 @@ expect:
         retransmits: Some(7),
         marks: Some(3),
         metered: Some(2),
+        // Of the end that sends, not of the other.
+        ecn: Some([1, 2]),
+        echoed: Some([6, 7]),
         ..WorkloadResult::default()
     };
     let run = Run {
