@@ -68,7 +68,7 @@ pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, 
 pub use pressed::Pressed;
 pub use rtt::{Handshakes, RoundTrip, Segment};
 pub use trigger::{Overload, Thresholds, Trigger, utilization};
-pub use window::{ControlSegment, Windows, window_for};
+pub use window::{ControlSegment, End, Windows, window_for};
 
 /// The rate to which a chosen flow is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

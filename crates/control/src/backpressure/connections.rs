@@ -102,6 +102,11 @@ impl<K: Copy + Eq + Hash, C: Connected> Table<K, C> {
         bucket.find(|slot| slot.key == *key).map(|slot| &slot.connection)
     }
 
+    /// Whether each place could be taken by a new connection.
+    pub(super) fn is_idle(&self, now: Nanos) -> bool {
+        self.slots.iter().all(|slot| is_free(slot.as_ref(), now))
+    }
+
     fn bucket(&mut self, key: &K) -> &mut [Option<Slot<K, C>>] {
         let first = self.first(key);
         &mut self.slots[first..first + BUCKET]

@@ -5,7 +5,8 @@
 //! From: MIMIC §III-D, Algorithm 3 and Table I; RFC 3168 §6.1 (ECN in TCP), RFC 9768 §3.1 (accurate ECN, which is left alone).
 //! Not here: reading and rewriting frames (`wire`), the meters that are asked for ([`Meters`](super::Meters)), and marking.
 //! Invariant: only segments of connections whose handshake was seen are changed, and of these none where both ends use ECN
-//! themselves, nor where accurate ECN is used. Memory is fixed; where it is used up, further connections are left alone.
+//! themselves, nor where accurate ECN is used. A segment for the guest whose numbers do not fit what the guest has sent does
+//! nothing: anyone could have sent it. Memory is fixed; where it is used up, further connections are left alone.
 //!
 //! The algorithm as it is printed changes segments whatever their ends have agreed on. Here, instead, the host of each end
 //!
@@ -28,6 +29,7 @@
 //! | 0 or 2 and 0 | a meter by notice | a meter by notice |
 
 mod connection;
+mod numbers;
 
 #[cfg(test)]
 mod model;
@@ -151,6 +153,8 @@ pub struct MediationCounters {
 #[derive(Clone, Debug)]
 pub struct Mediation<K> {
     table: Table<K, Connection>,
+    /// No new connections are taken.
+    draining: bool,
     counters: MediationCounters,
 }
 
@@ -166,20 +170,41 @@ impl<K: Copy + Eq + Hash> Mediation<K> {
     /// For about this many connections. `seed` is that of the hash, which peers must not know live. Takes all memory.
     #[must_use]
     pub fn new(connections: usize, seed: u64) -> Self {
-        Self { table: Table::new(connections, seed), counters: MediationCounters::default() }
+        Self { table: Table::new(connections, seed), draining: false, counters: MediationCounters::default() }
+    }
+
+    /// Takes no new connections from now on, or takes them again. Those that are known stay mediated to their end: the other end
+    /// may use ECN only because this host asked for it, and the guest would ignore the marks.
+    pub fn drain(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Whether new connections are not taken.
+    #[must_use]
+    pub const fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Whether no connection is known that still needs its place. Looks at all places.
+    #[must_use]
+    pub fn is_idle(&self, now: Nanos) -> bool {
+        self.table.is_idle(now)
     }
 
     /// Handles a segment that the guest sends, and returns what is to be changed in it. Constant time.
     pub fn outbound(&mut self, key: &K, segment: &Segment, now: Nanos) -> Change {
-        let found = if segment.syn && !segment.ack {
+        let opens = segment.syn && !segment.ack;
+        // Data of a connection that is older than this table: its peer's echoes are then told from forged ones.
+        let sends = segment.payload > 0 && !segment.rst;
+        let found = if (opens || sends) && !self.draining {
             self.table.get_or_insert(key, now)
         } else {
             self.table.get(key, now)
         };
         match found {
-            Some(connection) => connection.outbound(segment, &mut self.counters),
+            Some(connection) => connection.outbound(segment, !self.draining, &mut self.counters),
             None => {
-                self.counters.full += u64::from(segment.syn && !segment.ack);
+                self.counters.full += u64::from(opens && !self.draining);
                 Change::NONE
             }
         }
@@ -188,21 +213,13 @@ impl<K: Copy + Eq + Hash> Mediation<K> {
     /// Handles a segment for the guest. Returns what is to be changed in it, and whether the guest's own flow on this connection
     /// is to be metered. Constant time.
     pub fn inbound(&mut self, key: &K, segment: &Segment, now: Nanos) -> (Change, bool) {
-        let opens = segment.syn && !segment.ack;
-        let EcnFlags { ae, ece, .. } = segment.flags;
-        // A connection older than this table that uses accurate ECN must be known for it: its ECE is no echo.
-        let found = if opens || ae && !segment.syn {
-            self.table.get_or_insert(key, now)
-        } else {
-            self.table.get(key, now)
+        let opens = segment.syn && !segment.ack && !self.draining;
+        let found = if opens { self.table.get_or_insert(key, now) } else { self.table.get(key, now) };
+        let Some(connection) = found else {
+            self.counters.full += u64::from(opens);
+            return (Change::NONE, false);
         };
-        let (change, meter) = match found {
-            Some(connection) => connection.inbound(segment, &mut self.counters),
-            None => {
-                self.counters.full += u64::from(opens);
-                (Change::NONE, ece && !ae && !segment.syn && !segment.rst)
-            }
-        };
+        let (change, meter) = connection.inbound(segment, &mut self.counters);
         self.counters.reports += u64::from(meter);
         (change, meter)
     }

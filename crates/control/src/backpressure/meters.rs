@@ -126,6 +126,8 @@ pub struct Meters<K> {
     meters: HashMap<K, Owned, FixedState>,
     /// How many meters each peer owns; a peer without one is not listed.
     owned: HashMap<HostId, usize, FixedState>,
+    /// From when on a request beyond a bound looks for meters that have lapsed.
+    looks_at: Nanos,
     counters: MeterCounters,
 }
 
@@ -153,13 +155,14 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
             settings,
             meters: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
             owned: HashMap::with_capacity_and_hasher(settings.meters, FixedState::with_seed(settings.seed)),
+            looks_at: Nanos::ZERO,
             counters: MeterCounters::default(),
         }
     }
 
     /// Installs or refreshes the meter of `flow` for `peer`, on these terms from `now` on. A meter keeps its first burst.
     ///
-    /// Constant time, unless a bound is reached: then every meter is looked at for one that has lapsed.
+    /// Constant time, unless a bound is reached: then every meter is looked at for one that has lapsed, once a millisecond.
     ///
     /// # Errors
     /// [`NotInstalled`] says which bound refused the request. Nothing has changed then.
@@ -205,7 +208,10 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
             _ => {}
         }
         let new = held.is_none();
-        if self.meters.len() >= self.settings.meters || self.owned_by(peer) >= self.settings.per_peer {
+        let bound =
+            self.meters.len() >= self.settings.meters || self.owned_by(peer) >= self.settings.per_peer;
+        if bound && now >= self.looks_at {
+            self.looks_at = now + LOOK;
             self.expire(now);
         }
         if self.owned_by(peer) >= self.settings.per_peer {
@@ -336,6 +342,9 @@ fn disown(owned: &mut HashMap<HostId, usize, FixedState>, peer: HostId) {
 const SHORTEST: Span = Span::millis(100);
 const LONGEST: Span = Span::secs(60);
 
+/// How often requests beyond a bound may look at every meter.
+const LOOK: Span = Span::millis(1);
+
 const MOST_BURST: Bytes = Bytes::new(64_000_000);
 
 #[cfg(test)]
@@ -379,6 +388,21 @@ mod tests {
         let MeterCounters { installed, refreshed, expired, full, peer_full, .. } = meters.counters();
         assert_eq!([installed, refreshed, expired, full, peer_full], [4, 1, 1, 1, 1]);
         assert_eq!([meters.owned_by(ONE), meters.owned_by(OTHER)], [2, 1]);
+    }
+
+    #[test]
+    fn a_full_table_is_searched_once_a_millisecond() {
+        let mut meters = small();
+        let us = |us| Nanos::ZERO + Span::micros(us);
+        let mut install = |flow, at| meters.install(flow, ONE, Terms::new(RATE), at);
+        assert_eq!([install(1, us(0)), install(2, us(0))], [Ok(Installed::New); 2]);
+        assert_eq!(install(3, us(2_999_500)), Err(NotInstalled::PeerFull), "this looks at all of them");
+        assert_eq!(
+            install(3, us(3_000_400)),
+            Err(NotInstalled::PeerFull),
+            "two have lapsed, but are not looked for"
+        );
+        assert_eq!(install(3, us(3_000_500)), Ok(Installed::New));
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! that pass slows it down without a loss or a mark.
 //! From: MIMIC §III-E (an alternative that the paper finds invasive; never the default); RFC 7323 §2 for the scale.
 //! Not here: reading and rewriting segments (`wire`), and which flows.
-//! Invariant: a connection's scales are known only if its whole handshake was seen; memory is fixed.
+//! Invariant: a connection's scales are known only if its whole handshake was seen, its SYN-ACK on the way back from the place
+//! that the SYN went to or came from; memory is fixed.
 
 use core::hash::Hash;
 
@@ -31,22 +32,38 @@ pub fn window_for(target: BitRate, rtt: Span, mss: Bytes) -> Bytes {
     target.bytes_in(rtt).max(Bytes::new(mss.as_u64().saturating_mul(LEAST)))
 }
 
-/// The scales of connections' windows. `K` names a connection for both directions; its ends are 0 and 1.
+/// The scales of connections' windows. `K` names a connection as its near end, a tenant, sends it; `P` is the place that its far
+/// end's segments come from.
 #[derive(Clone, Debug)]
-pub struct Windows<K> {
-    table: Table<K, Scales>,
+pub struct Windows<K, P> {
+    table: Table<K, Scales<P>>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Scales {
-    /// The last SYN: the end that sent it, its number, and its scale.
-    syn: Option<(usize, u32, Option<u8>)>,
-    /// By end; zero where the two did not both offer one.
-    agreed: Option<[u8; 2]>,
+#[derive(Clone, Copy, Debug)]
+struct Scales<P> {
+    /// The last SYN: the end that sent it, the place of the far end, its number, and its scale.
+    syn: Option<(End, P, u32, Option<u8>)>,
+    /// The scales of the near end and the far one, zero where the two did not both offer one, and the far end's place.
+    agreed: Option<([u8; 2], P)>,
     ended: bool,
 }
 
-impl Connected for Scales {
+impl<P> Default for Scales<P> {
+    fn default() -> Self {
+        Self { syn: None, agreed: None, ended: false }
+    }
+}
+
+/// An end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The tenant's.
+    Near,
+    /// The other one.
+    Far,
+}
+
+impl<P> Connected for Scales<P> {
     fn stage(&self) -> Stage {
         match self.agreed {
             _ if self.ended => Stage::Ended,
@@ -67,63 +84,72 @@ pub enum ControlSegment {
     End,
 }
 
-impl<K> Windows<K> {
+impl<K, P> Windows<K, P> {
     /// Bytes of the table that [`new`](Self::new) allocates; nothing is allocated here.
     #[must_use]
     pub const fn bytes_of(connections: usize) -> usize {
-        Table::<K, Scales>::bytes_of(connections)
+        Table::<K, Scales<P>>::bytes_of(connections)
     }
 }
 
-impl<K: Copy + Eq + Hash> Windows<K> {
+impl<K: Copy + Eq + Hash, P: Copy + Eq> Windows<K, P> {
     /// For about this many connections. `seed` is that of the hash, which peers must not know live. Takes all memory.
     #[must_use]
     pub fn new(connections: usize, seed: u64) -> Self {
         Self { table: Table::new(connections, seed) }
     }
 
-    /// Notes a segment that the end `from` (0 or 1) sends. Constant time.
-    pub fn note(&mut self, key: &K, from: usize, control: ControlSegment, now: Nanos) {
+    /// Notes a segment that passes between the near end and this place of the far one. Constant time.
+    pub fn note(&mut self, key: &K, from: End, place: P, control: ControlSegment, now: Nanos) {
         match control {
             ControlSegment::Syn(sequence, scale) => {
                 if let Some(scales) = self.table.get_or_insert(key, now) {
-                    scales.syn = Some((from, sequence, scale));
+                    scales.syn = Some((from, place, sequence, scale));
                 }
             }
             ControlSegment::SynAck(acknowledged, own) => {
                 let Some(scales) = self.table.get(key, now) else { return };
-                let Some((other, sequence, theirs)) = scales.syn else { return };
+                let Some((other, syns, sequence, theirs)) = scales.syn else { return };
                 // What anyone could send without having seen the SYN changes nothing.
-                if other == from || acknowledged != sequence.wrapping_add(1) {
+                if other == from || place != syns || acknowledged != sequence.wrapping_add(1) {
                     return;
                 }
-                let both = own.zip(theirs).unwrap_or((0, 0));
-                let agreed = if from == 0 { [both.0, both.1] } else { [both.1, both.0] };
-                *scales = Scales { agreed: Some(agreed), ..Scales::default() };
+                let (own, theirs) = own.zip(theirs).unwrap_or((0, 0));
+                let shifts = if from == End::Near { [own, theirs] } else { [theirs, own] };
+                *scales = Scales { agreed: Some((shifts, place)), ..Scales::default() };
             }
             ControlSegment::End => {
                 if let Some(scales) = self.table.get(key, now) {
-                    scales.ended = true;
+                    scales.ended |= scales.agreed.is_none_or(|(_, far)| far == place);
                 }
             }
         }
     }
 
-    /// By how many bits the end `from` shifts the windows that it writes behind the handshake; `None` where that is not known.
+    /// By how many bits an end shifts the windows that it writes behind the handshake, if the place of the far end is `suitable`;
+    /// `None` where that is not known.
     #[must_use]
-    pub fn shift(&self, key: &K, from: usize) -> Option<u8> {
-        self.table.peek(key)?.agreed?.get(from).copied()
+    pub fn shift(&self, key: &K, end: End, suitable: impl Fn(P) -> bool) -> Option<u8> {
+        let ([near, far], _) = self.table.peek(key)?.agreed.filter(|(_, place)| suitable(*place))?;
+        Some(match end {
+            End::Near => near,
+            End::Far => far,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::End::{Far, Near};
     use super::*;
 
     const NOW: Nanos = Nanos::ZERO;
+    const THERE: u8 = 3;
+    const ELSEWHERE: u8 = 4;
 
-    fn shifts(windows: &Windows<u8>) -> [Option<u8>; 2] {
-        [0, 1].map(|end| windows.shift(&0, end))
+    fn shifts(windows: &Windows<u8, u8>) -> [Option<u8>; 2] {
+        assert_eq!(windows.shift(&0, Near, |place| place == ELSEWHERE), None);
+        [Near, Far].map(|end| windows.shift(&0, end, |place| place == THERE))
     }
 
     #[test]
@@ -134,32 +160,37 @@ mod tests {
             (None, Some(9), [0, 0]),
             (Some(0), Some(14), [0, 14]),
         ] {
-            let mut windows: Windows<u8> = Windows::new(8, 0);
-            windows.note(&0, 0, ControlSegment::Syn(41, client), NOW);
+            let mut windows: Windows<u8, u8> = Windows::new(8, 0);
+            windows.note(&0, Near, THERE, ControlSegment::Syn(41, client), NOW);
             assert_eq!(shifts(&windows), [None; 2]);
-            windows.note(&0, 1, ControlSegment::SynAck(42, server), NOW);
+            windows.note(&0, Far, THERE, ControlSegment::SynAck(42, server), NOW);
             assert_eq!(shifts(&windows), agreed.map(Some));
         }
-        let mut windows: Windows<u8> = Windows::new(8, 0);
-        windows.note(&0, 1, ControlSegment::Syn(41, Some(3)), NOW);
-        windows.note(&0, 0, ControlSegment::SynAck(42, Some(5)), NOW);
-        assert_eq!(shifts(&windows), [Some(5), Some(3)], "the second end was the client");
+        let mut windows: Windows<u8, u8> = Windows::new(8, 0);
+        windows.note(&0, Far, THERE, ControlSegment::Syn(41, Some(3)), NOW);
+        windows.note(&0, Near, THERE, ControlSegment::SynAck(42, Some(5)), NOW);
+        assert_eq!(shifts(&windows), [Some(5), Some(3)], "the far end was the client");
     }
 
     #[test]
     fn half_a_handshake_and_one_that_does_not_fit_tell_nothing() {
-        let mut windows: Windows<u8> = Windows::new(8, 0);
-        windows.note(&0, 1, ControlSegment::SynAck(42, Some(7)), NOW);
-        windows.note(&0, 0, ControlSegment::End, NOW);
+        let mut windows: Windows<u8, u8> = Windows::new(8, 0);
+        windows.note(&0, Far, THERE, ControlSegment::SynAck(42, Some(7)), NOW);
+        windows.note(&0, Near, THERE, ControlSegment::End, NOW);
         assert_eq!(shifts(&windows), [None; 2]);
-        windows.note(&0, 0, ControlSegment::Syn(41, Some(7)), NOW);
-        windows.note(&0, 1, ControlSegment::SynAck(41, Some(9)), NOW);
-        windows.note(&0, 0, ControlSegment::SynAck(42, Some(9)), NOW);
+        windows.note(&0, Near, THERE, ControlSegment::Syn(41, Some(7)), NOW);
+        windows.note(&0, Far, THERE, ControlSegment::SynAck(41, Some(9)), NOW);
+        windows.note(&0, Near, THERE, ControlSegment::SynAck(42, Some(9)), NOW);
+        windows.note(&0, Far, ELSEWHERE, ControlSegment::SynAck(42, Some(14)), NOW);
         assert_eq!(shifts(&windows), [None; 2]);
-        windows.note(&0, 1, ControlSegment::SynAck(42, Some(9)), NOW);
+        windows.note(&0, Far, THERE, ControlSegment::SynAck(42, Some(9)), NOW);
         // A SYN in an open connection's name changes nothing until it is answered.
-        windows.note(&0, 0, ControlSegment::Syn(7, Some(1)), NOW);
-        windows.note(&0, 0, ControlSegment::End, NOW);
+        windows.note(&0, Near, THERE, ControlSegment::Syn(7, Some(1)), NOW);
+        windows.note(&0, Near, THERE, ControlSegment::End, NOW);
+        assert_eq!(shifts(&windows), [Some(7), Some(9)]);
+        // Both halves of a handshake from one place.
+        windows.note(&0, Far, ELSEWHERE, ControlSegment::Syn(99, Some(14)), NOW);
+        windows.note(&0, Far, ELSEWHERE, ControlSegment::SynAck(100, Some(14)), NOW);
         assert_eq!(shifts(&windows), [Some(7), Some(9)]);
     }
 }

@@ -20,7 +20,7 @@ use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
-use super::press::{Act, Way};
+use super::press::{Act, Place, Way};
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
 
@@ -375,10 +375,16 @@ impl Engine {
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
     pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow }: &Bound, now: Nanos) {
-        if let (Some(heavy), Some(_)) = (&mut self.heavy, flow)
+        if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow)
             && let Some(windows) = heavy.windows()
             && let Ok(parsed) = parse(frame)
-            && windows.pass(FlowSource::Here, frame, &parsed, offload, now)
+            && windows.pass(
+                [Place::Away(flow.of.from), Place::Tenant(flow.of.tenant)],
+                frame,
+                &parsed,
+                offload,
+                now,
+            )
         {
             self.uplink.tally.event(Event::FlowWindowed);
         }

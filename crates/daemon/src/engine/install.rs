@@ -178,7 +178,7 @@ impl Engine {
             self.watch_load(change.sampled);
         }
         installed.tables = self.count_anew(change.counted, change.heavy, now);
-        installed.guests = self.mediate_anew(change.mediated);
+        installed.guests = self.mediate_anew(change.mediated, now);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();

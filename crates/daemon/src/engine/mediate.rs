@@ -6,6 +6,10 @@
 //! Invariant: only frames from and to mediated tenants are changed, of these only whole TCP packets, and of these only ECE, CWR,
 //! the ECN field and checksums. A frame is handled once on its way out, when nothing holds it any more, and once on its way in.
 
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::{Change, Codepoint, EcnFlags, Mediation, Segment};
 use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Terms, Verdict};
@@ -31,6 +35,9 @@ const CONNECTIONS: usize = 8_192;
 /// Flows of one tenant that are metered as their receivers report marks.
 const METERS: usize = 256;
 
+/// Of these, flows to one peer: what reports of one peer install leaves room for those of others.
+const METERS_OF_A_PEER: usize = 64;
+
 /// How often meters whose lifetime is over are forgotten.
 const FORGET: Span = Span::secs(1);
 
@@ -45,6 +52,8 @@ pub struct Guest {
     connections: Mediation<FlowKey>,
     /// What the tenant sends on connections whose other end reports marks.
     meters: Meters<FlowKey>,
+    /// Names the peers that own meters.
+    peers: RandomState,
     said_at: Option<Nanos>,
 }
 
@@ -78,7 +87,7 @@ fn terms(Mediate { rate, lifetime, burst }: Mediate) -> Terms {
 }
 
 fn meter_settings() -> MeterSettings {
-    MeterSettings { meters: METERS, per_peer: METERS, seed: seed(), ..MeterSettings::default() }
+    MeterSettings { meters: METERS, per_peer: METERS_OF_A_PEER, seed: seed(), ..MeterSettings::default() }
 }
 
 impl Guest {
@@ -89,6 +98,7 @@ impl Guest {
             terms: terms(stated),
             connections: Mediation::new(CONNECTIONS, seed()),
             meters: Meters::new(meter_settings()),
+            peers: RandomState::default(),
             said_at: None,
         }
     }
@@ -156,17 +166,34 @@ impl Guest {
         if !change.is_none() {
             rewrite(change, &mut header, frame, offload);
         }
-        let metered = report && self.meters.install(key, OWN, self.terms, now) == Ok(Installed::New);
+        let reported = report && !self.connections.is_draining();
+        let metered =
+            reported && self.meters.install(key, self.peer(&key), self.terms, now) == Ok(Installed::New);
         let says = metered && self.said_at.is_none_or(|at| now.since(at) >= SAY);
         if says {
             self.said_at = Some(now);
         }
         says.then_some(key)
     }
-}
 
-/// Meters of a tenant have one owner.
-const OWN: HostId = HostId(0);
+    /// The owner of the meter of a flow that the tenant sends: the peer by its address. An IPv6 network of 64 bits is one peer.
+    fn peer(&self, flow: &FlowKey) -> HostId {
+        let network = match flow.addresses() {
+            Some((_, IpAddr::V4(to))) => u64::from(to.to_bits()),
+            Some((_, IpAddr::V6(to))) => (to.to_bits() >> 64) as u64,
+            None => 0,
+        };
+        HostId(self.peers.hash_one(network) as u32)
+    }
+
+    /// Ends mediation: flows are metered no more, and connections that are known are mediated to their end.
+    fn drain(&mut self, now: Nanos) {
+        self.connections.drain(true);
+        for (flow, owner, _) in self.meters.list(now) {
+            self.meters.remove(&flow, owner);
+        }
+    }
+}
 
 /// The header of a whole TCP packet, and what mediation reads of it.
 fn read(frame: &[u8], parsed: &Parsed) -> Option<(TcpSegment, Segment)> {
@@ -315,19 +342,25 @@ impl Engine {
         self.mediates = self.lanes.iter().flatten().any(|lane| lane.guest.is_some());
     }
 
-    /// Mediates the connections of other tenants; answers tables that are no longer used.
-    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>) -> Vec<Guest> {
+    /// Mediates the connections of other tenants; answers tables that are no longer used. Tables of a tenant that is no longer
+    /// mediated stay while a connection needs them.
+    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>, now: Nanos) -> Vec<Guest> {
         let mut wanted = mediated;
         let mut unused = Vec::new();
         for lane in self.lanes.iter_mut().flatten() {
             let place = wanted.iter().position(|one| one.tenant == lane.name && lane.tenant.is_some());
-            match place.map(|place| wanted.swap_remove(place)) {
-                Some(Mediating { terms, guest, .. }) => {
-                    lane.guest = lane.guest.take().or(guest);
-                    lane.guest.iter_mut().for_each(|guest| guest.terms = terms);
+            match (place.map(|place| wanted.swap_remove(place)), &mut lane.guest) {
+                (Some(Mediating { terms, guest, .. }), Some(known)) => {
+                    known.terms = terms;
+                    known.connections.drain(false);
+                    unused.extend(guest.map(|guest| *guest));
                 }
-                None => {
-                    let guest = lane.guest.take();
+                (Some(Mediating { guest, .. }), none) => *none = guest,
+                (None, Some(known)) if lane.tenant.is_some() && !known.connections.is_idle(now) => {
+                    known.drain(now);
+                }
+                (None, left) => {
+                    let guest = left.take();
                     guest.iter().for_each(|guest| guest.count_into(&mut lane.tally));
                     unused.extend(guest.map(|guest| *guest));
                 }

@@ -22,11 +22,12 @@ use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
 use super::fleet::Fleet;
 use super::flows::Hashed;
+use super::heavy::HashedCount;
 use super::mac_table::{Learned, Mac, MacTable, Owner};
 use super::paced::{Held, Passed};
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::press::{Act, Way};
+use super::press::{Act, Place, Way};
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
@@ -248,9 +249,13 @@ impl Engine {
         if (sender.is_some() || receiver.is_some())
             && let Some(windows) = heavy.windows()
         {
-            let to = place_of(&self.macs, &self.fleet, parsed.dst_mac.0);
+            let counted = |flow: &HashedCount| Place::Tenant(flow.of.tenant);
+            let places = [
+                sender.as_ref().map_or(Place::Uncounted(index), counted),
+                receiver.as_ref().map_or_else(|| place_of(&self.macs, &self.fleet, to), counted),
+            ];
             for frame in bytes.chunks_exact_mut(len.max(1)) {
-                if windows.pass(to, frame, parsed, offload, now) {
+                if windows.pass(places, frame, parsed, offload, now) {
                     lane.tally.event(Event::FlowWindowed);
                 }
             }
@@ -280,14 +285,16 @@ impl Engine {
     }
 }
 
-/// Where a flow from this address comes from, as its frames would say.
-fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> FlowSource {
+/// Where this address is, of a tenant whose flows are not counted or elsewhere.
+fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> Place {
     match macs.owner(mac) {
-        Some(Owner::Lane(_)) => FlowSource::Here,
-        _ => fleet
-            .as_ref()
-            .and_then(|fleet| fleet.number_of(mac))
-            .map_or(FlowSource::Elsewhere, |host| FlowSource::Host(HostId(host))),
+        Some(Owner::Lane(lane)) => Place::Uncounted(lane as usize),
+        _ => Place::Away(
+            fleet
+                .as_ref()
+                .and_then(|fleet| fleet.number_of(mac))
+                .map_or(FlowSource::Elsewhere, |host| FlowSource::Host(HostId(host))),
+        ),
     }
 }
 

@@ -23,7 +23,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 
 use super::heavy::Counted;
-pub(super) use window::SmallWindows;
+pub(super) use window::{Place, SmallWindows};
 
 /// The flows that are slowed down, and how.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Presses {
                     self.marks.remove(&key);
                     self.meters.remove(&key, HERE);
                     if let Some(windows) = &mut self.windows {
-                        windows.let_go(&key.flow, key.from);
+                        windows.let_go(&key);
                     }
                 }
             }
@@ -232,7 +232,7 @@ impl Presses {
     fn means(&self, pressed: &Pressed<Counted>) -> Means {
         let untouched = pressed.key.untouched;
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
-        let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key.flow));
+        let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key));
         let able = Able { mark: !(untouched || unmarkable), window: !untouched && known() };
         Means::of(self.stated.mode, pressed.key.from, able, pressed.ignores_marks)
     }

@@ -3,7 +3,7 @@
 use crate::fleet::{self, Fleet};
 use crate::support::{World, drain, policy};
 use plimsoll_daemon::{AskedBy, HeavyReport, ThisCore};
-use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_units::{BitRate, Span};
 use plimsoll_wire::{Ecn, TcpFlags, TcpSegment, VnetHeader, ones_complement_sum, parse};
 
 const STEP: Span = Span::micros(10);
@@ -290,11 +290,92 @@ fn a_reload_begins_and_ends_mediation() {
     );
     bring(&mut world, 0, &tcp(99, 1, [6, 3], ACK | ECE, Ecn::NotEct, 0));
     assert_eq!(world.engine.asked(world.now)[0].rate, BitRate::mbps(24));
+    // The server uses ECN as this host has asked for it, and goes on: its marks are echoed until the connection is over.
+    let ack = |sequence, flags| tcp(1, 99, [sequence, 6], ACK | flags, Ecn::NotEct, 0);
+    assert_eq!(out(&mut world, 0, &ack(3, NONE)), ack(3, NONE));
     let change = world.change(&other, &plain);
-    assert_eq!(world.engine.install(change, world.now).guests.len(), 1);
+    assert_eq!(world.engine.install(change, world.now).guests.len(), 0);
+    assert!(world.engine.asked(world.now).is_empty(), "no flow is metered any more");
+    let data = |ecn| tcp(99, 1, [6, 3], ACK | ECE, ecn, 100);
+    assert_eq!(bring(&mut world, 0, &data(Ecn::Ce)), data(Ecn::Ect0));
+    assert_eq!(out(&mut world, 0, &ack(3, NONE)), ack(3, ECE));
+    assert!(world.engine.asked(world.now).is_empty());
+    let counts = ["ecn_asked", "ecn_hidden", "ecn_unmarked"].map(|name| event(&mut world, name));
+    assert_eq!(counts, [1; 3]);
+    // A new connection on the same ports is not mediated, and the tables go with the next reload.
     assert_eq!(out(&mut world, 0, &syn(4)), syn(4));
-    assert_eq!([event(&mut world, "ecn_asked"), event(&mut world, "ecn_hidden")], [1, 1], "counters go on");
-    assert!(world.engine.asked(Nanos::ZERO).is_empty());
+    assert_eq!(bring(&mut world, 0, &data(Ecn::Ce)), data(Ecn::Ce));
+    world.now += Span::secs(5);
+    let change = world.change(&plain, &plain);
+    assert_eq!(world.engine.install(change, world.now).guests.len(), 1);
+    let counts = ["ecn_asked", "ecn_hidden", "ecn_unmarked"].map(|name| event(&mut world, name));
+    assert_eq!(counts, [1; 3], "counters go on");
+}
+
+/// Another tenant, in the name of the server of a mediated tenant's connection.
+fn forged(mut frame: Vec<u8>, ports: [u16; 2]) -> Vec<u8> {
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    with_ports(frame, ports)
+}
+
+fn with_ports(mut frame: Vec<u8>, [from, to]: [u16; 2]) -> Vec<u8> {
+    frame[34..36].copy_from_slice(&from.to_be_bytes());
+    frame[36..38].copy_from_slice(&to.to_be_bytes());
+    frame[50..52].fill(0);
+    let checksum = !ones_complement_sum(&covered(&frame));
+    frame[50..52].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+/// A tenant that does not see a connection reports no mark on it, and takes no meter from those that do.
+#[test]
+fn forged_reports_of_a_mark_meter_nothing() {
+    const OWN: u32 = 0x7000_0000;
+    const PEER: u32 = 0x1000_0000;
+    let mut world = World::new(&file("ecn: mediated"), false);
+    out(&mut world, 0, &tcp(1, 99, [OWN, 0], SYN, Ecn::NotEct, 0));
+    bring(&mut world, 0, &tcp(99, 1, [PEER, OWN + 1], SYN | ACK | ECE, Ecn::NotEct, 0));
+    let data = tcp(1, 99, [OWN + 1, PEER + 1], ACK, Ecn::NotEct, 100);
+    out(&mut world, 0, &data);
+    // One on the connection, and 400 to ports that are not used, with and without a reset as the tenant's answer.
+    let echo = |numbers| tcp(99, 1, numbers, ACK | ECE, Ecn::Ce, 0);
+    let one_forged = forged(echo([1, 1]), [1_099, 1_001]);
+    assert_eq!(out_to_neighbour(&mut world, &one_forged), one_forged);
+    for port in 2_000..2_400 {
+        let frame = forged(echo([1, 1]), [80, port]);
+        assert_eq!(out_to_neighbour(&mut world, &frame), frame);
+        if port % 2 == 0 {
+            out(&mut world, 0, &with_ports(tcp(1, 99, [1, 0], TcpFlags::RST, Ecn::NotEct, 0), [port, 80]));
+            assert_eq!(out_to_neighbour(&mut world, &frame), frame);
+        }
+    }
+    assert!(world.engine.asked(world.now).is_empty());
+    assert_eq!(["ecn_reported", "ecn_unmetered", "ecn_unmarked"].map(|name| event(&mut world, name)), [0; 3]);
+    assert_eq!(out(&mut world, 0, &data), data, "neither an echo nor CWR");
+    // What the server itself reports holds the flow.
+    bring(&mut world, 0, &tcp(99, 1, [PEER + 1, OWN + 101], ACK | ECE, Ecn::NotEct, 0));
+    assert_eq!(world.engine.asked(world.now).len(), 1);
+}
+
+/// The second tenant sends a frame to the first; what came there.
+fn out_to_neighbour(world: &mut World, frame: &[u8]) -> Vec<u8> {
+    world.send(1, frame);
+    world.run(Span::micros(50), STEP);
+    one(drain(&mut world.tenants[0]))
+}
+
+/// One peer with many connections takes a part of the meters, and leaves the rest to others.
+#[test]
+fn a_peers_reports_leave_meters_to_other_peers() {
+    let mut world = World::new(&file("ecn: mediated"), false);
+    let report = |world: &mut World, peer: u8, port: u16| {
+        out(world, 0, &with_ports(tcp(1, peer, [1_000, 1], ACK, Ecn::NotEct, 100), [port, 80]));
+        bring(world, 0, &with_ports(tcp(peer, 1, [1, 1_100], ACK | ECE, Ecn::NotEct, 0), [80, port]));
+    };
+    (0..100).for_each(|port| report(&mut world, 99, 2_000 + port));
+    assert_eq!((world.engine.asked(world.now).len(), event(&mut world, "ecn_unmetered")), (64, 36));
+    (0..10).for_each(|port| report(&mut world, 98, 2_000 + port));
+    assert_eq!((world.engine.asked(world.now).len(), event(&mut world, "ecn_unmetered")), (74, 36));
 }
 
 /// Two hosts, each with a daemon that sees one end. The client (tcp_ecn 2) is at host a, the server (1 or 2) at host b.

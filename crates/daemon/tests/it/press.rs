@@ -383,6 +383,62 @@ fn windows_of_acknowledgements_are_lowered_where_the_handshake_was_seen() {
     }
 }
 
+/// The frame with the source's and the target's hardware addresses of these hosts.
+fn between(from: u8, to: u8, mut frame: Vec<u8>) -> Vec<u8> {
+    frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, to]);
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, from]);
+    frame
+}
+
+/// Two tenants with equal addresses and ports: the windows of one are lowered, those of the other stay. And neither can plant
+/// scales for the other.
+#[test]
+fn a_tenants_windows_are_its_own() {
+    for planted in [false, true] {
+        let text = gateway("mode: window").replace("tenants: [gateway], ", "");
+        let mut world = World::new(&text, false);
+        world.send(0, &udp(1, 99, 1, 0, 60));
+        world.send(1, &udp(2, 99, 2, 0, 60));
+        world.run(Span::millis(1), STEP);
+        // Both tenants use the address of the first one towards the same client; the frames differ in the hardware address.
+        for (tenant, mac) in [(0, 1), (1, 2)] {
+            if tenant == 1 || !planted {
+                world.wire.send(&between(98, mac, tcp(98, 1, SYN, [7, 0], 65_535, 0)), None).expect("there");
+                world.run(Span::millis(1), STEP);
+                world.send(tenant, &between(mac, 98, tcp(1, 98, SYN | ACK, [70, 8], 65_535, 0)));
+                world.run(Span::millis(1), STEP);
+            }
+        }
+        if planted {
+            // The second tenant sends both halves of a handshake that the first one never had, to it and to the client.
+            let [syn, syn_ack] =
+                [tcp(98, 1, SYN, [7, 0], 65_535, 0), tcp(1, 98, SYN | ACK, [70, 8], 65_535, 0)];
+            for (frame, to) in [(&syn, 1), (&syn_ack, 1), (&syn_ack, 98), (&syn, 98), (&syn_ack, 98)] {
+                world.send(1, &between(2, to, frame.clone()));
+                world.run(Span::millis(1), STEP);
+            }
+        }
+        let mut core = Stated(Span::ZERO);
+        let heavy = [(None, tcp(98, 1, ACK, [8, 71], 500, 300))];
+        let acks = [(0, 1), (1, 2)]
+            .map(|(tenant, mac)| (tenant, between(mac, 98, tcp(1, 98, ACK, [71, 8], 1_000, 0))));
+        let mut left = Vec::new();
+        for _ in 0..25 {
+            acks.iter().for_each(|(tenant, ack)| _ = world.send(*tenant, ack));
+            left.extend(traffic(&mut world, Span::millis(1), 95, &mut core, &heavy)[1].drain(..));
+        }
+        let count = |mac: u8, window: u16| {
+            let ack = between(mac, 98, tcp(1, 98, ACK, [71, 8], window, 0));
+            left.iter().filter(|got| **got == ack).count()
+        };
+        assert_eq!(count(2, 1_000), 25, "the other tenant's acknowledgements stay");
+        let (lowered, kept) = (count(1, 47), count(1, 1_000));
+        assert_eq!(lowered + kept, 25);
+        assert_eq!(lowered > 15, !planted, "{lowered}");
+        assert_eq!(lowered == 0, planted, "{lowered}");
+    }
+}
+
 /// How the flow of this source port is slowed down.
 fn pressed_of(world: &mut World, port: u16) -> Option<Means> {
     pressed(world)

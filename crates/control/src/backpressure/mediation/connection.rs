@@ -5,6 +5,7 @@
 //! made here; a guest that sends ECT is in ECN state whatever the handshake said.
 
 use super::super::connections::{Connected, Stage};
+use super::numbers::Numbers;
 use super::{Change, Codepoint, EcnFlags, MediationCounters, Segment};
 
 /// What the ends of a connection have agreed on.
@@ -63,6 +64,7 @@ pub(super) struct Connection {
     peer: Option<PeerSyn>,
     agreed: Agreed,
     stage: Stage,
+    numbers: Numbers,
     /// Marks are echoed in the guest's place.
     echoes: bool,
     cwr: Cwr,
@@ -79,16 +81,24 @@ impl Connected for Connection {
 }
 
 impl Connection {
-    pub(super) fn outbound(&mut self, segment: &Segment, counters: &mut MediationCounters) -> Change {
+    /// A segment that the guest sends; `takes` says whether a new connection is mediated.
+    pub(super) fn outbound(
+        &mut self,
+        segment: &Segment,
+        takes: bool,
+        counters: &mut MediationCounters,
+    ) -> Change {
         if segment.rst {
             self.stage = Stage::Ended;
             return Change::NONE;
         }
-        match (segment.syn, segment.ack) {
-            (true, false) => self.ask(segment, counters),
-            (true, true) => self.grant(segment, counters),
+        let change = match (segment.syn, segment.ack) {
+            (true, false) => self.ask(segment, takes, counters),
+            (true, true) => self.grant(segment, takes, counters),
             (false, _) => self.send(segment, counters),
-        }
+        };
+        self.numbers.note_sent(segment);
+        change
     }
 
     pub(super) fn inbound(&mut self, segment: &Segment, counters: &mut MediationCounters) -> (Change, bool) {
@@ -108,13 +118,22 @@ impl Connection {
         }
     }
 
+    /// Of a connection that is not mediated nothing is known.
+    fn over() -> Self {
+        Self { stage: Stage::Ended, ..Self::default() }
+    }
+
     /// The guest's SYN.
-    fn ask(&mut self, segment: &Segment, counters: &mut MediationCounters) -> Change {
+    fn ask(&mut self, segment: &Segment, takes: bool, counters: &mut MediationCounters) -> Change {
         let asks = is_asking(segment.flags);
         let accurate = asks && segment.flags.ae;
         if let Some(own) = self.own.as_mut().filter(|own| own.sequence == segment.sequence) {
             own.asked |= asks;
             own.accurate |= accurate;
+            return Change::NONE;
+        }
+        if !takes {
+            *self = Self::over();
             return Change::NONE;
         }
         // Where both ends open at the same time, the peer's SYN came before.
@@ -146,12 +165,16 @@ impl Connection {
     }
 
     /// The guest's SYN-ACK.
-    fn grant(&mut self, segment: &Segment, counters: &mut MediationCounters) -> Change {
+    fn grant(&mut self, segment: &Segment, takes: bool, counters: &mut MediationCounters) -> Change {
         let Some(peer) = self.peer.filter(|peer| segment.acknowledged == peer.sequence.wrapping_add(1))
         else {
             return Change::NONE;
         };
         let first = !peer.answered;
+        if first && !takes {
+            *self = Self::over();
+            return Change::NONE;
+        }
         if first {
             // Of a connection that had the same ports nothing stays; where both ends open, the guest's own SYN does.
             let own = self.own.filter(|own| own.sequence == segment.sequence);
@@ -181,6 +204,7 @@ impl Connection {
             return Change::NONE;
         };
         if self.stage == Stage::Opening {
+            self.numbers.note_expected(segment.sequence.wrapping_add(1));
             let grants = is_grant(segment.flags);
             self.agreed = if own.accurate && is_accurate_answer(segment.flags) {
                 Agreed::Accurate
@@ -220,8 +244,13 @@ impl Connection {
         change
     }
 
-    /// What the guest receives behind the handshake, and whether it reports a mark on the guest's flow.
+    /// What the guest receives behind the handshake, and whether it reports a mark on the guest's flow. A segment that does not
+    /// fit the connection, as it may be forged, does nothing.
     fn receive(&mut self, segment: &Segment, counters: &mut MediationCounters) -> (Change, bool) {
+        if !self.numbers.fits(segment) {
+            return (Change::NONE, false);
+        }
+        self.numbers.note_acknowledged(segment.acknowledged);
         self.note_end(1, segment);
         let EcnFlags { ae, cwr, ece } = segment.flags;
         let (guest, peer) = match self.agreed {
@@ -250,22 +279,21 @@ impl Connection {
             Codepoint::Ect1 => self.ect1 = true,
             Codepoint::NotEct => {}
         }
-        if ece && segment.ack {
-            self.hear_echo(segment.acknowledged);
+        self.hear_acknowledged(segment.acknowledged);
+        // An echo is answered once for each window of data.
+        if ece && self.cwr == Cwr::None {
+            self.cwr = Cwr::Due;
         }
         (change, ece)
     }
 
-    /// An echo for a guest that is not in ECN state: it is answered once for each window of data.
-    fn hear_echo(&mut self, acknowledged: u32) {
-        let answered = match self.cwr {
-            Cwr::None => false,
-            Cwr::Due => true,
-            // The acknowledgement is for data before the CWR's.
-            Cwr::Sent(end) => acknowledged.wrapping_sub(end).cast_signed() < 0,
-        };
-        if !answered {
-            self.cwr = Cwr::Due;
+    /// With the data that had the CWR acknowledged, the next echo is for later data. That is noted at once, as numbers begin
+    /// anew after 4 GiB.
+    fn hear_acknowledged(&mut self, number: u32) {
+        if let Cwr::Sent(end) = self.cwr
+            && number.wrapping_sub(end).cast_signed() >= 0
+        {
+            self.cwr = Cwr::None;
         }
     }
 

@@ -172,15 +172,116 @@ fn a_handshake_is_no_echo() {
     assert_eq!(host.counters(), MediationCounters { reports: 1, ..MediationCounters::default() });
 }
 
+/// Of a connection that is older than the host, what the guest sends tells which echoes are its peer's.
 #[test]
 fn a_connection_older_than_the_host_is_only_metered() {
     let mut host: Mediation<u8> = Mediation::new(8, 0);
-    assert_eq!(host.inbound(&0, &data(1, GRANT, Codepoint::Ce), Nanos::ZERO), (Change::NONE, true));
-    assert!(host.outbound(&0, &data(1, EcnFlags::default(), Codepoint::NotEct), Nanos::ZERO).is_none());
-    // Accurate ECN: with AE seen, the flags count marks and are no echo.
+    let now = Nanos::ZERO;
+    let none = EcnFlags::default();
+    let echo = |acknowledged| Segment { acknowledged, ..data(50, GRANT, Codepoint::Ce) };
+    assert_eq!(host.inbound(&0, &echo(1_000), now), (Change::NONE, false), "the guest has sent nothing");
+    let sent = Segment { acknowledged: 50, ..data(1_000, none, Codepoint::NotEct) };
+    // An acknowledgement or a reset, which anyone can ask a guest for, makes no connection.
+    assert!(host.outbound(&0, &Segment { payload: 0, ..sent }, now).is_none());
+    assert!(host.outbound(&0, &Segment { rst: true, ..sent }, now).is_none());
+    assert_eq!(host.inbound(&0, &echo(1_000), now), (Change::NONE, false));
+    assert!(host.outbound(&0, &sent, now).is_none());
+    assert_eq!(host.inbound(&0, &echo(1_100), now), (Change::NONE, true));
+    for acknowledged in [1_101, 1_000_u32.wrapping_sub(257 << 10), 1 << 31] {
+        assert_eq!(host.inbound(&0, &echo(acknowledged), now), (Change::NONE, false), "{acknowledged}");
+    }
+    // Accurate ECN: with AE seen, the flags count marks and are no echo. A forged AE does not end reports.
     let counts = EcnFlags { ae: true, cwr: false, ece: true };
-    assert_eq!(host.inbound(&1, &data(1, counts, Codepoint::Ect0), Nanos::ZERO), (Change::NONE, false));
-    assert_eq!(host.inbound(&1, &data(1, GRANT, Codepoint::Ce), Nanos::ZERO), (Change::NONE, false));
+    assert_eq!(host.inbound(&0, &data(1 << 30, counts, Codepoint::Ect0), now), (Change::NONE, false));
+    assert_eq!(host.inbound(&0, &echo(1_100), now), (Change::NONE, true));
+    assert_eq!(host.inbound(&0, &Segment { flags: counts, ..echo(1_100) }, now), (Change::NONE, false));
+    assert_eq!(host.inbound(&0, &echo(1_100), now), (Change::NONE, false));
+}
+
+/// What anyone can send who does not see the connection: it changes nothing and asks for no meter.
+#[test]
+fn a_segment_with_numbers_of_its_own_does_nothing() {
+    let (now, none) = (Nanos::ZERO, EcnFlags::default());
+    let opened = || {
+        let mut host: Mediation<u8> = Mediation::new(8, 0);
+        host.outbound(&0, &syn(0x7000_0000, none), now);
+        host.inbound(&0, &syn_ack(0x1000_0000, 0x7000_0001, GRANT), now);
+        let sent = Segment { acknowledged: 0x1000_0001, ..data(0x7000_0001, none, Codepoint::NotEct) };
+        assert!(host.outbound(&0, &sent, now).is_none());
+        (host, sent)
+    };
+    let own = Segment { acknowledged: 0x7000_0065, ..data(0x1000_0001, GRANT, Codepoint::Ce) };
+    for forged in [
+        Segment { sequence: 1, acknowledged: 1, ..own },
+        Segment { acknowledged: 1, ..own },
+        Segment { sequence: 1, ..own },
+        Segment { acknowledged: own.acknowledged + 1, ..own },
+        Segment { ack: false, ..own },
+    ] {
+        let (mut host, sent) = opened();
+        assert_eq!(host.inbound(&0, &forged, now), (Change::NONE, false), "{forged:?}");
+        assert!(host.outbound(&0, &sent, now).is_none(), "no echo and no CWR");
+        // A forged CWR ends no echo.
+        assert!(host.inbound(&0, &own, now).1);
+        let heard = Segment { flags: EcnFlags { cwr: true, ..none }, ecn: Codepoint::Ect0, ..forged };
+        host.inbound(&0, &heard, now);
+        let change = host.outbound(&0, &sent, now);
+        assert_eq!((change.ece, change.cwr), (Some(true), Some(true)));
+    }
+}
+
+/// Three times around the sequence numbers, mostly without an echo: each one that comes is answered.
+#[test]
+fn an_echo_after_gigabytes_without_one_is_answered() {
+    let (now, none) = (Nanos::ZERO, EcnFlags::default());
+    let mut host: Mediation<u8> = Mediation::new(8, 0);
+    host.outbound(&0, &syn(7, none), now);
+    host.inbound(&0, &syn_ack(1, 8, GRANT), now);
+    let step = 8 << 20;
+    let (mut next, mut answered) = (8_u32, 0);
+    for number in 0..1_600_u32 {
+        let sent =
+            Segment { sequence: next, acknowledged: 2, payload: step, ..data(0, none, Codepoint::NotEct) };
+        answered += u32::from(host.outbound(&0, &sent, now).cwr == Some(true));
+        next = next.wrapping_add(step);
+        // Echoes 2.5 GiB apart.
+        let flags = if number % 319 == 0 { GRANT } else { none };
+        let back = Segment { acknowledged: next, payload: 0, ..data(2, flags, Codepoint::NotEct) };
+        assert_eq!(host.inbound(&0, &back, now).1, flags.ece);
+    }
+    assert_eq!(answered, 6);
+}
+
+/// Mediation ends: connections that are made to use ECN go on, and no new one begins.
+#[test]
+fn a_drained_table_keeps_its_connections_and_takes_no_new_ones() {
+    let (now, none) = (Nanos::ZERO, EcnFlags::default());
+    let mut host: Mediation<u8> = Mediation::new(8, 0);
+    host.outbound(&0, &syn(7, none), now);
+    host.inbound(&0, &syn_ack(1, 8, GRANT), now);
+    let ack = Segment { ack: true, sequence: 8, acknowledged: 2, ..Segment::default() };
+    host.outbound(&0, &ack, now);
+    host.drain(true);
+    assert!(!host.is_idle(now));
+    let marked = Segment { acknowledged: 8, ..data(2, none, Codepoint::Ce) };
+    assert_eq!(host.inbound(&0, &marked, now).0.ecn, Some(Codepoint::Ect0));
+    assert_eq!(host.outbound(&0, &ack, now).ece, Some(true));
+    // New ones, on other ports and on the same, as a client and as a server.
+    assert!(host.outbound(&1, &syn(7, none), now).is_none());
+    host.inbound(&2, &syn(7, ASK), now);
+    assert!(host.outbound(&2, &syn_ack(1, 8, none), now).is_none());
+    assert!(host.outbound(&3, &data(1, none, Codepoint::NotEct), now).is_none());
+    let mut other = host.clone();
+    assert!(other.outbound(&0, &syn(900, none), now).is_none());
+    other.inbound(&0, &syn(70, ASK), now);
+    assert!(other.outbound(&0, &syn_ack(80, 71, none), now).is_none());
+    assert!(other.outbound(&0, &data(81, none, Codepoint::NotEct), now).is_none());
+    assert_eq!(other.inbound(&0, &marked, now), (Change::NONE, false));
+    assert_eq!((other.counters().asked, other.counters().granted, other.counters().full), (1, 0, 0));
+    assert!(other.is_idle(now + Span::secs(3)));
+    assert!(!host.is_idle(now + Span::secs(599)) && host.is_idle(now + Span::secs(600)));
+    host.drain(false);
+    assert_eq!(host.outbound(&1, &syn(7, none), now).ece, Some(true));
 }
 
 #[test]
@@ -298,7 +399,7 @@ fn connections_beyond_the_table_are_counted_and_left_alone() {
     assert_eq!(asked.count(), 8, "four connections, twice as many slots");
     assert_eq!((host.counters().asked, host.counters().full), (8, 92));
     let left = (0..100).filter(|key| host.table.get(key, now).is_none()).last().expect("92 of them");
-    assert_eq!(host.inbound(&left, &data(1, GRANT, Codepoint::Ce), now), (Change::NONE, true), "a meter");
+    assert_eq!(host.inbound(&left, &data(1, GRANT, Codepoint::Ce), now), (Change::NONE, false));
     let later = now + Span::secs(4);
     assert!(!host.outbound(&left, &syn(9, EcnFlags::default()), later).is_none());
 }
