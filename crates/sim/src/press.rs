@@ -48,6 +48,8 @@ pub(crate) struct Counted {
     pub(crate) tenant: u32,
     pub(crate) inward: bool,
     pub(crate) from: FlowSource,
+    /// Whether the tenant that sends it here, or that receives it, has `ecn: untouched`.
+    pub(crate) untouched: bool,
 }
 
 /// What is done with a packet.
@@ -74,7 +76,7 @@ pub(crate) struct Plan {
     /// What its policy states; a host without it obeys others alone.
     pub(crate) stated: Option<policy::Backpressure>,
     pub(crate) model: PressModel,
-    /// By tenant of the scenario: whether its flows are counted, and whether its packets may not be changed.
+    /// By tenant of the scenario: whether its flows are counted, and whether its packets may not be changed, wherever it lives.
     pub(crate) counted: Vec<bool>,
     pub(crate) untouched: Vec<bool>,
     /// The tenant that is watched.
@@ -162,10 +164,18 @@ impl Press {
         self.stated().map(|press| &press.watch)
     }
 
-    /// The flow of a packet of this tenant, if it is counted.
-    pub(crate) fn counted(&self, key: Key, tenant: u32, inward: bool, from: FlowSource) -> Option<Counted> {
+    /// The flow of a packet of this tenant to or from the `other` one, if it is counted.
+    pub(crate) fn counted(
+        &self,
+        key: Key,
+        (tenant, other): (u32, Option<u32>),
+        inward: bool,
+        from: FlowSource,
+    ) -> Option<Counted> {
         let counts = self.hitters.is_some() && self.plan.counted[tenant as usize];
-        counts.then_some(Counted { key, tenant, inward, from })
+        let keeps = |tenant: u32| self.plan.untouched[tenant as usize];
+        let untouched = keeps(tenant) || other.is_some_and(keeps);
+        counts.then_some(Counted { key, tenant, inward, from, untouched })
     }
 
     /// Counts a packet with this ECN field. Says whether it is marked, and what else is done with it.
@@ -364,9 +374,8 @@ impl Press {
         let Some(press) = self.stated() else { return Means::MeteredHere };
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
-        let untouched = self.plan.untouched[pressed.key.tenant as usize];
         // Windows are not modelled.
-        let able = Able { mark: !(untouched || unmarkable), window: false };
+        let able = Able { mark: !(pressed.key.untouched || unmarkable), window: false };
         Means::of(press.mode, pressed.key.from, able, ignores)
     }
 

@@ -36,6 +36,11 @@ impl Builder<'_> {
             let help = "write another `mode` under `virtual`, or `live: true` alone";
             return Err(self.press_refused(host, "rewrites receive windows, which no model does", help));
         }
+        if let Some(tenant) = config.tenants.iter().find(|tenant| tenant.ecn.mediate().is_some()) {
+            let what = format!("mediates ECN for tenant `{}`, which no model does", tenant.name);
+            let help = "leave `ecn: mediated` out under `virtual`, or write `live: true` alone";
+            return Err(self.press_refused(host, &what, help));
+        }
         let tenants = || self.scenario.tenants.iter();
         let counts = |name: &String| stated.as_ref().is_some_and(|stated| stated.tenants.contains(name));
         let counted = tenants().map(|tenant| lives_on(tenant, host) && counts(&tenant.name)).collect();
@@ -61,8 +66,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Leaves backpressure out if no host's policy states it.
+    /// Tells each host which tenants keep their packets as they are, as the map of the fleet does live. Leaves backpressure out
+    /// if no host's policy states it.
     pub(super) fn press_only_if_stated(&mut self) {
+        let hosts = || self.world.nodes.iter().filter_map(|node| node.press.as_deref());
+        let keeps = |tenant: usize| hosts().any(|press| press.plan.untouched[tenant]);
+        let untouched: Vec<bool> = (0..self.scenario.tenants.len()).map(keeps).collect();
+        for press in self.world.nodes.iter_mut().filter_map(|node| node.press.as_deref_mut()) {
+            press.plan.untouched.clone_from(&untouched);
+        }
         let stated = |press: &Press| press.plan.stated.is_some();
         if !self.world.nodes.iter().filter_map(|node| node.press.as_deref()).any(stated) {
             self.world.nodes.iter_mut().for_each(|node| node.press = None);

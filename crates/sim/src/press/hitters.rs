@@ -78,7 +78,8 @@ impl Hitters {
 
 /// A keyed hash that is the same on any machine: `SplitMix64` over the parts of the name.
 fn hash(flow: &Counted, seed: u64) -> u64 {
-    let Counted { key: Key { flow, back, claim }, tenant, inward, from } = *flow;
+    // Whether it is untouched follows from the other parts.
+    let Counted { key: Key { flow, back, claim }, tenant, inward, from, untouched: _ } = *flow;
     let from = match from {
         FlowSource::Here => 0,
         FlowSource::Elsewhere => 1,
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn flows_that_differ_in_anything_have_other_hashes() {
         let key = Key { flow: 1, back: false, claim: 2 };
-        let flow = Counted { key, tenant: 3, inward: true, from: FlowSource::Here };
+        let flow = Counted { key, tenant: 3, inward: true, ..Counted::default() };
         let others = [
             flow,
             Counted { key: Key { flow: 2, ..key }, ..flow },

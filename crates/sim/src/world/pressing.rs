@@ -70,9 +70,10 @@ impl World {
             held = (act != Act::Pass).then_some((waits, act));
         }
         if held.is_none() {
-            let sender = press.counted(key, tenant, false, FlowSource::Here);
-            let receiver = receiver.filter(|_| to_node == node);
-            let receiver = receiver.and_then(|receiver| press.counted(key, receiver, true, FlowSource::Here));
+            let sender = press.counted(key, (tenant, receiver), false, FlowSource::Here);
+            let receiver = receiver
+                .filter(|_| to_node == node)
+                .and_then(|receiver| press.counted(key, (receiver, Some(tenant)), true, FlowSource::Here));
             for counted in sender.into_iter().chain(receiver) {
                 let (mark, act) = press.count(&counted, (frames, bytes), codepoint(&packet), now);
                 packet.ce |= mark;
@@ -110,12 +111,13 @@ impl World {
         else {
             return Some(packet);
         };
+        let sender = from.tenant;
         // A host without a NIC of its own cannot be told.
         let told = self.nodes[from.node as usize].press.is_some();
         let origin = if told { origin } else { FlowSource::Elsewhere };
         let key = self.key(&packet);
         let press = self.nodes[node as usize].press.as_mut()?;
-        let counted = press.counted(key, tenant, true, origin);
+        let counted = press.counted(key, (tenant, sender), true, origin);
         let counted =
             counted.map(|counted| press.count(&counted, on_wire(&packet), codepoint(&packet), self.now));
         let (mark, act) = counted.unwrap_or((false, Act::Pass));

@@ -107,7 +107,8 @@ fn a_mark_lowers_the_window_once() {
 
 #[test]
 fn flows_without_ecn_and_of_tenants_that_opted_out_are_metered() {
-    for (heavy, gateway) in [("", ""), (", tcp_ecn: 0", ""), (", tcp_ecn: 1", ", ecn: untouched")] {
+    let opted_out = [(", tcp_ecn: 1", ", ecn: untouched"), (", tcp_ecn: 1, ecn: untouched", "")];
+    for (heavy, gateway) in [("", ""), (", tcp_ecn: 0", "")].into_iter().chain(opted_out) {
         let run = held(heavy, gateway, "mark", "}");
         let (big, rate) = (&run.workloads["big"], mbps(&run, "big", 800, 1_000));
         assert_eq!(big.marks, Some(0), "{heavy}{gateway}");
