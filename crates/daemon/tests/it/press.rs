@@ -386,7 +386,7 @@ fn a_tenants_windows_are_its_own() {
         let mut left = Vec::new();
         for _ in 0..25 {
             acks.iter().for_each(|(tenant, ack)| _ = world.send(*tenant, ack));
-            left.extend(traffic(&mut world, Span::millis(1), 95, &mut core, &heavy)[1].drain(..));
+            left.append(&mut traffic(&mut world, Span::millis(1), 95, &mut core, &heavy)[1]);
         }
         // The windows of all acknowledgements of a tenant.
         let windows = |mac: u8| -> Vec<u16> {
