@@ -12,7 +12,8 @@
 //! - while the overload lasts, or
 //! - while the flow still sends at least half of its target (an eighth while its marks can become rarer, as these may keep it
 //!   down), and the overload would return without the pressing: if all such flows sent what they sent most since they were
-//!   pressed, each packet costing the same CPU time, the load would reach the threshold at which an overload begins.
+//!   pressed, each packet costing the same CPU time, the load would reach the threshold below which an overload ends. It is the
+//!   lower one, as acknowledgements would come back too.
 //!
 //! Any other flow is let go at the end of its lifetime.
 //!
@@ -472,12 +473,13 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         now <= allowed.saturating_add(allowed / 4) && sending.all(|flow| least(flow.target()))
     }
 
-    /// Whether the overload would return if pressed flows sent as much as they once did.
+    /// Whether the overload would return if pressed flows sent as much as they once did. The packets that answer theirs, such as
+    /// acknowledgements, would come back as well and are not known, so the lower threshold counts.
     fn would_return(&self, used: PerMille, all: u64) -> bool {
         let filling = || self.flows.iter().filter(|flow| flow.fills_target());
         let sum = |packets: fn(&Flow<K>) -> u64| filling().map(packets).fold(0, u64::saturating_add);
         let (now, wanted) = (sum(|flow| flow.sends().now), sum(Flow::wanted_packets));
-        target::load_with(used, all, now, wanted) >= self.trigger.thresholds().on_at
+        target::load_with(used, all, now, wanted) >= self.trigger.thresholds().off_below
     }
 
     /// The factor by which automatic targets change after a window.
