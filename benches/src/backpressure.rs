@@ -8,9 +8,10 @@
 use std::path::Path;
 
 use anyhow::{Result, ensure};
+use plimsoll_ports::FRAME_ROOM;
 
 use crate::host::{datagram, mac};
-use crate::ingress::{Ours, TENANTS, rate};
+use crate::ingress::{Ours, Side, TENANTS, rate};
 use crate::report::{Goal, Row};
 use crate::scheduler::Effort;
 use crate::vhost;
@@ -25,10 +26,23 @@ const IDLE: &str = "backpressure: {watch: {tenant: t0}, threshold: 100%, release
 const PRESSED: &str = "backpressure: {watch: engine, heavy: 1kpps, cores: 0.01, threshold: 1%, release: 0.1%, \
                        part: 0.1%, mode: mark, rate: 1Mbps, flows: 128}\n";
 
+/// Nothing is ever overloaded, and each flow counts as heavy, so that its round trip is measured.
+const IDLE_TCP: &str =
+    "backpressure: {watch: {tenant: t0}, heavy: 1kpps, threshold: 100%, release: 99%, mode: mark}\n";
+
+/// Always overloaded. Each flow first sends long frames, which are beyond the rate; what it then sends is below, and it stays
+/// metered as long as the overload lasts. Nothing of that is dropped.
+const METERED: &str = "backpressure: {watch: engine, heavy: 1kpps, cores: 0.01, threshold: 1%, release: 0.1%, \
+                       part: 0.1%, mode: meter, rate: 100Mbps, burst: 1MiB, lifetime: 60s, flows: 128}\n";
+
+/// A tenant whose connections are mediated.
+const MEDIATED: &str = ", ecn: mediated";
+
 /// `rounds` times, the sides taking turns.
 pub fn measure(plimsoll: &Path, effort: Effort) -> Result<Vec<Row>> {
-    let frames = frames();
-    let [mut none, mut idle, mut pressed] = [(); 3].map(|()| Vec::new());
+    let frames = frames(60);
+    let [mut none, mut idle, mut pressed, mut metered] = [(); 4].map(|()| Vec::new());
+    let long = self::frames(1_514);
     for _ in 0..effort.rounds {
         none.push(rate(effort.packets, &frames, &mut Ours::new("")?)?);
         idle.push(rate(effort.packets, &frames, &mut Ours::new(IDLE)?)?);
@@ -38,6 +52,11 @@ pub fn measure(plimsoll: &Path, effort: Effort) -> Result<Vec<Row>> {
         let before = slowed(&mut ours);
         pressed.push(rate(effort.packets, &frames, &mut ours)?);
         ensure!(before == FLOWS && slowed(&mut ours) == FLOWS, "{before} flows are slowed down, not {FLOWS}");
+        let mut ours = Ours::new(METERED)?;
+        warm_up(effort.packets, &long, &mut ours);
+        let before = slowed(&mut ours);
+        metered.push(rate(effort.packets, &frames, &mut ours)?);
+        ensure!(before == FLOWS && slowed(&mut ours) == FLOWS, "{before} flows are metered, not {FLOWS}");
     }
     let row = |what: &str, ours: &[f64], least: f64| {
         let name = format!("frames in, 64 B, {TENANTS} tenants, {what}");
@@ -48,9 +67,82 @@ pub fn measure(plimsoll: &Path, effort: Effort) -> Result<Vec<Row>> {
     let mut rows = vec![
         row("flows counted, load watched", &idle, 0.95),
         row(&format!("{FLOWS} flows slowed down"), &pressed, 0.9),
+        row(&format!("{FLOWS} flows metered"), &metered, 0.9),
     ];
+    rows.extend(connections(effort)?);
     rows.extend(vhost::backpressure(plimsoll, effort.rounds)?);
     Ok(rows)
+}
+
+/// What it costs segments of TCP: round trips that are measured while nothing is overloaded, and mediated ECN.
+fn connections(effort: Effort) -> Result<Vec<Row>> {
+    let frames = segments();
+    let [mut none, mut idle, mut mediated] = [(); 3].map(|()| Vec::new());
+    for _ in 0..effort.rounds {
+        for (keys, more, figures) in
+            [("", "", &mut none), ("", IDLE_TCP, &mut idle), (MEDIATED, "", &mut mediated)]
+        {
+            let mut ours = Ours::with(keys, more)?;
+            shake_hands(&mut ours)?;
+            warm_up(effort.packets / 4, &frames, &mut ours);
+            figures.push(rate(effort.packets, &frames, &mut ours)?);
+        }
+    }
+    let row = |what: &str, ours: &[f64]| {
+        let name = format!("frames in, 66 B of TCP with timestamps, {TENANTS} tenants, {what}");
+        Row::new(name, "ours, no backpressure", "packets/s").figures(&none, ours)
+    };
+    Ok(vec![
+        row("round trips measured, load watched", &idle).goal(Goal::RatioAtLeast(0.95)),
+        row("ECN mediated", &mediated)
+            .note("no goal is stated; each tenant's connection was seen from its SYN"),
+    ])
+}
+
+/// Opens the connections of [`segments`], as seen from the engine: SYNs come in, and the tenants answer.
+fn shake_hands(ours: &mut Ours) -> Result<()> {
+    for (tenant, number) in
+        (0..TENANTS).flat_map(|tenant| (0..of(tenant)).map(move |number| (tenant, number)))
+    {
+        let asked = ours.ends().0.send(&segment(tenant, number, SYN, 1), None);
+        ours.move_all();
+        let mut answer = segment(tenant, number, SYN | ACK, 1);
+        reverse(&mut answer);
+        let answered = ours.ends().1[usize::from(tenant)].send(&answer, None);
+        ours.move_all();
+        ensure!(asked.is_ok() && answered.is_ok(), "a handshake of tenant {tenant}");
+        ensure!(drain(ours) == [1, 1], "a SYN or its answer did not arrive");
+    }
+    Ok(())
+}
+
+/// Moves this many frames, whether they arrive or not.
+fn warm_up(packets: u64, frames: &[Vec<Vec<u8>>], ours: &mut Ours) {
+    let all = frames.iter().flatten().cycle();
+    for (n, frame) in (1..=packets).zip(all) {
+        let _ = ours.ends().0.send(frame, None);
+        if n % 64 == 0 {
+            ours.move_all();
+            drain(ours);
+        }
+    }
+    ours.move_all();
+    drain(ours);
+}
+
+/// Throws away what has come to either end. Returns how many frames came to the wire, and to tenants.
+fn drain(ours: &mut Ours) -> [u64; 2] {
+    let (mut buffer, mut came) = (vec![0; FRAME_ROOM], [0, 0]);
+    let (wire, tenants) = ours.ends();
+    while let Ok(Some(_)) = wire.receive(&mut buffer) {
+        came[0] += 1;
+    }
+    for tenant in tenants {
+        while let Ok(Some(_)) = tenant.receive(&mut buffer) {
+            came[1] += 1;
+        }
+    }
+    came
 }
 
 /// Flows that are slowed down.
@@ -62,13 +154,51 @@ fn slowed(ours: &mut Ours) -> usize {
         .map_or(0, |now| now.flows.iter().filter(|flow| flow.pressed.is_some()).count())
 }
 
-/// Frames of [`FLOWS`] flows, by tenant; their senders understand marks.
-fn frames() -> Vec<Vec<Vec<u8>>> {
+/// Frames of this length of [`FLOWS`] flows, by tenant; their senders understand marks.
+fn frames(len: usize) -> Vec<Vec<Vec<u8>>> {
     let flow = |tenant: u8, number: u8| {
-        let mut frame = datagram([2, 0, 0, 0, 2, 2], mac(tenant), 60);
+        let mut frame = datagram([2, 0, 0, 0, 2, 2], mac(tenant), len);
         (frame[15], frame[35]) = (2, number); // ECT(0), and the source port
         frame
     };
-    let of = |tenant: u8| if usize::from(tenant) + usize::from(TENANTS) < FLOWS { 2 } else { 1 };
     (0..TENANTS).map(|tenant| (0..of(tenant)).map(|number| flow(tenant, number)).collect()).collect()
+}
+
+/// Flows of a tenant.
+fn of(tenant: u8) -> u8 {
+    if usize::from(tenant) + usize::from(TENANTS) < FLOWS { 2 } else { 1 }
+}
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// Acknowledgements of as many flows as in [`frames`], by tenant, with four moments in turn.
+fn segments() -> Vec<Vec<Vec<u8>>> {
+    let of_tenant = |tenant| {
+        let each = (1..=4).flat_map(move |at| (0..of(tenant)).map(move |number| (number, at)));
+        each.map(|(number, at)| segment(tenant, number, ACK, at)).collect()
+    };
+    (0..TENANTS).map(of_tenant).collect()
+}
+
+/// A segment of TCP without payload to a tenant, with timestamps and without checksums.
+fn segment(tenant: u8, number: u8, flags: u8, at: u8) -> Vec<u8> {
+    let mut frame = datagram([2, 0, 0, 0, 2, 2], mac(tenant), 66);
+    frame[15] = if flags & SYN == 0 { 2 } else { 0 }; // ECT(0), but for SYNs
+    (frame[23], frame[35]) = (6, number);
+    frame[38..42].copy_from_slice(&[0, 0, 0, at]); // its number
+    frame[42..46].copy_from_slice(&[0, 0, 0, 1]); // what it acknowledges
+    frame[46..50].copy_from_slice(&[0x80, flags, 4, 0]);
+    frame[54..58].copy_from_slice(&[1, 1, 8, 10]);
+    frame[58..66].copy_from_slice(&[0, 0, 0, at, 0, 0, 0, at]);
+    frame
+}
+
+/// Turns a frame of [`segment`] round.
+fn reverse(frame: &mut [u8]) {
+    for (a, b, len) in [(0, 6, 6), (26, 30, 4), (34, 36, 2)] {
+        for n in 0..len {
+            frame.swap(a + n, b + n);
+        }
+    }
 }

@@ -99,8 +99,13 @@ pub struct Ours {
 impl Ours {
     /// With `more` at the end of the policy.
     pub fn new(more: &str) -> Result<Self> {
+        Self::with("", more)
+    }
+
+    /// With `keys` of each tenant, and `more` at the end of the policy.
+    pub fn with(keys: &str, more: &str) -> Result<Self> {
         let mut policy = "uplink: {port: memory, rate: 100Gbps}\ntenants:\n".to_owned();
-        (0..TENANTS).for_each(|n| policy += &format!("  t{n}: {{port: memory, max: 10Gbps}}\n"));
+        (0..TENANTS).for_each(|n| policy += &format!("  t{n}: {{port: memory, max: 10Gbps{keys}}}\n"));
         policy += more;
         Ok(Self { host: Host::new(&policy, BATCH, SLOTS)?, clock: Clock::default() })
     }
