@@ -11,8 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::binding::{self, Addresses};
 use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, alike, finish_checksum, parse, segment, split,
-    supersegment,
+    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, alike, finish_checksum, parse,
+    segment, split, supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {

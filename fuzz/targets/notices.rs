@@ -104,7 +104,8 @@ fn notice(step: &[u8], n: u8) -> Notice {
     let whose = HostId(u32::from(step[7].wrapping_add(n) % 5));
     let mut flow = [0; FLOW];
     flow[0] = step[8].wrapping_add(n) % 16;
-    let number = |at: usize| u64::from_be_bytes([0, 0, 0, 0, step[at], step[at + 1], step[at + 2], step[at + 3]]);
+    let number =
+        |at: usize| u64::from_be_bytes([0, 0, 0, 0, step[at], step[at + 1], step[at + 2], step[at + 3]]);
     let terms = Terms {
         rate: BitRate::new(number(9).max(1)).expect("at least 1"),
         burst: Bytes::new(number(11)),
