@@ -103,7 +103,7 @@ impl RoundTrip {
         asks.ask(segment, now);
     }
 
-    /// The round trip: the least of the last 10 to 20 seconds, from twice [`LEAST`] to twice [`MOST`]. `None` until both sides
+    /// The round trip: the least of the last 10 to 20 seconds, from 20 us to 2 s. `None` until both sides
     /// have answered.
     #[must_use]
     pub fn get(&self) -> Option<Span> {
