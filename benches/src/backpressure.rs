@@ -22,9 +22,12 @@ const FLOWS: usize = 100;
 /// Nothing is ever overloaded, as a hundredth of a core is never all of one.
 const IDLE: &str = "backpressure: {watch: {tenant: t0}, threshold: 100%, release: 99%}\n";
 
-/// Always overloaded. Each flow sends more than its part, which marks cannot change: nothing is metered or dropped.
+/// Always overloaded. Each flow first sends long frames, which are beyond the rate, until it is chosen. What it then sends is below,
+/// so that it is marked and counts as one that heeds marks.
 const PRESSED: &str = "backpressure: {watch: engine, heavy: 1kpps, cores: 0.01, threshold: 1%, release: 0.1%, \
-                       part: 0.1%, mode: mark, rate: 1Mbps, flows: 128}\n";
+                       part: 0.1%, mode: mark, rate: 100Mbps, lifetime: 60s, flows: 128}\n";
+/// Frames after which each of the flows has just become a heavy hitter: 2,000 packets in two seconds.
+const UNTIL_CHOSEN: u64 = 2_120 * FLOWS as u64;
 
 /// Nothing is ever overloaded, and each flow counts as heavy, so that its round trip is measured.
 const IDLE_TCP: &str =
@@ -47,8 +50,7 @@ pub fn measure(plimsoll: &Path, effort: Effort) -> Result<Vec<Row>> {
         none.push(rate(effort.packets, &frames, &mut Ours::new("")?)?);
         idle.push(rate(effort.packets, &frames, &mut Ours::new(IDLE)?)?);
         let mut ours = Ours::new(PRESSED)?;
-        // The first packets make the flows heavy hitters.
-        rate(effort.packets, &frames, &mut ours)?;
+        warm_up(UNTIL_CHOSEN, &long, &mut ours);
         let before = slowed(&mut ours);
         pressed.push(rate(effort.packets, &frames, &mut ours)?);
         ensure!(before == FLOWS && slowed(&mut ours) == FLOWS, "{before} flows are slowed down, not {FLOWS}");
