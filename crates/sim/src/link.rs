@@ -216,18 +216,7 @@ mod tests {
 
     fn packet(len: u32) -> Packet {
         let body = Body::Datagram { number: 0, offset: 0, size: 0, last: true };
-        Packet {
-            flow: 0,
-            back: false,
-            ect: true,
-            ce: false,
-            carried: false,
-            marked: false,
-            passed: false,
-            apart: 0,
-            len,
-            body,
-        }
+        Packet::new((0, false), true, len, body)
     }
 
     fn link(queue: u64, ecn: Option<u64>) -> Link {

@@ -52,6 +52,13 @@ pub(crate) enum Body {
 }
 
 impl Packet {
+    /// A packet that its sender has just made: whole, on its own, and marked nowhere.
+    #[inline]
+    pub(crate) fn new((flow, back): (u32, bool), ect: bool, len: u32, body: Body) -> Self {
+        let (ce, carried, marked, passed, apart) = (false, false, false, false, 0);
+        Self { flow, back, ect, ce, carried, marked, passed, apart, len, body }
+    }
+
     /// Frames on a link.
     #[inline]
     pub(crate) fn frames(&self) -> u32 {

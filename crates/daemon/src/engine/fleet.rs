@@ -456,15 +456,12 @@ impl Engine {
         received: &Received,
         now: Nanos,
     ) -> bool {
-        let Some(fleet) = self.fleet.as_mut().filter(|fleet| !fleet.asked.is_empty()) else { return true };
-        let flow = (parsed.dst_mac.0, FlowKey::of(parsed));
-        let (_, bytes) = on_wire(offload, received.len, origin.frames());
-        let held = Held::Asked(flow.0, flow.1);
-        if !self.paced.holds(&held) && fleet.conforms(&flow, bytes, now) {
+        if self.fleet.as_ref().is_none_or(|fleet| fleet.asked.is_empty()) {
             return true;
         }
-        self.keep(held, (index, buffer), received, origin, bytes, now);
-        false
+        let held = Held::Asked(parsed.dst_mac.0, FlowKey::of(parsed));
+        let (_, bytes) = on_wire(offload, received.len, origin.frames());
+        self.may_pass(held, (index, buffer), received, origin, bytes, now)
     }
 }
 

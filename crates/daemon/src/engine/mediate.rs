@@ -321,7 +321,7 @@ impl Engine {
         received: &Received,
         now: Nanos,
     ) -> bool {
-        let Some(guest) = self.lanes[index].as_mut().and_then(|lane| lane.guest.as_mut()) else {
+        let Some(guest) = self.lanes[index].as_ref().and_then(|lane| lane.guest.as_ref()) else {
             return true;
         };
         if guest.meters.is_empty() && self.paced.is_empty() {
@@ -329,12 +329,7 @@ impl Engine {
         }
         let flow = FlowKey::of(parsed).without_dscp();
         let (_, bytes) = on_wire(offload, received.len, origin.frames());
-        let held = Held::Reported(index, flow);
-        if !self.paced.holds(&held) && guest.conforms(&flow, bytes, now) {
-            return true;
-        }
-        self.keep(held, (index, buffer), received, origin, bytes, now);
-        false
+        self.may_pass(Held::Reported(index, flow), (index, buffer), received, origin, bytes, now)
     }
 
     /// Notes whether any tenant's connections are mediated.

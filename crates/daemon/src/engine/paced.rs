@@ -198,6 +198,24 @@ impl Engine {
         lane.give(*buffer, origin, Status::Dropped);
     }
 
+    /// Whether a frame of this flow goes on now: none waits before it, and the rate allows it. Else it is kept, or lost, as
+    /// [`Engine::keep`] does.
+    pub(super) fn may_pass(
+        &mut self,
+        held: Held,
+        frame: (usize, Buffer),
+        received: &Received,
+        origin: &Origin,
+        bytes: u32,
+        now: Nanos,
+    ) -> bool {
+        let passes = !self.paced.holds(&held) && self.conforms(&held, bytes, now);
+        if !passes {
+            self.keep(held, frame, received, origin, bytes, now);
+        }
+        passes
+    }
+
     /// Whether the rate allows these bytes now; if so they are charged.
     fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
         match held {

@@ -170,18 +170,7 @@ pub(super) fn send(
         rest -= part;
         let len = (part + IP_HEADERS).max(SHORTEST);
         let body = Body::Datagram { number, offset, size: short(size), last: rest == 0 };
-        stack.send_packet(Packet {
-            flow,
-            back,
-            ect,
-            ce: false,
-            carried: false,
-            marked: false,
-            passed: false,
-            apart: 0,
-            len,
-            body,
-        });
+        stack.send_packet(Packet::new((flow, back), ect, len, body));
         bytes += u64::from(len);
         if rest == 0 {
             return bytes;

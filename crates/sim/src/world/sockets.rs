@@ -157,16 +157,5 @@ fn packet_of(tcp: tcp::Packet, flow: u32, back: bool) -> Packet {
     let header = if syn { SYN_HEADER } else { TCP_HEADER };
     let len = (IP_HEADERS + header + options + tcp.len()).max(SHORTEST);
     let ect = tcp.segment.is_some_and(|segment| segment.ecn.marked().is_some());
-    Packet {
-        flow,
-        back,
-        ect,
-        ce: false,
-        carried: false,
-        marked: false,
-        passed: false,
-        apart: 0,
-        len,
-        body: Body::Tcp(tcp),
-    }
+    Packet::new((flow, back), ect, len, Body::Tcp(tcp))
 }
