@@ -41,7 +41,7 @@ pub struct LaneWatched {
     pub losses: BTreeMap<&'static str, u64>,
     /// Frames that left this host and are known to be lost between the hosts.
     pub strayed: u64,
-    /// Times that a remote receiver's limit held the tenant's packets, by receiver.
+    /// Times that the tenant's packets were held for a receiver or by backpressure, by who held them.
     pub pressed: BTreeMap<String, u64>,
     /// Traffic from the uplink for the tenant.
     pub inward: InwardWatched,

@@ -51,7 +51,7 @@ pub struct Passed {
     pub lost: BTreeMap<String, u64>,
     /// Frames that left this host and are known to be lost between the hosts.
     pub strayed: u64,
-    /// Times that a remote receiver's limit held the tenant's packets, by receiver.
+    /// Times that the tenant's packets were held for a receiver or by backpressure, by who held them.
     pub pressed: BTreeMap<String, u64>,
     /// Bytes that came for the tenant, including lost frames.
     pub due_bytes: u64,

@@ -20,6 +20,7 @@ use super::drops::{Event, Tally};
 use super::flows::FlowTable;
 use super::mac_table::Mac;
 use super::mediate::Guest;
+use super::paced::Holder;
 use super::parked::Parked;
 use super::pool::Pool;
 use super::rules::Opened;
@@ -87,9 +88,8 @@ pub struct Lane {
     told_until: Nanos,
     /// Delays of its packets since the last look, and before.
     pub(crate) recent: Box<Parts>,
-    /// Frames that waited, or were lost, as backpressure holds their flow: by the address elsewhere that it goes to, or for
-    /// this host.
-    pub(crate) pressed: HashMap<Option<Mac>, u64>,
+    /// Frames that waited, or were lost, as backpressure holds their flow.
+    pub(crate) pressed: HashMap<Holder, u64>,
     /// Its connections, where their ECN is mediated.
     pub(crate) guest: Option<Box<Guest>>,
     pub(crate) total: Box<Parts>,

@@ -35,6 +35,15 @@ pub(super) enum Held {
 }
 
 impl Held {
+    /// Who a tenant is told holds the flow back.
+    fn holder(&self) -> Holder {
+        match self {
+            Self::Asked(mac, _) => Holder::Host(*mac),
+            Self::Reported(..) => Holder::Receiver,
+            Self::Here(_) => Holder::Here,
+        }
+    }
+
     /// What a frame has waited for once this allows it.
     fn passed(&self) -> Passed {
         match self {
@@ -43,6 +52,17 @@ impl Held {
             Self::Here(_) => Passed::Here,
         }
     }
+}
+
+/// Who holds flows of a tenant back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Holder {
+    /// The host of this address, to which they go.
+    Host(Mac),
+    /// Receivers that report marks.
+    Receiver,
+    /// This host, for what its policy watches.
+    Here,
 }
 
 /// What a frame has waited for already.
@@ -123,9 +143,8 @@ impl Engine {
         now: Nanos,
     ) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
-        let by = if let Held::Asked(mac, _) = held { Some(mac) } else { None };
-        // At most one for each tenant elsewhere: only their hosts can ask.
-        *lane.pressed.entry(by).or_default() += 1;
+        // At most one for each tenant elsewhere, as only their hosts can ask, and two more.
+        *lane.pressed.entry(held.holder()).or_default() += 1;
         let waiting = self.paced.0[place(&held)].get(&held).map_or(0, |waiting| waiting.bytes);
         if waiting + u64::from(bytes) > MOST || !lane.pool.is_half_free() {
             lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());

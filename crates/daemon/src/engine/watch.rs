@@ -18,6 +18,7 @@ use super::Engine;
 use super::drops::{Event, Tally};
 use super::lane::{Lane, carried};
 use super::mac_table::Mac;
+use super::paced::Holder;
 
 impl Engine {
     /// Takes the measurements, and begins delays anew. `pulse` is the thread's own.
@@ -64,15 +65,16 @@ impl Engine {
     fn watch_pressed(&self, lanes: &mut [LaneWatched]) {
         for lane in self.lanes.iter().flatten().filter(|lane| !lane.pressed.is_empty()) {
             let Some(watched) = lanes.iter_mut().find(|watched| watched.name == lane.name) else { continue };
-            for (mac, &times) in &lane.pressed {
+            for (holder, &times) in &lane.pressed {
                 let named = |mac: Mac| {
                     let map = &self.fleet.as_ref()?.map;
                     let peer = &map.members.vms()[map.vm(mac)? as usize];
                     Some(format!("{} at {} (backpressure)", peer.name, map.hosts[peer.host].name))
                 };
-                let who = match mac {
-                    Some(mac) => named(*mac),
-                    None => Some("backpressure of this host".to_owned()),
+                let who = match holder {
+                    Holder::Host(mac) => named(*mac),
+                    Holder::Receiver => Some("a receiver that reports marks (ECN)".to_owned()),
+                    Holder::Here => Some("backpressure of this host".to_owned()),
                 };
                 if let Some(who) = who {
                     watched.pressed.insert(who, times);

@@ -3,6 +3,7 @@
 use crate::fleet::{self, Fleet};
 use crate::support::{World, drain, policy};
 use plimsoll_daemon::{AskedBy, HeavyReport, ThisCore};
+use plimsoll_slo::Pulse;
 use plimsoll_units::{BitRate, Span};
 use plimsoll_wire::{Ecn, TcpFlags, TcpSegment, VnetHeader, ones_complement_sum, parse};
 
@@ -191,6 +192,10 @@ fn a_reported_mark_holds_the_flow_to_the_stated_rate() {
     // The burst and 24 Mb/s: 10 packets a millisecond.
     let held = send(&mut world, Span::millis(100));
     assert!((1_000..1_500).contains(&held), "{held}");
+    let watched = world.engine.watch(world.now, Pulse::default());
+    let shop = watched.lanes.iter().find(|lane| lane.name == "shop").expect("a tenant");
+    let by: Vec<&str> = shop.pressed.keys().map(String::as_str).collect();
+    assert_eq!(by, ["a receiver that reports marks (ECN)"], "whom `slo` blames");
     let other = tcp(1, 98, [1, 1], ACK, Ecn::NotEct, 0);
     world.send(0, &other);
     assert!(world.run(Span::micros(20), STEP).contains(&other), "another flow of the tenant does not wait");
