@@ -172,8 +172,8 @@ pub enum Order<K> {
     Start(Pressed<K>),
     /// Go on for another lifetime, with these values.
     Refresh(Pressed<K>),
-    /// Stop: the flow's lifetime is over.
-    End(K),
+    /// Stop: the flow's lifetime is over. With its last values.
+    End(Pressed<K>),
 }
 
 /// What a [`Backpressure`] did since it was made.
@@ -323,7 +323,7 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.flows.retain(|flow| {
             let holds = now < flow.pressed().until;
             if !holds {
-                orders.push(Order::End(flow.pressed().key));
+                orders.push(Order::End(*flow.pressed()));
             }
             holds
         });

@@ -339,7 +339,7 @@ impl Press {
     fn obey(&mut self, order: Order<Counted>, now: Nanos) -> Option<(u32, Notice)> {
         match order {
             Order::Start(pressed) | Order::Refresh(pressed) => self.press(&pressed, now),
-            Order::End(key) => {
+            Order::End(Pressed { key, .. }) => {
                 self.marks.remove(&key);
                 self.here.remove(&key, HERE);
                 None

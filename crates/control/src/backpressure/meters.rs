@@ -307,6 +307,12 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         self.meters.is_empty()
     }
 
+    /// Whether this flow has a meter, perhaps a lapsed one that still has a place.
+    #[must_use]
+    pub fn holds(&self, flow: &K) -> bool {
+        self.meters.contains_key(flow)
+    }
+
     /// Meters that this peer owns, lapsed ones that still have a place included.
     #[must_use]
     pub fn owned_by(&self, peer: HostId) -> usize {

@@ -88,7 +88,7 @@ impl Core {
 
     fn ends(&self) -> Vec<(u64, u32)> {
         let end = |&(ms, order): &(u64, Order<u32>)| match order {
-            Order::End(key) => Some((ms, key)),
+            Order::End(Pressed { key, .. }) => Some((ms, key)),
             _ => None,
         };
         self.orders.iter().filter_map(end).collect()
@@ -372,7 +372,7 @@ proptest! {
                         let flow = held.iter_mut().find(|flow| flow.0 == pressed.key);
                         flow.expect("it is pressed").1 = now;
                     }
-                    Order::End(ended) => held.retain(|&(key, _)| key != ended),
+                    Order::End(ended) => held.retain(|&(key, _)| key != ended.key),
                 }
             }
             held.sort_unstable();

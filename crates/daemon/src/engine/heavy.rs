@@ -409,7 +409,9 @@ impl HeavyFlows {
         let news = self.press.as_mut().map(Presses::take_news).unwrap_or_default();
         let named = news.into_iter().map(|news| {
             let name = match &news {
-                PressNews::Start(flow, ..) | PressNews::Top(flow, _) => self.names.get(&flow.tenant).cloned(),
+                PressNews::Start(flow, ..) | PressNews::Top(flow, _) | PressNews::End(flow, _) => {
+                    self.names.get(&flow.tenant).cloned()
+                }
                 PressNews::Overload(_) => None,
             };
             (name.unwrap_or_default(), news)

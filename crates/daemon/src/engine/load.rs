@@ -135,6 +135,12 @@ impl Engine {
                     let rate = pressed.target;
                     format!("backpressure: {headers} {way} tenant {tenant} is slowed down to {rate}: {how}")
                 }
+                PressNews::End(flow, lasted) => {
+                    let (way, headers, seconds) = (way(&flow), headers(&flow.flow), lasted.as_secs_f64());
+                    format!(
+                        "backpressure: {headers} {way} tenant {tenant} is let go; it was slowed down for {seconds:.1}s"
+                    )
+                }
             };
             self.tell(line);
         }

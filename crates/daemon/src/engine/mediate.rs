@@ -44,6 +44,9 @@ const FORGET: Span = Span::secs(1);
 /// How often a tenant's metered flows are told to the log, at most.
 const SAY: Span = Span::secs(1);
 
+/// Metered flows of a tenant that were told to the log, and are to be told again when they are let go.
+const SAID: usize = 32;
+
 /// A tenant whose connections are mediated.
 #[derive(Debug)]
 pub struct Guest {
@@ -55,6 +58,8 @@ pub struct Guest {
     /// Names the peers that own meters.
     peers: RandomState,
     said_at: Option<Nanos>,
+    /// Flows that were told to the log, since when they are metered, while they are.
+    said: Vec<(FlowKey, Nanos)>,
 }
 
 /// A tenant whose connections a policy has mediated.
@@ -100,6 +105,7 @@ impl Guest {
             meters: Meters::new(meter_settings()),
             peers: RandomState::default(),
             said_at: None,
+            said: Vec::with_capacity(SAID),
         }
     }
 
@@ -172,6 +178,10 @@ impl Guest {
         let says = metered && self.said_at.is_none_or(|at| now.since(at) >= SAY);
         if says {
             self.said_at = Some(now);
+            self.said.retain(|(known, _)| *known != key);
+            if self.said.len() < SAID {
+                self.said.push((key, now));
+            }
         }
         says.then_some(key)
     }
@@ -372,8 +382,26 @@ impl Engine {
             return;
         }
         self.mediated_at = now + FORGET;
-        for guest in self.lanes.iter_mut().flatten().filter_map(|lane| lane.guest.as_mut()) {
+        let mut gone = Vec::new();
+        for lane in self.lanes.iter_mut().flatten() {
+            let Some(guest) = &mut lane.guest else { continue };
             guest.meters.expire(now);
+            let Guest { meters, said, .. } = &mut **guest;
+            let name = &lane.name;
+            said.retain(|&(flow, since)| {
+                let held = meters.holds(&flow);
+                if !held {
+                    gone.push((flow, name.clone(), now.since(since)));
+                }
+                held
+            });
+        }
+        for (flow, name, lasted) in gone {
+            let (headers, seconds) = (headers(&flow), lasted.as_secs_f64());
+            let line = format!(
+                "backpressure: {headers} of tenant {name} is let go; its receiver's marks held it for {seconds:.0}s"
+            );
+            self.tell(line);
         }
     }
 

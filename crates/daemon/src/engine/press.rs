@@ -99,6 +99,8 @@ pub(super) enum PressNews {
     Top(Counted, u32),
     /// A flow is slowed down from now on.
     Start(Counted, Pressed<()>, Means),
+    /// A flow is let go, after it was slowed down for this long.
+    End(Counted, Span),
 }
 
 /// Most news that wait to be taken; further ones are not told one by one.
@@ -180,7 +182,8 @@ impl Presses {
                 Order::Refresh(pressed) => {
                     self.press(&pressed, tells, now);
                 }
-                Order::End(key) => {
+                Order::End(Pressed { key, since, .. }) => {
+                    self.say(PressNews::End(key, now.since(since)));
                     self.marks.remove(&key);
                     self.meters.remove(&key, HERE);
                     if let Some(windows) = &mut self.windows {

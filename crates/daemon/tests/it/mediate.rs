@@ -201,6 +201,10 @@ fn a_reported_mark_holds_the_flow_to_the_stated_rate() {
     assert!(world.run(Span::micros(20), STEP).contains(&other), "another flow of the tenant does not wait");
     world.run(Span::millis(300), Span::micros(100));
     assert_eq!(send(&mut world, Span::millis(5)), 500, "its lifetime is over");
+    world.run(Span::secs(1), Span::millis(1));
+    let told = world.engine.take_told();
+    let [gone] = &told[..] else { panic!("{told:?}") };
+    assert!(gone.contains("tcp 10.0.0.1:1001 > 10.0.0.99:1099 of tenant shop is let go"), "{gone}");
     assert!(world.losses("shop").iter().all(|(why, _)| *why == "flow_over_rate"));
     assert_eq!([event(&mut world, "ecn_reported"), event(&mut world, "ecn_answered")], [1, 0]);
 }

@@ -136,6 +136,14 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
     // The overload ends: after its lifetime the flow is as before.
     traffic(&mut world, Span::millis(3_200), 10, &mut core, &heavy);
     assert_eq!(pressed(&mut world), []);
+    let told = world.engine.take_told();
+    let [ends, gone] = &told[..] else { panic!("{told:?}") };
+    assert!(ends.ends_with("engine is overloaded no more"), "{told:?}");
+    let age = gone.strip_prefix(
+        "backpressure: udp 10.0.0.98:8 > 10.0.0.1:80 to tenant gateway is let go; it was slowed down for ",
+    );
+    let age: f64 = age.and_then(|rest| rest.strip_suffix('s')?.parse().ok()).expect("how long");
+    assert!((3.0..3.2).contains(&age), "{told:?}");
     let [calm, _] = traffic(&mut world, Span::millis(10), 10, &mut core, &heavy);
     assert_eq!(count(&calm, HEAVY), 1_000);
 }
