@@ -76,7 +76,7 @@ fuzz_target!(|data: &[u8]| {
         for peer in PEERS {
             assert!(meters.owned_by(peer) <= OF_A_PEER);
         }
-        assert!(listed.iter().all(|(_, _, meter)| meter.rate() >= BitRate::mbps(1)));
+        assert!(listed.iter().all(|(_, held)| held.meter.rate() >= BitRate::mbps(1)));
     }
     meters.expire(now + Span::secs(61));
     assert!(meters.is_empty(), "nothing holds for longer than a minute after its last request");

@@ -43,12 +43,12 @@ fn text(report: &HeavyReport) -> String {
         text.push_str(&watched(row));
     }
     if !report.held.is_empty() {
-        let heads = ["flow", "goes to", "held to", "as asked by", "for"];
-        let mut table = table(&heads, &[Left, Left, Right, Left, Right]);
-        for HeldRow { flow, to, host, receiver_of, rate: bits, left } in &report.held {
-            let left = format!("{left:.1}s more");
+        let heads = ["flow", "goes to", "held to", "as asked by", "since", "for"];
+        let mut table = table(&heads, &[Left, Left, Right, Left, Right, Right]);
+        for HeldRow { flow, to, host, receiver_of, rate: bits, age, left } in &report.held {
+            let (age, left) = (format!("{age:.0}s ago"), format!("{left:.1}s more"));
             let host = if receiver_of.is_some() { "its receiver (ECN)".to_owned() } else { host.clone() };
-            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host, left]);
+            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host, age, left]);
         }
         text.push_str(&format!("{table}\n"));
     }
@@ -149,6 +149,17 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80") && shown.contains("50.0 %"), "{shown}");
+        let held = HeldRow {
+            flow: "udp 10.0.0.1:1 > 10.0.0.2:80".to_owned(),
+            to: "shop".to_owned(),
+            host: "a".to_owned(),
+            receiver_of: None,
+            rate: 850_000_000,
+            age: 7.2,
+            left: 2.4,
+        };
+        let shown = text(&HeavyReport { held: vec![held], ..report.clone() });
+        assert!(shown.contains("850Mbps  a            7s ago  2.4s more"), "{shown}");
         let none = HeavyReport { flows: Vec::new(), counted: [70_000, 5], ..report };
         assert!(text(&none).starts_with("no flow is heavy; all flows together: 24.7k"));
         assert!(text(&none).ends_with("5 packets were of flows that found no place\n"));

@@ -65,7 +65,7 @@ use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
 pub use means::{Able, FlowSource, Marking, Means};
 pub use meter::{Meter, Verdict};
-pub use meters::{Installed, MeterCounters, MeterSettings, Meters, NotInstalled, Terms};
+pub use meters::{Installed, MeterCounters, MeterSettings, Metered, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
 pub use rtt::{Handshakes, RoundTrip, Segment};
 pub use trigger::{Overload, Thresholds, Trigger, utilization};

@@ -63,6 +63,9 @@ pub struct HeldRow {
     pub receiver_of: Option<String>,
     /// The rate in bits a second.
     pub rate: u64,
+    /// Seconds for which it has been held.
+    #[serde(default)]
+    pub age: f64,
     /// Seconds until it is let go, if it is not asked for again.
     pub left: f64,
 }
@@ -207,7 +210,7 @@ impl HeavyRow {
 }
 
 impl HeldRow {
-    fn new(AskedNow { flow, by, rate, until }: &AskedNow, at: Nanos) -> Self {
+    fn new(AskedNow { flow, by, rate, since, until }: &AskedNow, at: Nanos) -> Self {
         let (to, host, receiver_of) = match by {
             AskedBy::Host { to, host } => (to.clone(), host.clone(), None),
             AskedBy::Receiver { of } => (String::new(), String::new(), Some(of.clone())),
@@ -218,6 +221,7 @@ impl HeldRow {
             host,
             receiver_of,
             rate: rate.get(),
+            age: at.since(*since).as_secs_f64(),
             left: until.since(at).as_secs_f64(),
         }
     }

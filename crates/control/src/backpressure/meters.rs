@@ -123,7 +123,7 @@ pub struct MeterCounters {
 #[derive(Clone, Debug)]
 pub struct Meters<K> {
     settings: MeterSettings,
-    meters: HashMap<K, Owned, FixedState>,
+    meters: HashMap<K, Metered, FixedState>,
     /// How many meters each peer owns; a peer without one is not listed.
     owned: HashMap<HostId, usize, FixedState>,
     /// From when on a request beyond a bound looks for meters that have lapsed.
@@ -131,10 +131,15 @@ pub struct Meters<K> {
     counters: MeterCounters,
 }
 
+/// A flow's meter.
 #[derive(Clone, Copy, Debug)]
-struct Owned {
-    meter: Meter,
-    by: HostId,
+pub struct Metered {
+    /// The meter.
+    pub meter: Meter,
+    /// The peer that owns it.
+    pub by: HostId,
+    /// When it was installed.
+    pub since: Nanos,
 }
 
 impl<K> Meters<K> {
@@ -143,7 +148,7 @@ impl<K> Meters<K> {
     #[must_use]
     pub const fn bytes_of(settings: &MeterSettings) -> usize {
         let places = (settings.meters * 8 / 7).next_power_of_two();
-        places * (size_of::<(K, Owned)>() + 1 + size_of::<(HostId, usize)>() + 1)
+        places * (size_of::<(K, Metered)>() + 1 + size_of::<(HostId, usize)>() + 1)
     }
 }
 
@@ -227,7 +232,7 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
 
     fn insert(&mut self, flow: K, peer: HostId, terms: Terms, now: Nanos) {
         let meter = Meter::new(terms.rate, terms.burst, now + terms.lifetime);
-        self.meters.insert(flow, Owned { meter, by: peer });
+        self.meters.insert(flow, Metered { meter, by: peer, since: now });
         *self.owned.entry(peer).or_default() += 1;
         self.counters.installed += 1;
     }
@@ -319,11 +324,11 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         self.owned.get(&peer).copied().unwrap_or(0)
     }
 
-    /// The meters that hold at `now`, with their owners, by flow.
+    /// The meters that hold at `now`, by flow.
     #[must_use]
-    pub fn list(&self, now: Nanos) -> Vec<(K, HostId, Meter)> {
+    pub fn list(&self, now: Nanos) -> Vec<(K, Metered)> {
         let holds = self.meters.iter().filter(|(_, owned)| !owned.meter.has_lapsed(now));
-        let mut list: Vec<_> = holds.map(|(&flow, owned)| (flow, owned.by, owned.meter)).collect();
+        let mut list: Vec<_> = holds.map(|(&flow, &owned)| (flow, owned)).collect();
         list.sort_unstable_by_key(|&(flow, ..)| flow);
         list
     }
@@ -371,7 +376,7 @@ mod tests {
         for number in [100, 896, 897, 4_096] {
             let settings = MeterSettings { meters: number, ..MeterSettings::default() };
             let meters: Meters<u32> = Meters::new(settings);
-            let each = size_of::<(u32, Owned)>() + size_of::<(HostId, usize)>() + 2;
+            let each = size_of::<(u32, Metered)>() + size_of::<(HostId, usize)>() + 2;
             let room = Meters::<u32>::bytes_of(&settings) / each / 8 * 7;
             assert_eq!((meters.meters.capacity(), meters.owned.capacity()), (room, room), "{number}");
         }
@@ -420,7 +425,7 @@ mod tests {
         assert_eq!(meters.install(1, OTHER, Terms::new(low), at(0)), Ok(Installed::Refreshed));
         assert_eq!(meters.install(1, ONE, Terms::new(RATE), at(2_999)), Err(NotInstalled::HeldLower));
         assert_eq!(
-            meters.list(at(2_999)).iter().map(|held| (held.1, held.2.rate())).next(),
+            meters.list(at(2_999)).iter().map(|(_, held)| (held.by, held.meter.rate())).next(),
             Some((OTHER, low))
         );
         assert!(!meters.remove(&1, ONE) && meters.remove(&1, OTHER));
@@ -431,7 +436,7 @@ mod tests {
     fn no_peer_can_stop_a_flow() {
         let mut meters = small();
         meters.install(1, ONE, Terms::new(BitRate::new(1).expect("some")), at(0)).expect("there is room");
-        assert_eq!(meters.list(at(0))[0].2.rate(), BitRate::mbps(1));
+        assert_eq!(meters.list(at(0))[0].1.meter.rate(), BitRate::mbps(1));
     }
 
     proptest! {
@@ -453,7 +458,7 @@ mod tests {
                 let list = meters.list(at(ms));
                 prop_assert!(list.len() <= 3);
                 for peer in 0..3 {
-                    let holds = list.iter().filter(|held| held.1 == HostId(peer)).count();
+                    let holds = list.iter().filter(|held| held.1.by == HostId(peer)).count();
                     prop_assert!(holds <= meters.owned_by(HostId(peer)) && meters.owned_by(HostId(peer)) <= 2);
                 }
                 for (flow, refreshed) in (0..).zip(refreshed) {

@@ -17,7 +17,7 @@ mod wrap;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, Verdict};
+use plimsoll_control::backpressure::{FlowSource, MeterSettings, Metered, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
@@ -409,6 +409,8 @@ pub struct AskedNow {
     pub by: AskedBy,
     /// Its rate.
     pub rate: BitRate,
+    /// Since when.
+    pub since: Nanos,
     /// Until when, if it is not asked for again.
     pub until: Nanos,
 }
@@ -435,11 +437,11 @@ impl Engine {
     #[must_use]
     pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
         let of_fleet = self.fleet.iter().flat_map(|fleet| {
-            fleet.asked.list(now).into_iter().filter_map(|((mac, flow), _, meter)| {
+            fleet.asked.list(now).into_iter().filter_map(|((mac, flow), Metered { meter, since, .. })| {
                 let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
                 let host = fleet.map.hosts[peer.host].name.clone();
                 let by = AskedBy::Host { to: peer.name.clone(), host };
-                Some(AskedNow { flow, by, rate: meter.rate(), until: meter.until() })
+                Some(AskedNow { flow, by, rate: meter.rate(), since, until: meter.until() })
             })
         });
         of_fleet.chain(self.reported(now)).collect()

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::{Change, Codepoint, EcnFlags, Mediation, Segment};
-use plimsoll_control::backpressure::{Installed, MeterSettings, Meters, Terms, Verdict};
+use plimsoll_control::backpressure::{Installed, MeterSettings, Metered, Meters, Terms, Verdict};
 use plimsoll_policy::{Checked, Mediate};
 use plimsoll_ports::Received;
 use plimsoll_units::{Nanos, Span};
@@ -199,8 +199,8 @@ impl Guest {
     /// Ends mediation: flows are metered no more, and connections that are known are mediated to their end.
     fn drain(&mut self, now: Nanos) {
         self.connections.drain(true);
-        for (flow, owner, _) in self.meters.list(now) {
-            self.meters.remove(&flow, owner);
+        for (flow, held) in self.meters.list(now) {
+            self.meters.remove(&flow, held.by);
         }
     }
 }
@@ -409,10 +409,11 @@ impl Engine {
     pub(super) fn reported(&self, now: Nanos) -> impl Iterator<Item = AskedNow> {
         let guests = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.guest.as_ref()?)));
         guests.flat_map(move |(lane, guest)| {
-            guest.meters.list(now).into_iter().map(|(flow, _, meter)| AskedNow {
+            guest.meters.list(now).into_iter().map(|(flow, Metered { meter, since, .. })| AskedNow {
                 flow,
                 by: AskedBy::Receiver { of: lane.name.clone() },
                 rate: meter.rate(),
+                since,
                 until: meter.until(),
             })
         })

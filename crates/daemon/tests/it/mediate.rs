@@ -183,11 +183,15 @@ fn a_reported_mark_holds_the_flow_to_the_stated_rate() {
     let [one] = &asked[..] else { panic!("{asked:?}") };
     assert_eq!((&one.by, one.rate), (&AskedBy::Receiver { of: "shop".to_owned() }, BitRate::mbps(24)));
     assert_eq!(one.flow.ports(), Some((1_001, 1_099)));
-    let report = HeavyReport::new(None, &asked, world.now).expect("something is held");
+    let report = HeavyReport::new(None, &asked, one.since + Span::millis(150)).expect("something is held");
+    assert!((report.held[0].age - 0.15).abs() < 1e-9, "{report:?}");
     assert_eq!(report.held[0].receiver_of.as_deref(), Some("shop"));
     let told =
         plimsoll_daemon::slowed_down(&"tenant=shop".parse().expect("a filter"), None, &asked, world.now);
-    assert_eq!(told, ["tcp 10.0.0.1:1001 > 10.0.0.99:1099: to 24Mbps, as its receiver reports marks (ECN)"]);
+    assert_eq!(
+        told,
+        ["tcp 10.0.0.1:1001 > 10.0.0.99:1099: to 24Mbps for 0s, as its receiver reports marks (ECN)"]
+    );
     assert_eq!(world.engine.take_told().len(), 1);
     // The burst and 24 Mb/s: 10 packets a millisecond.
     let held = send(&mut world, Span::millis(100));

@@ -531,7 +531,7 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     };
     assert_eq!(
         told("tenant=far udp"),
-        ["udp 10.0.0.11:8 > 10.0.0.1:80: to 2Mbps, as host a asks for its tenant shop"]
+        ["udp 10.0.0.11:8 > 10.0.0.1:80: to 2Mbps for 1s, as host a asks for its tenant shop"]
     );
     assert!(told("src_port=9").is_empty());
     let watched = fleet.b.engine.watch(fleet.b.now, Pulse::default());
