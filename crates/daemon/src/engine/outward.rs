@@ -261,16 +261,15 @@ impl Engine {
             }
         }
         let frame = &mut bytes[..len];
-        let mut waits = None;
-        for flow in sender.iter().chain(&receiver) {
-            let held = Held::Here(flow.of);
+        let mut owes = [false; 2];
+        for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
             let Act { mark, way } = heavy.count(flow, sent, frame, now);
             if mark && Ecn::Ce.write(frame) {
                 lane.tally.event(Event::FlowMarked);
             }
-            match if self.paced.holds(&held) { Way::Wait } else { way } {
+            match way {
                 Way::Pass => {}
-                Way::Wait => waits = Some(held),
+                Way::Wait => *owes = true,
                 Way::Drop => {
                     lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
                     lane.give(buffer, origin, Status::Dropped);
@@ -278,10 +277,19 @@ impl Engine {
                 }
             }
         }
-        if let Some(held) = waits {
-            self.keep(held, (index, buffer), received, origin, sent.1, now);
+        let allowed = owes == [false; 2];
+        if allowed && self.paced.is_empty() {
+            return true;
         }
-        waits.is_none()
+        let mut names = sender.iter().chain(&receiver).map(|flow| flow.of);
+        let Some(first) = names.next() else { return true };
+        let held = Held::Here(first, names.next());
+        // A frame that all rates allow waits behind earlier ones of its flow.
+        if allowed && !self.paced.holds(&held) {
+            return true;
+        }
+        self.keep(held, (index, buffer), received, origin, (sent.1, owes), now);
+        false
     }
 }
 

@@ -30,8 +30,8 @@ pub(super) enum Held {
     Asked(Mac, FlowKey),
     /// The one that this host has set as the flow's receiver reports marks: the sender's lane, and the headers without DSCP.
     Reported(usize, FlowKey),
-    /// This host's own.
-    Here(Counted),
+    /// This host's own: the flow's names, which are two where it goes from one counted tenant here to another.
+    Here(Counted, Option<Counted>),
 }
 
 impl Held {
@@ -40,7 +40,7 @@ impl Held {
         match self {
             Self::Asked(mac, _) => Holder::Host(*mac),
             Self::Reported(..) => Holder::Receiver,
-            Self::Here(_) => Holder::Here,
+            Self::Here(..) => Holder::Here,
         }
     }
 
@@ -49,7 +49,7 @@ impl Held {
         match self {
             Self::Asked(..) => Passed::Asked,
             Self::Reported(..) => Passed::Reported,
-            Self::Here(_) => Passed::Here,
+            Self::Here(..) => Passed::Here,
         }
     }
 }
@@ -98,9 +98,14 @@ struct Frame {
     received: Received,
     origin: Origin,
     bytes: u32,
+    /// Which of its rates have still to allow it.
+    owes: Owes,
     /// Since when it waits.
     since: Nanos,
 }
+
+/// Which of a flow's rates have not allowed a frame yet: one that has was charged for it.
+pub(super) type Owes = [bool; 2];
 
 /// Most bytes of one flow that wait: eight milliseconds at 500 Mb/s, a queue that TCP fills without a timeout.
 const MOST: u64 = 512 << 10;
@@ -126,7 +131,7 @@ fn place(held: &Held) -> usize {
     match held {
         Held::Asked(..) => 0,
         Held::Reported(..) => 1,
-        Held::Here(_) => 2,
+        Held::Here(..) => 2,
     }
 }
 
@@ -139,7 +144,7 @@ impl Engine {
         (index, buffer): (usize, Buffer),
         received: &Received,
         origin: &Origin,
-        bytes: u32,
+        (bytes, owes): (u32, Owes),
         now: Nanos,
     ) -> bool {
         let Some(lane) = &mut self.lanes[index] else { return false };
@@ -163,6 +168,7 @@ impl Engine {
             received: *received,
             origin,
             bytes,
+            owes,
             since: now,
         });
         true
@@ -190,9 +196,9 @@ impl Engine {
     /// Answers whether frames of this flow still wait.
     fn release(&mut self, held: &Held, waiting: &mut Waiting, released: &mut usize, now: Nanos) -> bool {
         for _ in 0..AT_ONCE {
-            let Some(frame) = waiting.frames.front() else { break };
-            if self.reading && !self.conforms(held, frame.bytes, now) {
-                self.wake_for(held, frame.bytes, now);
+            let Some(frame) = waiting.frames.front_mut() else { break };
+            if self.reading && !self.conforms(held, frame.bytes, &mut frame.owes, now) {
+                self.wake_for(held, frame.bytes, frame.owes, now);
                 break;
             }
             let Some(frame) = waiting.frames.pop_front() else { break };
@@ -228,15 +234,24 @@ impl Engine {
         bytes: u32,
         now: Nanos,
     ) -> bool {
-        let passes = !self.paced.holds(&held) && self.conforms(&held, bytes, now);
+        let mut owes = [true, false];
+        let passes = !self.paced.holds(&held) && self.conforms(&held, bytes, &mut owes, now);
         if !passes {
-            self.keep(held, frame, received, origin, bytes, now);
+            self.keep(held, frame, received, origin, (bytes, owes), now);
         }
         passes
     }
 
-    /// Whether the rate allows these bytes now; if so they are charged.
-    fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
+    /// Whether the rates that have not allowed these bytes yet allow them now. Each that does is charged, and they owe it no more.
+    fn conforms(&mut self, held: &Held, bytes: u32, owes: &mut Owes, now: Nanos) -> bool {
+        for (place, owes) in owes.iter_mut().enumerate().filter(|(_, owes)| **owes) {
+            *owes = !self.allows(held, place, bytes, now);
+        }
+        *owes == [false; 2]
+    }
+
+    /// Whether one rate of a flow allows these bytes now; if so they are charged.
+    fn allows(&mut self, held: &Held, place: usize, bytes: u32, now: Nanos) -> bool {
         match held {
             Held::Asked(mac, flow) => {
                 self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(&(*mac, *flow), bytes, now))
@@ -246,12 +261,16 @@ impl Engine {
                 let guest = lane.and_then(|lane| lane.guest.as_mut());
                 guest.is_none_or(|guest| guest.conforms(flow, bytes, now))
             }
-            Held::Here(flow) => self.heavy.as_mut().is_none_or(|heavy| heavy.conforms(flow, bytes, now)),
+            Held::Here(first, second) => {
+                let flow = [Some(first), second.as_ref()][place];
+                let heavy = self.heavy.as_mut().zip(flow);
+                heavy.is_none_or(|(heavy, flow)| heavy.conforms(flow, bytes, now))
+            }
         }
     }
 
-    /// Wakes the engine when the rate will allow these bytes.
-    fn wake_for(&mut self, held: &Held, bytes: u32, now: Nanos) {
+    /// Wakes the engine when the rates that have not allowed these bytes yet will do so.
+    fn wake_for(&mut self, held: &Held, bytes: u32, owes: Owes, now: Nanos) {
         let at = match held {
             Held::Asked(mac, flow) => {
                 self.fleet.as_ref().and_then(|fleet| fleet.ready_at(&(*mac, *flow), bytes, now))
@@ -260,7 +279,11 @@ impl Engine {
                 let lane = self.lanes.get(*lane).and_then(Option::as_ref);
                 lane.and_then(|lane| lane.guest.as_ref()).map(|guest| guest.ready_at(flow, bytes, now))
             }
-            Held::Here(flow) => self.heavy.as_ref().and_then(|heavy| heavy.ready_at(flow, bytes, now)),
+            Held::Here(first, second) => self.heavy.as_ref().and_then(|heavy| {
+                let flows = [Some(first), second.as_ref()].into_iter().zip(owes);
+                let owed = flows.filter_map(|(flow, owes)| flow.filter(|_| owes));
+                owed.filter_map(|flow| heavy.ready_at(flow, bytes, now)).max()
+            }),
         };
         let at = at.unwrap_or(now);
         self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));

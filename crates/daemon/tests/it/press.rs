@@ -487,6 +487,42 @@ fn what_waits_for_its_rate_keeps_its_order_and_survives_a_reload_and_a_stop() {
     }
 }
 
+/// A flow out of one counted tenant and into another of the same host has two names, each with a rate of its own.
+#[test]
+fn a_flow_that_is_held_under_two_names_keeps_its_order() {
+    let text = gateway("mode: meter").replace("tenants: [gateway]", "tenants: [gateway, shop]");
+    let mut world = World::new(&text, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.send(1, &udp(2, 99, 2, 0, 60));
+    world.run(Span::millis(1), STEP);
+    let mut core = Stated(Span::ZERO);
+    let (mut number, mut came) = (0, Vec::new());
+    // Bursts, so that one meter has something left when the other has not.
+    for turn in 0..4_000_u32 {
+        let frames = if turn % 400 < 200 { 2 } else { 0 };
+        for _ in 0..frames {
+            number += 1;
+            world.send(1, &udp(2, 1, HEAVY, number, if number % 3 == 0 { 1_000 } else { 100 }));
+        }
+        if turn % 7 == 0 {
+            // The sender's other flow with these headers goes elsewhere: only the meter of its own name counts it.
+            world.send(1, &with_destination(udp(2, 1, HEAVY, 0, 1_000), 99));
+        }
+        came.extend(traffic(&mut world, STEP, 95, &mut core, &[]).into_iter().next().expect("the gateway's"));
+    }
+    let ways: Vec<bool> = pressed(&mut world).into_iter().map(|(_, inward, _)| inward).collect();
+    assert!(ways.contains(&true) && ways.contains(&false), "pressed under both names: {ways:?}");
+    let numbers: Vec<u32> = came.iter().map(|frame| crate::support::number(frame).1).collect();
+    assert!(numbers.is_sorted(), "reordered: {numbers:?}");
+    assert!(numbers.len() > 100, "{}", numbers.len());
+}
+
+/// The frame to another hardware address.
+fn with_destination(mut frame: Vec<u8>, to: u8) -> Vec<u8> {
+    frame[5] = to;
+    frame
+}
+
 /// The overload of host a's tenant slows the flow down at host b, where it comes from.
 #[test]
 fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
