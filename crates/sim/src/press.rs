@@ -354,6 +354,8 @@ impl Press {
         if means.marks() {
             let interval = self.plan.model.interval.unwrap_or(pressed.interval);
             self.marks.entry(pressed.key).or_default().set(interval, pressed.until);
+        } else if let Some(marking) = self.marks.get_mut(&pressed.key) {
+            marking.stop();
         }
         match means {
             Means::Marked | Means::Windowed => None,

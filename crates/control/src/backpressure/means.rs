@@ -98,6 +98,11 @@ impl Marking {
         (self.interval, self.until) = (interval, until);
     }
 
+    /// Marks no packet from now on. What is known of the flow's packets stays.
+    pub fn stop(&mut self) {
+        self.until = Nanos::ZERO;
+    }
+
     /// Handles `frames` packets with this ECN field, and says whether one of them is to be marked.
     ///
     /// A packet that comes marked takes the place of a mark: the fabric or its sender has set that one.
@@ -174,5 +179,7 @@ mod tests {
         assert!(!marking.is_unmarkable());
         marking.take(1, Codepoint::NotEct, Nanos::ZERO);
         assert!(marking.is_unmarkable());
+        marking.stop();
+        assert!(!marking.take(2_000, Codepoint::Ect0, Nanos::ZERO) && marking.is_unmarkable());
     }
 }

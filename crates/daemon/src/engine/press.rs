@@ -246,6 +246,14 @@ impl Presses {
         let key = pressed.key;
         if means.marks() {
             self.marks.entry(key).or_default().set(pressed.interval, pressed.until);
+        } else if let Some(marking) = self.marks.get_mut(&key) {
+            // It ignores marks, or cannot be marked, and the latter stays known.
+            marking.stop();
+        }
+        if means != Means::Windowed
+            && let Some(windows) = &mut self.windows
+        {
+            windows.let_go(&key);
         }
         match means {
             Means::Marked => {}

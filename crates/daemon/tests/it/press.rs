@@ -166,6 +166,23 @@ fn one_of_several_packets_is_marked_and_the_rest_of_the_frame_stays() {
 }
 
 #[test]
+fn a_flow_that_ignores_marks_is_metered_and_marked_no_more() {
+    let mut world = world("mode: mark");
+    let mut core = Stated(Span::ZERO);
+    let heavy = flows(Ecn::Ect0);
+    for _ in 0..100 {
+        traffic(&mut world, Span::millis(10), 95, &mut core, &heavy);
+        if pressed(&mut world) == [(HEAVY, true, Means::MeteredHere)] {
+            break;
+        }
+    }
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+    let [frames, _] = traffic(&mut world, Span::millis(50), 95, &mut core, &heavy);
+    let marked = frames.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).count();
+    assert_eq!((marked, frames.len() > 400), (0, true), "{} frames", frames.len());
+}
+
+#[test]
 fn a_flow_that_cannot_be_marked_or_may_not_be_is_metered() {
     let mut unmarkable = world("mode: mark");
     let mut core = Stated(Span::ZERO);
