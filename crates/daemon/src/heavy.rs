@@ -85,7 +85,7 @@ pub struct WatchedRow {
     pub started: u64,
     /// See `started`.
     pub ended: u64,
-    /// Packets that were marked (CE) since the start.
+    /// Packets that were marked (CE) since the start, whether they were lost later or not.
     pub marked: u64,
     /// How often a flow was left alone as too many were slowed down.
     pub left: u64,

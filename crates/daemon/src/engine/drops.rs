@@ -133,7 +133,7 @@ pub enum Event {
     ServedApart,
     /// The tenant's port came back from its own thread.
     ServedBack,
-    /// A packet was marked (CE) to slow its flow down.
+    /// A packet was marked (CE) to slow its flow down, and its rate did not drop it. It may still find a full queue.
     FlowMarked,
     /// A packet waits for the rate to which its flow is slowed down.
     FlowWaited,

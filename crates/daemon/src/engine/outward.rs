@@ -261,12 +261,10 @@ impl Engine {
             }
         }
         let frame = &mut bytes[..len];
-        let mut owes = [false; 2];
+        let (mut owes, mut marked) = ([false; 2], false);
         for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
             let Act { mark, way } = heavy.count(flow, sent, frame, now);
-            if mark && Ecn::Ce.write(frame) {
-                lane.tally.event(Event::FlowMarked);
-            }
+            marked |= mark && Ecn::Ce.write(frame);
             match way {
                 Way::Pass => {}
                 Way::Wait => *owes = true,
@@ -277,19 +275,16 @@ impl Engine {
                 }
             }
         }
-        let allowed = owes == [false; 2];
-        if allowed && self.paced.is_empty() {
-            return true;
+        let names = sender.iter().chain(&receiver).map(|flow| flow.of);
+        let waits = self.paced.waits_as(names, owes);
+        let kept = waits.map(|held| self.keep(held, (index, buffer), received, origin, (sent.1, owes), now));
+        if marked
+            && kept != Some(false)
+            && let Some(lane) = &mut self.lanes[index]
+        {
+            lane.tally.event(Event::FlowMarked);
         }
-        let mut names = sender.iter().chain(&receiver).map(|flow| flow.of);
-        let Some(first) = names.next() else { return true };
-        let held = Held::Here(first, names.next());
-        // A frame that all rates allow waits behind earlier ones of its flow.
-        if allowed && !self.paced.holds(&held) {
-            return true;
-        }
-        self.keep(held, (index, buffer), received, origin, (sent.1, owes), now);
-        false
+        kept.is_none()
     }
 }
 

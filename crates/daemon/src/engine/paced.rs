@@ -124,6 +124,17 @@ impl Paced {
         let flows = &self.0[place(held)];
         !flows.is_empty() && flows.contains_key(held)
     }
+
+    /// What a frame of the flow with these names waits for, if it owes anything or earlier frames of its flow wait.
+    #[inline]
+    pub(super) fn waits_as(&self, mut names: impl Iterator<Item = Counted>, owes: Owes) -> Option<Held> {
+        let owed = owes != [false; 2];
+        if !owed && self.is_empty() {
+            return None;
+        }
+        let held = Held::Here(names.next()?, names.next());
+        (owed || self.holds(&held)).then_some(held)
+    }
 }
 
 /// Where the frames of a flow wait, in the order in which they pass.

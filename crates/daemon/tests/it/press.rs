@@ -315,6 +315,12 @@ fn marks_and_a_meter_work_together_and_what_cannot_be_marked_is_metered() {
     assert!((1_000..1_900).contains(&wire.len()), "{}", wire.len());
     let marked = wire.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).count();
     assert!(marked > 20, "{marked}");
+    // Marks of frames that find no room to wait are lost with them, and not counted.
+    let [_, late] = traffic(&mut world, Span::millis(400), 95, &mut core, &[]);
+    let marked = marked + late.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).count();
+    assert!(wire.len() + late.len() < 5_000 && !late.is_empty(), "some are lost");
+    let counted = world.events("gateway").into_iter().find(|(name, _)| *name == "flow_marked");
+    assert_eq!(counted, Some(("flow_marked", marked as u64)));
 
     let mut world = self::world("mode: mark_and_meter");
     let [_, wire] = traffic(&mut world, Span::millis(100), 95, &mut core, &out(Ecn::NotEct));
