@@ -20,6 +20,9 @@
 //! **What counts for the choice** are the packets of the last 20 to 40 ms. A flow that takes other ports before it has sent for
 //! seconds is chosen as well as one that does not, and one that was heavy a second ago is not.
 //!
+//! **From the second report on.** A flow's rate is the difference of two reports. Before it is known no flow is pressed: one that
+//! sends many small packets, such as acknowledgements, may be far below its target.
+//!
 //! **Overloads without heavy hitters.** If the flows that are to be pressed have not even a twentieth of all packets, or a fifth
 //! where none of them stands out, the overload has another cause, such as a flood of small flows: they are left alone.
 //!
@@ -27,8 +30,7 @@
 //! the part of packets for which it is chosen, the flows with at least half of the packets of the top one are pressed.
 //!
 //! **The automatic target** ([`Target::Auto`]) aims a little below the release threshold. The excess load is divided over the
-//! chosen flows by their packets, each packet costing the same: each flow gives up the same part of its rate. A flow's rate is
-//! the difference of two reports, so that it is pressed from its second report on. Targets are lowered while an overload lasts,
+//! chosen flows by their packets, each packet costing the same: each flow gives up the same part of its rate. Targets are lowered while an overload lasts,
 //! and raised while pressed flows leave the thing clearly below its aim.
 
 mod choice;
@@ -401,11 +403,11 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         target::factor(used, self.aim(), all, self.sends(), new)
     }
 
-    /// The target of a newly chosen flow; `None` if it is to be left alone: it keeps to a fixed target already, or an automatic
-    /// one is not known yet or not needed.
+    /// The target of a newly chosen flow; `None` if it is to be left alone: its rate is not known yet, it keeps to a fixed target
+    /// already, or an automatic one is not needed.
     fn first_target(&self, rate: Option<Rate>, factor: u64) -> Option<BitRate> {
         match self.settings.target {
-            Target::Fixed(target) => rate.is_none_or(|rate| rate.bits > target.get()).then_some(target),
+            Target::Fixed(target) => rate.filter(|rate| rate.bits > target.get()).map(|_| target),
             Target::Auto(least) => rate
                 .filter(|rate| factor < ONE && rate.bits > least.get())
                 .map(|rate| times(rate.bits, factor).max(least)),
