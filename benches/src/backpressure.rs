@@ -6,12 +6,14 @@
 //! Invariant: both sides get the same frames, none of which is dropped; only the policy differs.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use plimsoll_ports::FRAME_ROOM;
+use plimsoll_ports::{FRAME_ROOM, Sending};
 
+use crate::hold::processor_time;
 use crate::host::{datagram, mac};
-use crate::ingress::{Ours, Side, TENANTS, rate};
+use crate::ingress::{BATCH, Ours, Side, TENANTS, rate};
 use crate::report::{Goal, Row};
 use crate::scheduler::Effort;
 use crate::vhost;
@@ -81,7 +83,6 @@ pub fn measure(plimsoll: &Path, effort: Effort) -> Result<Vec<Row>> {
 
 /// What it costs segments of TCP: round trips that are measured while nothing is overloaded, and mediated ECN.
 fn connections(effort: Effort) -> Result<Vec<Row>> {
-    let frames = segments();
     let [mut none, mut idle, mut mediated] = [(); 3].map(|()| Vec::new());
     for _ in 0..effort.rounds {
         for (keys, more, figures) in
@@ -89,8 +90,8 @@ fn connections(effort: Effort) -> Result<Vec<Row>> {
         {
             let mut ours = Ours::with(keys, more)?;
             shake_hands(&mut ours)?;
-            warm_up(effort.packets / 4, &frames, &mut ours);
-            figures.push(rate(effort.packets, &frames, &mut ours)?);
+            talk(effort.packets / 4, &mut ours)?;
+            figures.push(talk(effort.packets, &mut ours)?);
         }
     }
     let row = |what: &str, ours: &[f64]| {
@@ -104,7 +105,36 @@ fn connections(effort: Effort) -> Result<Vec<Row>> {
     ])
 }
 
-/// Opens the connections of [`segments`], as seen from the engine: SYNs come in, and the tenants answer.
+/// Segments a second that come in on the connections. After each batch every tenant answers, which is not charged.
+fn talk(packets: u64, ours: &mut Ours) -> Result<f64> {
+    let connections: Vec<_> =
+        (0..2).flat_map(|number| (0..TENANTS).map(move |tenant| (tenant, number))).take(FLOWS).collect();
+    let (mut spent, mut arrived) = (Duration::ZERO, 0);
+    let batches = packets.div_ceil(BATCH as u64);
+    for batch in 0..batches {
+        let stamp = u32::try_from(batch).expect("few batches") + 2;
+        for (tenant, number) in connections.iter().cycle().take(BATCH) {
+            let sent = ours.ends().0.send(&segment(*tenant, *number, ACK, stamp), None);
+            ensure!(sent == Ok(Sending::Sent), "the wire takes no segment: {sent:?}");
+        }
+        let begun = processor_time();
+        ours.move_all();
+        spent += processor_time() - begun;
+        arrived += drain(ours)[1];
+        for (tenant, number) in &connections {
+            let mut answer = segment(*tenant, *number, ACK, stamp);
+            reverse(&mut answer);
+            let sent = ours.ends().1[usize::from(*tenant)].send(&answer, None);
+            ensure!(sent == Ok(Sending::Sent), "tenant {tenant} cannot answer: {sent:?}");
+        }
+        ours.move_all();
+        drain(ours);
+    }
+    ensure!(arrived == batches * BATCH as u64, "{arrived} of {} segments arrived", batches * BATCH as u64);
+    Ok(arrived as f64 / spent.as_secs_f64())
+}
+
+/// Opens a connection for each flow of [`frames`], as seen from the engine: SYNs come in, and the tenants answer.
 fn shake_hands(ours: &mut Ours) -> Result<()> {
     for (tenant, number) in
         (0..TENANTS).flat_map(|tenant| (0..of(tenant)).map(move |number| (tenant, number)))
@@ -177,25 +207,17 @@ fn of(tenant: u8) -> u8 {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// Acknowledgements of as many flows as in [`frames`], by tenant, with four moments in turn.
-fn segments() -> Vec<Vec<Vec<u8>>> {
-    let of_tenant = |tenant| {
-        let each = (1..=4).flat_map(move |at| (0..of(tenant)).map(move |number| (number, at)));
-        each.map(|(number, at)| segment(tenant, number, ACK, at)).collect()
-    };
-    (0..TENANTS).map(of_tenant).collect()
-}
-
 /// A segment of TCP without payload to a tenant, with timestamps and without checksums.
-fn segment(tenant: u8, number: u8, flags: u8, at: u8) -> Vec<u8> {
+fn segment(tenant: u8, number: u8, flags: u8, at: u32) -> Vec<u8> {
     let mut frame = datagram([2, 0, 0, 0, 2, 2], mac(tenant), 66);
     frame[15] = if flags & SYN == 0 { 2 } else { 0 }; // ECT(0), but for SYNs
     (frame[23], frame[35]) = (6, number);
-    frame[38..42].copy_from_slice(&[0, 0, 0, at]); // its number
+    frame[38..42].copy_from_slice(&at.to_be_bytes()); // its number
     frame[42..46].copy_from_slice(&[0, 0, 0, 1]); // what it acknowledges
     frame[46..50].copy_from_slice(&[0x80, flags, 4, 0]);
     frame[54..58].copy_from_slice(&[1, 1, 8, 10]);
-    frame[58..66].copy_from_slice(&[0, 0, 0, at, 0, 0, 0, at]);
+    frame[58..62].copy_from_slice(&at.to_be_bytes());
+    frame[62..66].copy_from_slice(&at.to_be_bytes());
     frame
 }
 

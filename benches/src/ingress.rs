@@ -22,7 +22,7 @@ use crate::scheduler::Effort;
 pub const TENANTS: u8 = 64;
 
 /// Frames that wait at the uplink when a side gets its turn.
-const BATCH: usize = 512;
+pub const BATCH: usize = 512;
 
 /// Frames that a tenant's port holds.
 const SLOTS: usize = 4 * BATCH / TENANTS as usize;

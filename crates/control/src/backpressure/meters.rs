@@ -26,23 +26,21 @@ pub struct MeterSettings {
     pub meters: usize,
     /// Meters that one peer may own.
     pub per_peer: usize,
-    /// The lowest rate; a lower request counts as this, so that no peer can stop a flow.
-    pub least: BitRate,
     /// Seed of the table's hash. Peers must not know it live.
     pub seed: u64,
 }
 
 impl Default for MeterSettings {
-    /// 4,096 meters, 256 for each peer, at least 1 Mb/s.
+    /// 4,096 meters, 256 for each peer.
     fn default() -> Self {
-        Self { meters: 4_096, per_peer: 256, least: BitRate::mbps(1), seed: 0 }
+        Self { meters: 4_096, per_peer: 256, seed: 0 }
     }
 }
 
 /// What a flow is held to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The rate.
+    /// The rate; one below 1 Mb/s counts as that, so that no peer can stop a flow.
     pub rate: BitRate,
     /// The bytes that may exceed it at once: from [`Meter::LEAST_BURST`] to 64 MB, other values count as the nearer of these.
     pub burst: Bytes,
@@ -55,6 +53,16 @@ impl Terms {
     #[must_use]
     pub const fn new(rate: BitRate) -> Self {
         Self { rate, burst: Bytes::kib(128), lifetime: Span::secs(3) }
+    }
+
+    /// The nearest terms that a meter has, at 1 Mb/s or more, so that none stops a flow.
+    #[must_use]
+    pub fn bounded(self) -> Self {
+        Self {
+            rate: self.rate.max(LEAST_RATE),
+            burst: self.burst.min(MOST_BURST),
+            lifetime: self.lifetime.clamp(SHORTEST, LONGEST),
+        }
     }
 }
 
@@ -178,11 +186,7 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         terms: Terms,
         now: Nanos,
     ) -> Result<Installed, NotInstalled> {
-        let terms = Terms {
-            rate: terms.rate.max(self.settings.least),
-            burst: terms.burst.min(MOST_BURST),
-            lifetime: terms.lifetime.clamp(SHORTEST, LONGEST),
-        };
+        let terms = terms.bounded();
         let done = self.admit(&flow, peer, terms.rate, now);
         match done {
             Ok(Installed::New) => self.insert(flow, peer, terms, now),
@@ -349,6 +353,8 @@ fn disown(owned: &mut HashMap<HostId, usize, FixedState>, peer: HostId) {
     }
 }
 
+/// The lowest rate of a meter: a lower one would stop its flow.
+const LEAST_RATE: BitRate = BitRate::mbps(1);
 /// The shortest and the longest lifetime of a meter.
 const SHORTEST: Span = Span::millis(100);
 const LONGEST: Span = Span::secs(60);

@@ -15,6 +15,9 @@
 //! path once queues are short, which is what holds while the flow keeps to its rate. A longer path after a change of routes is
 //! known after 20 seconds.
 //!
+//! **Few segments are read.** Once both sides have answered, a connection with timestamps rests for [`REST`]. What goes by meanwhile is
+//! not seen, so the first timestamp after that is not timed: a segment before it may have carried it, and be answered earlier.
+//!
 //! **Liars.** A segment is timed only by an answer that repeats its very timestamp, or acknowledges its bytes and none that were
 //! not sent: a host that does not see the flow has to guess 32 bits. An end that lies changes the interval of its own flow only:
 //! less than its round trip gets it more marks; more gets it fewer, and a flow that stays above its target is metered.
@@ -44,16 +47,21 @@ pub struct Segment {
 /// let data = |seq, stamps| Segment { seq, len: 1_448, acknowledged: Some(1), timestamps: Some(stamps) };
 /// let answer = |of, stamps| Segment { seq: 1, len: 0, acknowledged: Some(of), timestamps: Some(stamps) };
 /// let mut round = RoundTrip::default();
-/// round.note(true, &data(1, (500, 900)), at(0));
-/// round.note(false, &answer(1_449, (901, 500)), at(300));
-/// assert_eq!(round.get(), None, "the way back to the sender is not known yet");
-/// round.note(true, &data(1_449, (501, 901)), at(770));
+/// round.note(true, &data(1, (499, 899)), at(0));
+/// round.note(false, &answer(1_449, (900, 499)), at(300));
+/// assert_eq!(round.get(), None, "earlier segments may have had these timestamps");
+/// round.note(true, &data(1_449, (500, 900)), at(2_000));
+/// round.note(false, &answer(2_897, (901, 500)), at(2_300));
+/// assert_eq!(round.get(), None, "the half to the sender is not known yet");
+/// round.note(true, &data(2_897, (501, 901)), at(2_770));
 /// assert_eq!(round.get(), Some(Span::micros(770)));
+/// assert!(round.rests(at(2_771)) && !round.rests(at(20_000)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundTrip {
     /// From here to the receiver and back, and from here to the sender and back.
     halves: [Half; 2],
+    rests_until: Nanos,
 }
 
 /// Answers from one side.
@@ -63,6 +71,8 @@ struct Half {
     asked: Option<(Asked, Nanos)>,
     /// The newest TSval that went there.
     stamp: Option<u32>,
+    /// Whether an answer was timed since the last rest.
+    timed: bool,
     /// The highest sequence number that went there.
     sent: Option<u32>,
     /// The least of this generation, and of the one before.
@@ -84,23 +94,44 @@ impl RoundTrip {
     #[must_use]
     pub fn of_handshake([there, back]: [Span; 2], now: Nanos) -> Self {
         let half = |took| Half { least: [Some(bounded(took)), None], began: now, ..Half::default() };
-        Self { halves: [half(there), half(back)] }
+        Self { halves: [half(there), half(back)], rests_until: now }
     }
 
     /// The connection as seen by flows of the other direction.
     #[must_use]
     pub fn reversed(self) -> Self {
         let [there, back] = self.halves;
-        Self { halves: [back, there] }
+        Self { halves: [back, there], ..self }
+    }
+
+    /// Whether segments need not be read now.
+    #[inline]
+    #[must_use]
+    pub fn rests(&self, now: Nanos) -> bool {
+        now < self.rests_until
     }
 
     /// Handles a segment of the flow (`forwards`), or one that its receiver sends back.
     #[inline]
     pub fn note(&mut self, forwards: bool, segment: &Segment, now: Nanos) {
+        if self.rests(now) {
+            return;
+        }
         let [there, back] = &mut self.halves;
         let (answers, asks) = if forwards { (back, there) } else { (there, back) };
         answers.answer(segment, now);
         asks.ask(segment, now);
+        if self.halves.iter().all(|half| half.timed && half.stamp.is_some()) {
+            self.rest(now);
+        }
+    }
+
+    /// Without timestamps a segment that is sent again would be taken for a new one after a rest.
+    fn rest(&mut self, now: Nanos) {
+        self.rests_until = now + REST;
+        for half in &mut self.halves {
+            (half.asked, half.stamp, half.timed) = (None, None, false);
+        }
     }
 
     /// The round trip: the least of the last 10 to 20 seconds, from 20 us to 2 s. `None` until both sides
@@ -125,12 +156,17 @@ impl Half {
             self.sent = Some(end);
         }
         let asked = match segment.timestamps {
-            // A stamp covers a millisecond or more of segments: the first one is timed.
-            Some((stamp, _)) if self.stamp.is_none_or(|newest| is_after(stamp, newest)) => {
-                self.stamp = Some(stamp);
-                Asked::Stamp(stamp)
-            }
-            Some(_) => return,
+            // A stamp covers a millisecond or more of segments: the first one is timed, where it is seen.
+            Some((stamp, _)) => match self.stamp {
+                Some(newest) if !is_after(stamp, newest) => return,
+                newest => {
+                    self.stamp = Some(stamp);
+                    if newest.is_none() {
+                        return;
+                    }
+                    Asked::Stamp(stamp)
+                }
+            },
             None if segment.len == 0 => return,
             None if before.is_some_and(|sent| is_after(sent, segment.seq)) => {
                 // Sent again: an answer may be to either.
@@ -176,6 +212,7 @@ impl Half {
             (self.least, self.began) = ([None, before], now);
         }
         let took = bounded(took);
+        self.timed = true;
         self.least[0] = Some(self.least[0].map_or(took, |least| least.min(took)));
     }
 }
@@ -308,6 +345,9 @@ pub const LEAST: Span = Span::micros(10);
 /// The most half of a round trip. A later answer is none.
 pub const MOST: Span = Span::secs(1);
 
+/// How long segments are not read after both sides have answered.
+pub const REST: Span = Span::millis(10);
+
 /// How long a least counts at the least; at most twice as long.
 const GENERATION: Span = Span::secs(10);
 
@@ -348,6 +388,23 @@ mod tests {
         assert_eq!(round.reversed().get(), round.get());
     }
 
+    /// Another segment with the same timestamp may have passed before measuring began, or during a rest.
+    #[test]
+    fn the_first_timestamp_is_not_timed() {
+        let mut round = RoundTrip::default();
+        let mut exchange = |stamp: u32, start: u64, took: u64| {
+            round.note(true, &stamped(stamp, 1, 0, (stamp, stamp)), at(start));
+            round.note(false, &stamped(0, 0, stamp, (stamp + 1, stamp)), at(start + took));
+            round.note(true, &stamped(stamp, 0, 0, (stamp, stamp + 1)), at(start + 2 * took));
+            (round.get(), round.rests(at(start + 2 * took)))
+        };
+        assert_eq!(exchange(10, 0, 20), (None, false));
+        assert_eq!(exchange(20, 2_000, 400), (Some(Span::micros(800)), true));
+        assert_eq!(exchange(30, 4_000, 20), (Some(Span::micros(800)), true), "it rests");
+        assert_eq!(exchange(40, 20_000, 20), (Some(Span::micros(800)), false));
+        assert_eq!(exchange(50, 22_000, 300), (Some(Span::micros(600)), true));
+    }
+
     #[test]
     fn without_timestamps_data_and_its_acknowledgement_are_timed_and_nothing_that_is_sent_twice() {
         let mut half = RoundTrip::default();
@@ -373,7 +430,9 @@ mod tests {
     fn the_least_of_the_last_generations_counts() {
         let mut round = RoundTrip::default();
         let mut exchange = |second: u64, took: u64| {
-            let (n, start) = (second as u32, at(second * 1_000_000));
+            let (n, start) = (10 * second as u32, at(second * 1_000_000));
+            round.note(true, &stamped(n, 1, 0, (n - 1, n)), at(second * 1_000_000 - 9_000));
+            round.note(false, &stamped(0, 0, n, (n, n)), at(second * 1_000_000 - 8_000));
             round.note(true, &stamped(n, 1, 0, (n, n)), start);
             round.note(false, &stamped(0, 0, n, (n + 1, n)), start + Span::micros(took));
             round.note(true, &stamped(n, 0, 0, (n, n + 1)), start + Span::micros(2 * took));
@@ -389,11 +448,13 @@ mod tests {
     #[test]
     fn forged_and_late_answers_stay_within_bounds() {
         let mut round = RoundTrip::default();
+        round.note(true, &stamped(0, 1, 0, (9, 0)), at(0));
         round.note(true, &stamped(1, 1, 0, (10, 0)), at(0));
         round.note(false, &stamped(0, 0, 1, (5, 9)), at(1));
         round.note(false, &stamped(0, 0, 1, (5, 10)), at(1));
         assert_eq!(round.halves[0].get(), Some(LEAST), "it is no shorter");
         let mut late = RoundTrip::default();
+        late.note(true, &stamped(0, 1, 0, (9, 0)), at(0));
         late.note(true, &stamped(1, 1, 0, (10, 0)), at(0));
         late.note(false, &stamped(0, 0, 1, (5, 10)), at(1_000_001));
         assert_eq!(late.halves[0].get(), None, "an answer after a second is none");
@@ -477,7 +538,9 @@ mod tests {
         ) {
             let (mut round, mut now, mut seq) = (RoundTrip::default(), at(0), u32::MAX - 5_000);
             for (n, late) in (0_u32..).zip(late) {
-                let late = if n == 7 { 0 } else { late };
+                // The first timestamps after a rest are not timed.
+                let late = if (7..10).contains(&n) { 0 } else { late };
+                now += REST;
                 let stamp = |value| stamps.then_some((value, value));
                 round.note(true, &Segment { seq, len: 100, acknowledged: Some(n), timestamps: stamp(2 * n) }, now);
                 seq = seq.wrapping_add(100);

@@ -6,6 +6,7 @@
 //! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
 
 use plimsoll_control::backpressure::FlowSource;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
@@ -15,7 +16,7 @@ use plimsoll_wire::{Ecn, EncapsulationError, Offload, parse};
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::flows::Hashed;
-use super::heavy::HashedCount;
+use super::heavy::{HashedCount, markable};
 use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
@@ -45,6 +46,8 @@ pub(super) struct Bound {
     to: Receiver,
     /// Its flow, where it is counted.
     flow: Option<HashedCount>,
+    /// Its ECN field, where it may be marked.
+    ecn: Codepoint,
 }
 
 /// The receiver of a frame from the uplink.
@@ -370,11 +373,11 @@ impl Engine {
             }
             _ => None,
         };
-        Some(Bound { offload, to, flow })
+        Some(Bound { offload, to, flow, ecn: markable(parsed) })
     }
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
-    pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow }: &Bound, now: Nanos) {
+    pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow, ecn }: &Bound, now: Nanos) {
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow)
             && let Some(windows) = heavy.windows()
             && let Ok(parsed) = parse(frame)
@@ -389,7 +392,7 @@ impl Engine {
             self.uplink.tally.event(Event::FlowWindowed);
         }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
-            let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), frame, now);
+            let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), (frame, *ecn), now);
             // A frame from elsewhere waits at its source, or not at all.
             if way != Way::Pass {
                 return self.uplink.tally.lost(Loss::FlowOverRate);

@@ -32,12 +32,14 @@ pub struct Hashed {
 
 impl Hashed {
     /// The flow of a packet with these headers.
+    #[inline]
     #[must_use]
     pub fn of(parsed: &Parsed) -> Self {
         Self::of_key(FlowKey::of(parsed))
     }
 
     /// The flow with this key.
+    #[inline]
     #[must_use]
     pub fn of_key(key: FlowKey) -> Self {
         Self { key, hash: HASHER.hash_one(key) }

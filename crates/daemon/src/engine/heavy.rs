@@ -10,13 +10,14 @@ mod list;
 use std::collections::HashMap;
 
 use plimsoll_control::HostId;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
     Backpressure as Pressing, Counters, FlowSource, Means, MeterSettings, Meters, Path, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
-use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, parse, protocol};
+use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, protocol};
 
 pub(super) use list::MOST;
 use list::{List, Listed};
@@ -24,7 +25,7 @@ use list::{List, Listed};
 use super::flows::Hashed;
 use super::lane::Lane;
 use super::mediate::codepoint;
-use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
+use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell, treated_bytes};
 use super::round_trips::RoundTrips;
 
 /// What a policy says of flows that are counted.
@@ -91,13 +92,18 @@ pub(super) struct Counted {
 /// A flow that is to be counted, with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedCount {
-    hash: u64,
+    pub(super) hash: u64,
     pub(super) of: Counted,
     /// Where its frames' segments lie, if those are to be read.
     tcp: Option<TcpPlace>,
 }
 
 impl Counted {
+    /// Its hash where that of its headers is not at hand.
+    pub(super) fn hashed(&self) -> u64 {
+        self.hash(Hashed::of_key(self.flow).hash)
+    }
+
     /// The hash of this flow of a tenant, from the hash of its headers, which is keyed already.
     #[inline]
     fn hash(&self, headers: u64) -> u64 {
@@ -234,7 +240,7 @@ impl HeavyFlows {
         let meters = Meters::<Counted>::bytes_of(&MeterSettings::default());
         let windows = (press.mode == PressMode::Window)
             .then_some(("connections with their windows", SmallWindows::memory()));
-        let flows = Pressing::<Counted>::bytes_of(&settings);
+        let flows = Pressing::<Counted>::bytes_of(&settings) + treated_bytes(flows);
         [
             ("flows that are slowed down", flows),
             ("meters", meters),
@@ -312,13 +318,14 @@ impl HeavyFlows {
         Some(HashedCount { hash, of, tcp })
     }
 
-    /// Counts frames of a flow, and says what is done with them. `frame` is the first of them.
+    /// Counts frames of a flow, and says what is done with them. `frame` is the first of them, and `ecn` its ECN field as
+    /// [`markable`] reads it.
     #[inline]
     pub(super) fn count(
         &mut self,
         flow: &HashedCount,
         (frames, bytes): (u16, u32),
-        frame: &[u8],
+        (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
     ) -> Act {
         self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
@@ -328,7 +335,7 @@ impl HeavyFlows {
         let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else {
             return Act::default();
         };
-        press.judge(&flow.of, (frames, bytes), || codepoint(markable(frame)), now)
+        press.judge(flow, (frames, bytes), ecn, now)
     }
 
     /// The windows of acknowledgements that pass, if backpressure makes them smaller.
@@ -425,7 +432,7 @@ impl HeavyFlows {
         self.hitters.read(MOST, &mut self.read);
         for heavy in &self.read {
             if self.listed.take(heavy, now) {
-                let hash = heavy.key.hash(Hashed::of_key(heavy.key.flow).hash);
+                let hash = heavy.key.hashed();
                 self.round_trips.iter_mut().for_each(|trips| trips.begin((hash, &heavy.key), now));
             }
         }
@@ -477,11 +484,11 @@ impl HeavyFlows {
 
 /// The ECN field of a frame that may be marked: one whole TCP or UDP packet. Fragments, IPsec and unknown protocols count as
 /// not ECN-capable.
-fn markable(frame: &[u8]) -> Ecn {
-    let ip = parse(frame).ok().and_then(|parsed| parsed.ip);
-    let whole = ip.filter(|ip| ip.fragment == Fragment::Whole);
+#[inline]
+pub(super) fn markable(parsed: &Parsed) -> Codepoint {
+    let whole = parsed.ip.as_ref().filter(|ip| ip.fragment == Fragment::Whole);
     let known = whole.filter(|ip| matches!(ip.protocol, protocol::TCP | protocol::UDP));
-    known.map_or(Ecn::NotEct, |ip| Ecn::from_bits(ip.ecn))
+    known.map_or(Codepoint::NotEct, |ip| codepoint(Ecn::from_bits(ip.ecn)))
 }
 
 /// A flow's way, from what it sent and its round trip: where that is not known, it is assumed.

@@ -273,7 +273,7 @@ impl Engine {
         let pool = &mut self.inward.pools[station as usize];
         let mut pool = pool.take().expect("in its place between deliveries");
         // A frame's buffer stays until the next frame has been compared with it.
-        let mut before: Option<(Buffer, Option<Bound>)> = None;
+        let (mut before, mut bound): (Option<Buffer>, Option<Bound>) = (None, None);
         let mut delivered = 0;
         while delivered < quantum {
             let Some(arrival) = self.inward.ingress.take(station, now) else { break };
@@ -283,14 +283,16 @@ impl Engine {
             self.inward.delivered[delivered] = (arrival.at, waited);
             self.inward.before[station as usize].note(waited);
             let lane = self.inward.lane_of(station, &arrival);
-            let known = before.and_then(|(last, bound)| bound.filter(|_| are_alike(&pool, last, buffer)));
-            let bound = self.deliver_from(&mut pool, buffer, known, lane, now);
-            if let Some((last, _)) = before.replace((buffer, bound)) {
+            if bound.is_some() && !before.is_some_and(|last| are_alike(&pool, last, buffer)) {
+                bound = None;
+            }
+            self.deliver_from(&mut pool, buffer, &mut bound, lane, now);
+            if let Some(last) = before.replace(buffer) {
                 pool.give(last);
             }
             delivered += 1;
         }
-        if let Some((last, _)) = before {
+        if let Some(last) = before {
             pool.give(last);
         }
         self.inward.pools[station as usize] = Some(pool);
@@ -356,25 +358,26 @@ impl Engine {
         }
     }
 
-    /// Delivers one frame to its receiver, which `known` may give already; answers the receiver, for frames with the same
-    /// headers.
+    /// Delivers one frame to its receiver, `bound` where that is known already, which it answers for frames with the same headers.
     fn deliver_from(
         &mut self,
         pool: &mut Pool<Waits>,
         buffer: Buffer,
-        known: Option<Bound>,
+        bound: &mut Option<Bound>,
         lane: Option<u32>,
         now: Nanos,
-    ) -> Option<Bound> {
+    ) {
         let received = pool.held(buffer).received;
-        if self.fleet.is_some() {
-            self.unwrap(&mut pool.bytes_mut(buffer)[..received.len], &received, lane, now);
-            return None;
-        }
         let frame = &mut pool.bytes_mut(buffer)[..received.len];
-        let bound = known.or_else(|| self.look_at(frame, &received, lane, FlowSource::Elsewhere, now))?;
-        self.deliver(frame, &bound, now);
-        Some(bound)
+        if self.fleet.is_some() {
+            return self.unwrap(frame, &received, lane, now);
+        }
+        if bound.is_none() {
+            *bound = self.look_at(frame, &received, lane, FlowSource::Elsewhere, now);
+        }
+        if let Some(bound) = bound {
+            self.deliver(frame, bound, now);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::FlowSource;
+use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
@@ -22,9 +23,9 @@ use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
 use super::fleet::Fleet;
 use super::flows::Hashed;
-use super::heavy::HashedCount;
+use super::heavy::{HashedCount, markable};
 use super::mac_table::{Learned, Mac, MacTable, Owner};
-use super::paced::{Held, Passed};
+use super::paced::Passed;
 use super::pool::{self, Buffer};
 use super::posted::Origin;
 use super::press::{Act, Place, Way};
@@ -261,10 +262,12 @@ impl Engine {
             }
         }
         let frame = &mut bytes[..len];
-        let (mut owes, mut marked) = ([false; 2], false);
+        let (mut owes, mut marked, mut ecn) = ([false; 2], false, markable(parsed));
         for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
-            let Act { mark, way } = heavy.count(flow, sent, frame, now);
-            marked |= mark && Ecn::Ce.write(frame);
+            let Act { mark, way } = heavy.count(flow, sent, (frame, ecn), now);
+            if mark && Ecn::Ce.write(frame) {
+                (marked, ecn) = (true, Codepoint::Ce);
+            }
             match way {
                 Way::Pass => {}
                 Way::Wait => *owes = true,

@@ -6,6 +6,7 @@
 //! Invariant: only flows that are heavy hitters are marked or dropped, each for no longer than its lifetime after the last
 //! refresh; a frame beyond its flow's rate is lost for the reason `flow_over_rate`.
 
+mod treatments;
 mod window;
 
 use std::collections::HashMap;
@@ -14,15 +15,15 @@ use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Pressed,
-    Settings, Terms, Verdict, Work,
+    Able, Backpressure, Counters, FlowSource, Marking, Means, Order, Path, Pressed, Settings, Terms, Work,
 };
 use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::Heavy;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
 
-use super::heavy::Counted;
+use super::heavy::{Counted, HashedCount};
+use treatments::Treatments;
 pub(super) use window::{Place, SmallWindows};
 
 /// The flows that are slowed down, and how.
@@ -30,15 +31,11 @@ pub(super) use window::{Place, SmallWindows};
 pub(super) struct Presses {
     stated: Press,
     control: Backpressure<Counted>,
-    /// Flows whose packets are marked.
-    marks: HashMap<Counted, Marking, RandomState>,
-    /// Flows that are held to a rate by this host.
-    meters: Meters<Counted>,
+    /// What is done with the packets of these flows here.
+    treated: Treatments,
     /// In the mode `window`: connections, and flows whose windows are made smaller.
     windows: Option<Box<SmallWindows>>,
-    /// Flows that have just begun to be slowed down, and until when that is so.
-    fresh: HashMap<Counted, Nanos, RandomState>,
-    /// By tenant: packets from the uplink of such flows, until they are taken.
+    /// By tenant: packets from the uplink of flows that have just begun to be slowed down, until they are taken.
     left_out: HashMap<u32, u64, RandomState>,
     /// When the present overload began, as long as its top flow is still to be told.
     top_untold: Option<Nanos>,
@@ -112,13 +109,10 @@ const FRESH: Span = Span::millis(20);
 impl Presses {
     pub(super) fn new(stated: &Press) -> Self {
         let flows = stated.flows as usize;
-        let meters = MeterSettings { meters: flows, per_peer: flows, ..MeterSettings::default() };
         Self {
             control: Backpressure::new(Settings::of(stated), Nanos::ZERO),
-            marks: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
-            meters: Meters::new(meters),
+            treated: Treatments::new(flows),
             windows: (stated.mode == PressMode::Window).then(|| Box::new(SmallWindows::new(flows))),
-            fresh: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             left_out: HashMap::default(),
             top_untold: None,
             marked: 0,
@@ -167,12 +161,11 @@ impl Presses {
             self.top_untold = self.top_untold.or((!before).then_some(now));
         }
         self.say_top(now);
-        self.fresh.retain(|_, until| now < *until);
         for order in orders {
             match order {
                 Order::Start(pressed) => {
                     if pressed.key.inward && pressed.key.from != FlowSource::Here {
-                        self.fresh.insert(pressed.key, now + FRESH);
+                        self.treated.of(pressed.key.hashed()).fresh_until = now + FRESH;
                     }
                     let means = self.press(&pressed, tells, now);
                     let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
@@ -184,14 +177,14 @@ impl Presses {
                 }
                 Order::End(Pressed { key, since, .. }) => {
                     self.say(PressNews::End(key, now.since(since)));
-                    self.marks.remove(&key);
-                    self.meters.remove(&key, HERE);
+                    self.treated.end(key.hashed());
                     if let Some(windows) = &mut self.windows {
                         windows.let_go(&key);
                     }
                 }
             }
         }
+        self.treated.tidy(now);
     }
 
     /// Tells the top flow of an overload once (MIMIC §II, figure 2): when others had the time to be reported as well, or when the
@@ -223,18 +216,20 @@ impl Presses {
 
     /// Whether the flow's rate allows these bytes now; if so they are charged.
     pub(super) fn conforms(&mut self, flow: &Counted, bytes: u32, now: Nanos) -> bool {
-        self.meters.judge(flow, bytes, now) == Verdict::Conforming
+        self.treated.get_mut(flow.hashed()).is_none_or(|treated| treated.conforms(bytes, now))
     }
 
     /// When the flow's rate will allow these bytes.
     pub(super) fn ready_at(&self, flow: &Counted, bytes: u32, now: Nanos) -> Nanos {
-        self.meters.ready_at(flow, bytes, now)
+        let meter = self.treated.get(flow.hashed()).and_then(|treated| treated.meter.as_ref());
+        meter.map_or(now, |meter| meter.ready_at(bytes, now))
     }
 
     /// How a flow is slowed down.
     fn means(&self, pressed: &Pressed<Counted>) -> Means {
         let untouched = pressed.key.untouched;
-        let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
+        let marking = self.treated.get(pressed.key.hashed()).and_then(|treated| treated.marking.as_ref());
+        let unmarkable = marking.is_some_and(Marking::is_unmarkable);
         let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key));
         let able = Able { mark: !(untouched || unmarkable), window: !untouched && known() };
         Means::of(self.stated.mode, pressed.key.from, able, pressed.ignores_marks)
@@ -244,9 +239,11 @@ impl Presses {
         let means = self.means(pressed);
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
         let key = pressed.key;
+        let hash = key.hashed();
         if means.marks() {
-            self.marks.entry(key).or_default().set(pressed.interval, pressed.until);
-        } else if let Some(marking) = self.marks.get_mut(&key) {
+            let marking = &mut self.treated.of(hash).marking;
+            marking.get_or_insert_default().set(pressed.interval, pressed.until);
+        } else if let Some(marking) = self.treated.get_mut(hash).and_then(|treated| treated.marking.as_mut()) {
             // It ignores marks, or cannot be marked, and the latter stays known.
             marking.stop();
         }
@@ -265,8 +262,7 @@ impl Presses {
             Means::Told(host) | Means::MarkedAndTold(host) => {
                 tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
             }
-            // There is a meter for each flow that may be pressed.
-            Means::MeteredHere | Means::MarkedAndMetered => _ = self.meters.install(key, HERE, terms, now),
+            Means::MeteredHere | Means::MarkedAndMetered => self.treated.of(hash).hold(terms, now),
         }
         means
     }
@@ -280,29 +276,32 @@ impl Presses {
     /// Whether any flow is marked or metered here, or has just begun to be slowed down.
     #[inline]
     pub(super) fn is_at_work(&self) -> bool {
-        !(self.meters.is_empty() && self.marks.is_empty() && self.fresh.is_empty())
+        !self.treated.is_empty()
     }
 
-    /// What is done with frames of a flow, of these bytes together; `ecn` reads their ECN field.
+    /// What is done with frames of a flow, of these bytes together, with this ECN field.
     #[inline]
     pub(super) fn judge(
         &mut self,
-        flow: &Counted,
+        flow: &HashedCount,
         (frames, bytes): (u16, u32),
-        ecn: impl FnOnce() -> Codepoint,
+        ecn: Codepoint,
         now: Nanos,
     ) -> Act {
-        if !self.fresh.is_empty() && self.fresh.get(flow).is_some_and(|until| now < *until) {
-            *self.left_out.entry(flow.tenant).or_default() += 1;
+        let Some(treated) = self.treated.get_mut(flow.hash) else { return Act::default() };
+        let HashedCount { of: Counted { tenant, from, .. }, .. } = *flow;
+        if now < treated.fresh_until {
+            *self.left_out.entry(tenant).or_default() += 1;
         }
-        let waits = self.stated.mode != PressMode::Drop && flow.from == FlowSource::Here;
-        let way = match self.meters.judge(flow, bytes, now) {
-            Verdict::Conforming => Way::Pass,
-            Verdict::Excess if waits => Way::Wait,
-            Verdict::Excess => return Act { mark: false, way: Way::Drop },
+        let waits = self.stated.mode != PressMode::Drop && from == FlowSource::Here;
+        let way = match treated.conforms(bytes, now) {
+            true => Way::Pass,
+            false if waits => Way::Wait,
+            false => return Act { mark: false, way: Way::Drop },
         };
         // A frame that waits is marked as well: its flow has more to send than its rate.
-        let mark = self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames.into(), ecn(), now));
+        let mark =
+            treated.marking.as_mut().is_some_and(|marking| marking.take(frames.into(), ecn, now));
         self.marked += u64::from(mark);
         Act { mark, way }
     }
@@ -329,5 +328,7 @@ impl Presses {
     }
 }
 
-/// Meters of this host's own decisions have one owner.
-const HERE: HostId = HostId(0);
+/// Bytes of the table of what is done with this many flows. Nothing is allocated.
+pub(super) const fn treated_bytes(flows: usize) -> usize {
+    Treatments::bytes_of(flows)
+}

@@ -3,8 +3,8 @@
 //! Why: how often a flow's packets are marked follows from its round trip, which only its own packets show.
 //! From: `control::backpressure::{RoundTrip, Handshakes}`.
 //! Not here: which flows are heavy hitters (`heavy`).
-//! Invariant: a packet of no heavy hitter costs a look at one byte and one bit, and where there are heavy hitters one look into a
-//! table of at most `MOST` connections; handshakes have a table of fixed size.
+//! Invariant: a packet of no heavy hitter costs a look at one byte and one bit, and where there are heavy hitters one at what is
+//! remembered of its flow; all tables have a fixed size.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -22,12 +22,19 @@ use super::heavy::{Counted, MOST};
 pub(super) struct RoundTrips {
     hasher: RandomState,
     handshakes: Handshakes,
-    /// By a keyed hash of the connection.
-    connections: HashMap<u64, Measured, FixedState>,
+    /// Where each one lies, by a keyed hash of the connection.
+    places: HashMap<u64, usize, FixedState>,
+    measured: Vec<Measured>,
+    /// By hash of a flow: what its last packet found. A flow whose connection is looked up for each packet costs twice as much as
+    /// counting it.
+    known: Box<[Known]>,
+    /// Grows when a connection comes or goes, as what is known of flows may be wrong then.
+    generation: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Measured {
+    connection: u64,
     /// Where the packets for the tenant come from, if that is known: others with the same headers are forged.
     from: Option<FlowSource>,
     /// As the lower one of the two flows sees it.
@@ -35,6 +42,21 @@ struct Measured {
     /// Heavy hitters of this connection: one, or one each way.
     flows: u8,
 }
+
+/// What was found for a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    hash: u64,
+    generation: u32,
+    /// The place of its connection with the lowest bit for the direction, or [`NOWHERE`].
+    place: u32,
+}
+
+/// No connection is measured.
+const NOWHERE: u32 = u32::MAX;
+
+/// Flows of which is remembered what their last packet found, a power of two.
+const KNOWN: usize = 4_096;
 
 /// A connection on its way past a tenant's port: both of its flows have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,42 +82,68 @@ impl Connection {
 
 impl RoundTrips {
     /// Bytes of the tables, about.
-    pub(super) const BYTES: usize =
-        Handshakes::BYTES + (MOST * 8 / 7).next_power_of_two() * (size_of::<(u64, Measured)>() + 1);
+    pub(super) const BYTES: usize = Handshakes::BYTES
+        + (MOST * 8 / 7).next_power_of_two() * (size_of::<(u64, usize)>() + 1)
+        + MOST * size_of::<Measured>()
+        + KNOWN * size_of::<Known>();
 
     pub(super) fn new() -> Self {
         Self {
             hasher: RandomState::default(),
             handshakes: Handshakes::default(),
-            connections: HashMap::with_capacity_and_hasher(MOST, FixedState::default()),
+            places: HashMap::with_capacity_and_hasher(MOST, FixedState::default()),
+            measured: Vec::with_capacity(MOST),
+            known: vec![Known::default(); KNOWN].into(),
+            generation: 1,
         }
     }
 
     /// Handles a TCP segment of a counted flow with this hash.
     #[inline]
     pub(super) fn note(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
-        if place.is_syn(frame) || !self.connections.is_empty() || self.handshakes.awaits(hash) {
-            self.measure((hash, of), place, frame, now);
+        if place.is_syn(frame) || self.handshakes.awaits(hash) {
+            return self.shake_hands((hash, of), place, frame, now);
+        }
+        if self.measured.is_empty() {
+            return;
+        }
+        let known = self.known[hash as usize % KNOWN];
+        let known = if (known.hash, known.generation) == (hash, self.generation) {
+            known.place
+        } else {
+            self.look_up(hash, of)
+        };
+        if let Some(measured) = self.measured.get_mut(known as usize >> 1)
+            && !measured.round.rests(now)
+            && let Some(segment) = read(place, frame)
+        {
+            measured.round.note(known & 1 == 1, &segment, now);
         }
     }
 
-    fn measure(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
+    /// Finds the connection of a flow, and remembers it for the flow's next packets.
+    fn look_up(&mut self, hash: u64, of: &Counted) -> u32 {
+        let (connection, lower) = Connection::of(of);
+        let at = self.places.get(&self.hasher.hash_one(connection)).copied();
+        let at = at.filter(|at| self.measured[*at].is_of(of));
+        let place = at.map_or(NOWHERE, |at| (at as u32) << 1 | u32::from(lower));
+        self.known[hash as usize % KNOWN] = Known { hash, generation: self.generation, place };
+        place
+    }
+
+    /// Handles a segment that may belong to a handshake.
+    #[cold]
+    fn shake_hands(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
         let (connection, lower) = Connection::of(of);
         let connection = self.hasher.hash_one(connection);
-        let awaited = place.is_syn(frame) || self.handshakes.awaits(hash);
-        let known = self.connections.get_mut(&connection);
-        let known = known.filter(|known| !of.inward || known.from.is_none_or(|from| from == of.from));
-        if !awaited && known.is_none() {
-            return;
-        }
-        let Some(TcpProgress { syn, seq, len, acknowledged, timestamps }) = place.read(frame) else { return };
-        let segment = Segment { seq, len, acknowledged, timestamps };
-        if let Some(known) = known {
+        let Some(segment) = read(place, frame) else { return };
+        let at = self.places.get(&connection).copied();
+        if let Some(known) = at.map(|at| &mut self.measured[at]).filter(|known| known.is_of(of)) {
             known.round.note(lower, &segment, now);
         }
-        if syn {
+        if place.is_syn(frame) {
             self.handshakes.open(connection, hash, &segment, now);
-        } else if awaited {
+        } else {
             self.handshakes.end(connection, hash, &segment, now);
         }
     }
@@ -107,30 +155,52 @@ impl RoundTrips {
         }
         let (connection, lower) = Connection::of(of);
         let connection = self.hasher.hash_one(connection);
-        let known = self.connections.entry(connection).or_insert_with(|| {
+        let at = *self.places.entry(connection).or_insert(self.measured.len());
+        if at == self.measured.len() {
             let round = self.handshakes.of(connection, hash, now).unwrap_or_default();
             let round = if lower { round } else { round.reversed() };
-            Measured { from: of.inward.then_some(of.from), round, flows: 0 }
-        });
+            let from = of.inward.then_some(of.from);
+            self.measured.push(Measured { connection, from, round, flows: 0 });
+            self.generation = self.generation.wrapping_add(1);
+        }
+        let known = &mut self.measured[at];
         known.flows = known.flows.saturating_add(1);
     }
 
     /// Ends what [`RoundTrips::begin`] began.
     pub(super) fn end(&mut self, of: &Counted) {
         let connection = self.hasher.hash_one(Connection::of(of).0);
-        if let Some(known) = self.connections.get_mut(&connection) {
-            known.flows = known.flows.saturating_sub(1);
-            if known.flows == 0 {
-                self.connections.remove(&connection);
+        let Some(&at) = self.places.get(&connection) else { return };
+        let known = &mut self.measured[at];
+        known.flows = known.flows.saturating_sub(1);
+        if known.flows == 0 {
+            self.measured.swap_remove(at);
+            self.places.remove(&connection);
+            if let Some(moved) = self.measured.get(at) {
+                self.places.insert(moved.connection, at);
             }
+            self.generation = self.generation.wrapping_add(1);
         }
     }
 
     /// The round trip of a heavy hitter, once it is known.
     pub(super) fn of(&self, of: &Counted) -> Option<Span> {
-        let known = self.connections.get(&self.hasher.hash_one(Connection::of(of).0))?;
-        known.round.get().filter(|_| !of.inward || known.from.is_none_or(|from| from == of.from))
+        let at = *self.places.get(&self.hasher.hash_one(Connection::of(of).0))?;
+        let known = &self.measured[at];
+        known.round.get().filter(|_| known.is_of(of))
     }
+}
+
+impl Measured {
+    /// Whether packets of this flow belong to the connection: others that come for the tenant have copied its headers.
+    fn is_of(&self, of: &Counted) -> bool {
+        !of.inward || self.from.is_none_or(|from| from == of.from)
+    }
+}
+
+fn read(place: TcpPlace, frame: &[u8]) -> Option<Segment> {
+    let TcpProgress { seq, len, acknowledged, timestamps, .. } = place.read(frame)?;
+    Some(Segment { seq, len, acknowledged, timestamps })
 }
 
 #[cfg(test)]
@@ -157,7 +227,7 @@ mod tests {
         let parsed = parse(frame).expect("sound");
         let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from, untouched: false };
         let place = TcpPlace::of(&parsed).expect("TCP");
-        trips.note((us, &of), place, frame, Nanos::ZERO + Span::micros(us));
+        trips.note((of.hashed(), &of), place, frame, Nanos::ZERO + Span::micros(us));
         of
     }
 
@@ -172,6 +242,8 @@ mod tests {
         let back = Counted { flow: there.flow.reversed(), inward: false, from: FlowSource::Here, ..there };
         trips.begin((1, &there), Nanos::ZERO);
         trips.begin((2, &back), Nanos::ZERO);
+        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(true, [5, 9]), false, FlowSource::Here, 0);
         note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
         note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
         note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1)), 400);
@@ -179,7 +251,7 @@ mod tests {
         trips.end(&back);
         assert_eq!(trips.of(&there), Some(Span::micros(400)));
         trips.end(&there);
-        assert_eq!((trips.of(&there), trips.connections.len()), (None, 0));
+        assert_eq!((trips.of(&there), trips.measured.len()), (None, 0));
     }
 
     /// A sender elsewhere copies the headers and reads the timestamps.
@@ -188,6 +260,8 @@ mod tests {
         let mut trips = RoundTrips::new();
         let there = victim();
         trips.begin((1, &there), Nanos::ZERO);
+        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(true, [5, 9]), false, FlowSource::Here, 0);
         note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
         note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
         let mimic = note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(2)), 101);

@@ -1,0 +1,89 @@
+//! What this host does with the packets of each flow that is slowed down, behind one look-up.
+//!
+//! Why: a packet of such a flow may be metered, marked and left out of measurements; to look each of that up by the flow's headers
+//! took longer than to count the packet.
+//! Not here: which flows (`press`), token buckets and marks (`control::backpressure`).
+//! Invariant: at most as many flows as may be slowed down at a time; a flow of which nothing is known has no place.
+
+use hashbrown::HashTable;
+use plimsoll_control::backpressure::{Marking, Meter, Terms, Verdict};
+use plimsoll_units::Nanos;
+
+/// What is done with the packets of each flow, by its keyed hash, by which it is counted as well.
+#[derive(Debug)]
+pub(super) struct Treatments(HashTable<Treatment>);
+
+/// What is done with the packets of one flow.
+#[derive(Debug)]
+pub(super) struct Treatment {
+    hash: u64,
+    /// Its marks, which may have stopped.
+    pub(super) marking: Option<Marking>,
+    /// Its rate, where this host holds it to one.
+    pub(super) meter: Option<Meter>,
+    /// Until when its packets are left out of the measurements of its sender's host.
+    pub(super) fresh_until: Nanos,
+}
+
+impl Treatment {
+    /// Holds the flow to these terms from now on. A meter keeps its first burst, and what its bucket lacks.
+    pub(super) fn hold(&mut self, terms: Terms, now: Nanos) {
+        let Terms { rate, burst, lifetime } = terms.bounded();
+        let until = now + lifetime;
+        match &mut self.meter {
+            Some(meter) if !meter.has_lapsed(now) => meter.refresh(rate, until, now),
+            meter => *meter = Some(Meter::new(rate, burst, until)),
+        }
+    }
+
+    /// Whether the flow's rate allows these bytes now; if so they are charged.
+    #[inline]
+    pub(super) fn conforms(&mut self, bytes: u32, now: Nanos) -> bool {
+        self.meter.as_mut().is_none_or(|meter| meter.judge(bytes, now) == Verdict::Conforming)
+    }
+}
+
+impl Treatments {
+    /// For this many flows. Takes all memory.
+    pub(super) fn new(flows: usize) -> Self {
+        Self(HashTable::with_capacity(flows))
+    }
+
+    /// Bytes that [`Treatments::new`] takes, about. Nothing is allocated.
+    pub(super) const fn bytes_of(flows: usize) -> usize {
+        (flows * 8 / 7).next_power_of_two() * (size_of::<Treatment>() + 1)
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, hash: u64) -> Option<&Treatment> {
+        self.0.find(hash, |known| known.hash == hash)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, hash: u64) -> Option<&mut Treatment> {
+        self.0.find_mut(hash, |known| known.hash == hash)
+    }
+
+    /// The treatment of a flow, with which nothing is done yet if it has just begun.
+    pub(super) fn of(&mut self, hash: u64) -> &mut Treatment {
+        let none = || Treatment { hash, marking: None, meter: None, fresh_until: Nanos::ZERO };
+        self.0.entry(hash, |known| known.hash == hash, |known| known.hash).or_insert_with(none).into_mut()
+    }
+
+    /// Ends the treatment of a flow.
+    pub(super) fn end(&mut self, hash: u64) {
+        if let Ok(known) = self.0.find_entry(hash, |known| known.hash == hash) {
+            known.remove();
+        }
+    }
+
+    /// Forgets flows of which nothing is known: packets that meet none cost no look-up.
+    pub(super) fn tidy(&mut self, now: Nanos) {
+        self.0.retain(|one| one.marking.is_some() || one.meter.is_some() || now < one.fresh_until);
+    }
+}
