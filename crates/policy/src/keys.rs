@@ -372,7 +372,7 @@ mapping! {
         cores: CORES,
         /// Load at which overload begins, as a part of the cores: `80%` when absent.
         threshold: Part,
-        /// Load below which overload ends: `70%` when absent.
+        /// Load below which overload ends: when absent, seven eighths of `threshold`, and `70%` at most.
         release: Part,
         /// Time from one look at the load to the next, 100us to 1s.
         poll: TIME,

@@ -63,7 +63,7 @@ impl Press {
             watch,
             cores: None,
             threshold: Part::percent(80),
-            release: Part::percent(70),
+            release: Self::release_for(Part::percent(80)),
             poll: Span::millis(1),
             part: Part::percent(10),
             mode: PressMode::default(),
@@ -71,6 +71,17 @@ impl Press {
             lifetime: Span::secs(3),
             burst: Bytes::kib(128),
             flows: 256,
+        }
+    }
+
+    /// The load below which overload ends where none is stated: seven eighths of the threshold, rounded down to 0.1 %, and at most
+    /// 70 %.
+    #[must_use]
+    pub const fn release_for(threshold: Part) -> Part {
+        match threshold.0 * 7 / 8 {
+            0 => Part(1),
+            part if part < 700 => Part(part),
+            _ => Part::percent(70),
         }
     }
 }

@@ -110,10 +110,11 @@ fn watch(stated: &WatchEntry, tenants: &[TenantEntry], counted: &[String], probl
 fn press(watch: Watch, watch_at: Mark, entry: &PressEntry, fleet: bool, problems: &mut Problems) -> Press {
     let default = Press::new(watch);
     let or = |stated: &Option<Located<_>>, default| stated.as_ref().map_or(default, |found| found.value);
+    let threshold = or(&entry.threshold, default.threshold);
     let press = Press {
         cores: entry.cores,
-        threshold: or(&entry.threshold, default.threshold),
-        release: or(&entry.release, default.release),
+        threshold,
+        release: or(&entry.release, Press::release_for(threshold)),
         poll: entry.poll.as_ref().map_or(default.poll, |found| found.value),
         part: entry.part.unwrap_or(default.part),
         mode: entry.mode.as_ref().map_or(default.mode, |found| found.value),

@@ -39,6 +39,12 @@ fn what_is_watched_is_enough() {
 }
 
 #[test]
+fn without_a_release_overload_ends_at_seven_eighths_of_the_threshold_and_70_percent_at_most() {
+    let ends = |threshold: &str| press(&format!("watch: engine, threshold: {threshold}")).release.per_mille();
+    assert_eq!(["100%", "90%", "80%", "60%", "0.3%"].map(ends), [700, 700, 700, 525, 2]);
+}
+
+#[test]
 fn each_key_is_what_it_says() {
     let found = press(
         "watch: {cgroup: /gateway.slice}, cores: 1.5, threshold: 0.9, release: 62.5%, poll: 5ms, part: 20%, mode: drop, \
