@@ -16,9 +16,11 @@ use std::time::Duration;
 /// Shortest time between two questions: each costs the engine some time.
 const LEAST: Span = Span::millis(20);
 
-/// Asks the daemon at `socket` once a window until `over`; returns the time that its CPU worked in each.
+/// Asks the daemon at `socket` once a window, or once in several short ones, until `over`; returns the time that its CPU worked
+/// in each.
 pub(crate) fn watch(socket: &Path, window: Span, clock: &Clock, over: &AtomicBool) -> Vec<Span> {
-    let every = window.max(LEAST).as_u64();
+    let windows = windows_at_once(window);
+    let every = window.times(windows).max(LEAST).as_u64();
     let (mut worked, mut before, mut next) = (Vec::new(), None, 0);
     while !over.load(Ordering::Relaxed) {
         let rest = clock.until(next);
@@ -29,12 +31,17 @@ pub(crate) fn watch(socket: &Path, window: Span, clock: &Clock, over: &AtomicBoo
         let now = used(socket);
         // A daemon that has begun anew counts from zero.
         if let Some((before, now)) = before.zip(now).filter(|(before, now)| before <= now) {
-            let first = next.saturating_sub(every) / window.as_u64().max(1);
-            fill(&mut worked, first, every / window.as_u64().max(1), now - before);
+            let first = (next / every).saturating_sub(1) * windows;
+            fill(&mut worked, first, windows, now - before);
         }
         (before, next) = (now, next + every);
     }
     worked
+}
+
+/// How many windows one question covers: as few as take [`LEAST`] or longer, so that each question is about whole windows.
+fn windows_at_once(window: Span) -> u64 {
+    LEAST.as_u64().div_ceil(window.as_u64().max(1)).max(1)
 }
 
 /// Divides `time` evenly over `count` windows from `first` on.
@@ -56,6 +63,13 @@ fn used(socket: &Path) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_is_about_whole_windows() {
+        for (ms, windows) in [(1, 20), (3, 7), (10, 2), (11, 2), (19, 2), (20, 1), (100, 1)] {
+            assert_eq!(windows_at_once(Span::millis(ms)), windows, "{ms} ms");
+        }
+    }
 
     #[test]
     fn time_is_in_the_windows_that_it_was_measured_for() {
