@@ -204,13 +204,13 @@ pub struct Counters {
 ///
 /// let mut backpressure: Backpressure<&str> = Backpressure::new(Settings::default(), Nanos::ZERO);
 /// let heavy = |key, packets| Heavy { key, sent: Tally { packets, bytes: 1_500 * packets } };
-/// let reported = [heavy("elephant", 50_000), heavy("goat", 2_000)];
-/// let work = |busy| Work { busy: Span::micros(busy), over: Span::millis(1), packets: 600 };
+/// let reported = [heavy("elephant", 50_000), heavy("goat", 4_000)];
+/// let work = |percent: u64| Work { busy: Span::micros(40 * percent), over: Span::millis(4), packets: 2_400 };
 ///
 /// let at = |ms| Nanos::ZERO + Span::millis(ms);
-/// assert_eq!(backpressure.poll(work(600), &reported, |_| None, at(1)), [], "60 % is no overload");
-/// let reported = [heavy("elephant", 50_200), heavy("goat", 2_010)];
-/// let orders = backpressure.poll(work(900), &reported, |_| None, at(2));
+/// assert_eq!(backpressure.poll(work(60), &reported, |_| None, at(4)), [], "60 % is no overload");
+/// let reported = [heavy("elephant", 50_800), heavy("goat", 4_040)];
+/// let orders = backpressure.poll(work(90), &reported, |_| None, at(8));
 /// let [Order::Start(pressed)] = orders else { panic!("one flow has a tenth of the packets") };
 /// assert_eq!((pressed.key, pressed.interval), ("elephant", 1_983));
 /// assert_eq!(backpressure.top(), Some(952), "thousandths of the packets are the elephant's");
