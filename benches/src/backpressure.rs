@@ -114,7 +114,7 @@ fn talk(packets: u64, ours: &mut Ours) -> Result<f64> {
     for batch in 0..batches {
         let stamp = u32::try_from(batch).expect("few batches") + 2;
         for (tenant, number) in connections.iter().cycle().take(BATCH) {
-            let sent = ours.ends().0.send(&segment(*tenant, *number, ACK, stamp), None);
+            let sent = ours.ends().0.send(&segment(*tenant, *number, ACK, [stamp, stamp - 1]), None);
             ensure!(sent == Ok(Sending::Sent), "the wire takes no segment: {sent:?}");
         }
         let begun = processor_time();
@@ -122,7 +122,7 @@ fn talk(packets: u64, ours: &mut Ours) -> Result<f64> {
         spent += processor_time() - begun;
         arrived += drain(ours)[1];
         for (tenant, number) in &connections {
-            let mut answer = segment(*tenant, *number, ACK, stamp);
+            let mut answer = segment(*tenant, *number, ACK, [stamp, stamp]);
             reverse(&mut answer);
             let sent = ours.ends().1[usize::from(*tenant)].send(&answer, None);
             ensure!(sent == Ok(Sending::Sent), "tenant {tenant} cannot answer: {sent:?}");
@@ -139,9 +139,9 @@ fn shake_hands(ours: &mut Ours) -> Result<()> {
     for (tenant, number) in
         (0..TENANTS).flat_map(|tenant| (0..of(tenant)).map(move |number| (tenant, number)))
     {
-        let asked = ours.ends().0.send(&segment(tenant, number, SYN, 1), None);
+        let asked = ours.ends().0.send(&segment(tenant, number, SYN, [1, 0]), None);
         ours.move_all();
-        let mut answer = segment(tenant, number, SYN | ACK, 1);
+        let mut answer = segment(tenant, number, SYN | ACK, [1, 1]);
         reverse(&mut answer);
         let answered = ours.ends().1[usize::from(tenant)].send(&answer, None);
         ours.move_all();
@@ -207,8 +207,8 @@ fn of(tenant: u8) -> u8 {
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A segment of TCP without payload to a tenant, with timestamps and without checksums.
-fn segment(tenant: u8, number: u8, flags: u8, at: u32) -> Vec<u8> {
+/// A segment of TCP without payload to a tenant, with its timestamp and the one that it repeats, and without checksums.
+fn segment(tenant: u8, number: u8, flags: u8, [at, echo]: [u32; 2]) -> Vec<u8> {
     let mut frame = datagram([2, 0, 0, 0, 2, 2], mac(tenant), 66);
     frame[15] = if flags & SYN == 0 { 2 } else { 0 }; // ECT(0), but for SYNs
     (frame[23], frame[35]) = (6, number);
@@ -217,7 +217,7 @@ fn segment(tenant: u8, number: u8, flags: u8, at: u32) -> Vec<u8> {
     frame[46..50].copy_from_slice(&[0x80, flags, 4, 0]);
     frame[54..58].copy_from_slice(&[1, 1, 8, 10]);
     frame[58..62].copy_from_slice(&at.to_be_bytes());
-    frame[62..66].copy_from_slice(&at.to_be_bytes());
+    frame[62..66].copy_from_slice(&echo.to_be_bytes());
     frame
 }
 

@@ -300,6 +300,7 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     }
 
     /// Gives a slot to a flow. A flow that holds it moves to the flow table.
+    #[inline(never)]
     fn take_slot(&mut self, slot: Place, hash: u64, key: &K) -> Place {
         if self.buckets.is_used(slot) {
             self.counters.bucket_overflows += 1;
@@ -310,6 +311,7 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     }
 
     /// Moves a slot's count to the flow table, and reports the flow where that makes it heavy.
+    #[inline(never)]
     fn evict(&mut self, slot: Place) {
         let (hash, sent) = (self.buckets.hash(slot), self.buckets.take(slot));
         let last = self.buckets.last(slot);

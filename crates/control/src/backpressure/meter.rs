@@ -58,28 +58,35 @@ impl Meter {
         if self.has_lapsed(now) {
             return Verdict::Conforming;
         }
-        if self.earned_with(len, now) > now + self.ahead {
+        let (pace, counted) = self.with(len, now);
+        if pace.earned() > now + self.ahead {
             return Verdict::Excess;
         }
-        self.pace.catch_up(now);
-        self.pace.charge(Bytes::new(len.into()));
+        self.pace = pace;
+        // What a long frame takes beyond the bucket is owed as well.
+        let beyond = u64::from(len) - counted.as_u64();
+        if beyond > 0 {
+            self.pace.charge(Bytes::new(beyond));
+        }
         Verdict::Conforming
     }
 
     /// When a packet of `len` bytes, below 2^30, will conform if none comes before it; `now` if it does already.
     #[must_use]
     pub fn ready_at(&self, len: u32, now: Nanos) -> Nanos {
-        let earned = self.earned_with(len, now);
+        let earned = self.with(len, now).0.earned();
         Nanos::new(earned.as_u64().saturating_sub(self.ahead.as_u64())).max(now).min(self.until)
     }
 
-    /// When the rate will have earned what was sent and `len` bytes more, as far as the bucket can hold them.
-    fn earned_with(&self, len: u32, now: Nanos) -> Nanos {
+    /// The clock once what was sent and `len` bytes more are charged, as far as the bucket can hold those, and how many that are.
+    #[inline]
+    fn with(&self, len: u32, now: Nanos) -> (Pace, Bytes) {
         let mut pace = self.pace;
         pace.catch_up(now);
         // A little less than the bucket, as `ahead` is rounded down.
-        pace.charge(Bytes::new(len.into()).min(self.burst - Bytes::new(64)));
-        pace.earned()
+        let counted = Bytes::new(len.into()).min(self.burst - Bytes::new(64));
+        pace.charge(counted);
+        (pace, counted)
     }
 
     /// Whether its lifetime is over.

@@ -378,20 +378,19 @@ impl Engine {
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
     pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow, ecn }: &Bound, now: Nanos) {
-        if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow)
-            && let Some(windows) = heavy.windows()
-            && let Ok(parsed) = parse(frame)
-            && windows.pass(
-                [Place::Away(flow.of.from), Place::Tenant(flow.of.tenant)],
-                frame,
-                &parsed,
-                offload,
-                now,
-            )
-        {
-            self.uplink.tally.event(Event::FlowWindowed);
-        }
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
+            if let Some(windows) = heavy.windows()
+                && let Ok(parsed) = parse(frame)
+                && windows.pass(
+                    [Place::Away(flow.of.from), Place::Tenant(flow.of.tenant)],
+                    frame,
+                    &parsed,
+                    offload,
+                    now,
+                )
+            {
+                self.uplink.tally.event(Event::FlowWindowed);
+            }
             let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), (frame, *ecn), now);
             // A frame from elsewhere waits at its source, or not at all.
             if way != Way::Pass {

@@ -58,13 +58,11 @@ impl Counting {
 #[derive(Debug)]
 pub struct HeavyFlows {
     hitters: HeavyHitters<Counted>,
-    /// By lane: the number of the tenant that is counted there.
-    lanes: Vec<Option<u32>>,
+    /// By lane: who is counted there.
+    lanes: Vec<Resident>,
     /// The names of tenants that are counted, by number. A number is never given again.
     names: HashMap<u32, String>,
     next: u32,
-    /// By lane: whether its packets may not be changed.
-    untouched: Vec<bool>,
     /// What slows flows down, if anything is watched.
     press: Option<Presses>,
     /// The round trips of heavy hitters, where flows are slowed down.
@@ -75,6 +73,15 @@ pub struct HeavyFlows {
     /// Reports, while they are read.
     read: Vec<Heavy<Counted>>,
     read_at: Nanos,
+}
+
+/// The tenant in a lane.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resident {
+    /// Its number, if it is counted.
+    number: Option<u32>,
+    /// Whether its packets may not be changed.
+    untouched: bool,
 }
 
 /// A flow of a tenant, one way.
@@ -209,7 +216,6 @@ impl HeavyFlows {
             lanes: Vec::new(),
             names: HashMap::new(),
             next: 0,
-            untouched: Vec::new(),
             press: stated.press.as_ref().map(Presses::new),
             round_trips: stated.press.as_ref().map(|_| RoundTrips::new()),
             watched: None,
@@ -262,25 +268,21 @@ impl HeavyFlows {
         let stated = &counting.stated;
         let before = core::mem::take(&mut self.lanes);
         for (index, lane) in lanes.iter().enumerate() {
-            let lane =
+            let counted =
                 lane.as_ref().filter(|lane| lane.tenant.is_some() && stated.tenants.contains(&lane.name));
-            let number = lane.map(|lane| {
-                let known = before.get(index).copied().flatten();
+            let number = counted.map(|lane| {
+                let known = before.get(index).and_then(|before| before.number);
                 known.filter(|number| self.names.get(number) == Some(&lane.name)).unwrap_or_else(|| {
                     self.next += 1;
                     self.names.insert(self.next, lane.name.clone());
                     self.next
                 })
             });
-            self.lanes.push(number);
+            let untouched = lane.as_ref().is_some_and(|lane| counting.untouched.contains(&lane.name));
+            self.lanes.push(Resident { number, untouched });
         }
-        let untouched = |lane: &Option<Box<Lane>>| {
-            lane.as_ref().is_some_and(|lane| counting.untouched.contains(&lane.name))
-        };
-        self.untouched.clear();
-        self.untouched.extend(lanes.iter().map(untouched));
         let lanes = &self.lanes;
-        self.names.retain(|number, _| lanes.contains(&Some(*number)));
+        self.names.retain(|number, _| lanes.iter().any(|lane| lane.number == Some(*number)));
         let number =
             |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
         self.watched = match self.press.as_ref().map(Presses::watch) {
@@ -292,12 +294,12 @@ impl HeavyFlows {
     /// Whether the tenant in this lane has `ecn: untouched`.
     #[inline]
     pub(super) fn is_untouched(&self, lane: usize) -> bool {
-        self.untouched.get(lane).copied().unwrap_or(false)
+        self.lanes.get(lane).is_some_and(|lane| lane.untouched)
     }
 
     /// The lane of a tenant that is counted, by its number.
     pub(super) fn lane_of(&self, tenant: u32) -> Option<usize> {
-        self.lanes.iter().position(|number| *number == Some(tenant))
+        self.lanes.iter().position(|lane| lane.number == Some(tenant))
     }
 
     /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted. `peer_untouched`: the tenant
@@ -309,33 +311,39 @@ impl HeavyFlows {
         (from, peer_untouched): (FlowSource, bool),
         (parsed, flow): (&Parsed, &Hashed),
     ) -> Option<HashedCount> {
-        let tenant = self.lanes.get(lane).copied().flatten()?;
-        let untouched = peer_untouched || self.is_untouched(lane);
+        let Resident { number, untouched } = *self.lanes.get(lane)?;
+        let (tenant, untouched) = (number?, untouched || peer_untouched);
         let of = Counted { flow: flow.key, tenant, inward, from, untouched };
         let hash = of.hash(flow.hash);
-        self.hitters.prefetch(hash);
         let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
         Some(HashedCount { hash, of, tcp })
     }
 
     /// Counts frames of a flow, and says what is done with them. `frame` is the first of them, and `ecn` its ECN field as
     /// [`markable`] reads it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count(
         &mut self,
         flow: &HashedCount,
-        (frames, bytes): (u16, u32),
+        sent: (u16, u32),
         (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
     ) -> Act {
-        self.hitters.count_many(flow.hash, &flow.of, frames, bytes);
-        if let (Some(round_trips), Some(place)) = (&mut self.round_trips, flow.tcp) {
+        self.hitters.count_many(flow.hash, &flow.of, sent.0, sent.1);
+        if let Some(place) = flow.tcp {
+            self.time(flow, place, frame, now);
+        }
+        match &mut self.press {
+            Some(press) if press.is_at_work() => press.judge(flow, sent, ecn, now),
+            _ => Act::default(),
+        }
+    }
+
+    #[inline(never)]
+    fn time(&mut self, flow: &HashedCount, place: TcpPlace, frame: &[u8], now: Nanos) {
+        if let Some(round_trips) = &mut self.round_trips {
             round_trips.note((flow.hash, &flow.of), place, frame, now);
         }
-        let Some(press) = self.press.as_mut().filter(|press| press.is_at_work()) else {
-            return Act::default();
-        };
-        press.judge(flow, (frames, bytes), ecn, now)
     }
 
     /// The windows of acknowledgements that pass, if backpressure makes them smaller.
@@ -364,7 +372,7 @@ impl HeavyFlows {
 
     /// Packets from the uplink for the tenant of this lane since the last call, of flows that have just begun to be slowed down.
     pub(super) fn take_left_out(&mut self, lane: usize) -> u64 {
-        let tenant = self.lanes.get(lane).copied().flatten();
+        let tenant = self.lanes.get(lane).and_then(|lane| lane.number);
         self.press.as_mut().zip(tenant).map_or(0, |(press, tenant)| press.take_left_out(tenant))
     }
 

@@ -305,8 +305,12 @@ fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> Place {
 }
 
 /// The frames and bytes that leave for a descriptor: a segment that is cut is many frames.
+#[inline]
 pub(super) fn on_wire(offload: &Offload, len: usize, train: u32) -> (u16, u32) {
     let len = u32::try_from(len).unwrap_or(u32::MAX);
+    if (offload.segment, train) == (0, 1) {
+        return (1, len);
+    }
     let payload = len.saturating_sub(u32::from(offload.header));
     let cut = if offload.segment > 0 { payload.div_ceil(offload.segment.into()).max(1) } else { 1 };
     let bytes = len + (cut - 1) * u32::from(offload.header);

@@ -243,7 +243,8 @@ impl Presses {
         if means.marks() {
             let marking = &mut self.treated.of(hash).marking;
             marking.get_or_insert_default().set(pressed.interval, pressed.until);
-        } else if let Some(marking) = self.treated.get_mut(hash).and_then(|treated| treated.marking.as_mut()) {
+        } else if let Some(marking) = self.treated.get_mut(hash).and_then(|treated| treated.marking.as_mut())
+        {
             // It ignores marks, or cannot be marked, and the latter stays known.
             marking.stop();
         }
@@ -280,7 +281,7 @@ impl Presses {
     }
 
     /// What is done with frames of a flow, of these bytes together, with this ECN field.
-    #[inline]
+    #[inline(never)]
     pub(super) fn judge(
         &mut self,
         flow: &HashedCount,
@@ -300,8 +301,7 @@ impl Presses {
             false => return Act { mark: false, way: Way::Drop },
         };
         // A frame that waits is marked as well: its flow has more to send than its rate.
-        let mark =
-            treated.marking.as_mut().is_some_and(|marking| marking.take(frames.into(), ecn, now));
+        let mark = treated.marking.as_mut().is_some_and(|marking| marking.take(frames.into(), ecn, now));
         self.marked += u64::from(mark);
         Act { mark, way }
     }
