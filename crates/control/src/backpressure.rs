@@ -195,6 +195,11 @@ pub struct Counters {
     pub unread: u64,
 }
 
+/// How long the packets of a flow that has begun to be slowed down are left out of the measurements by which its sender's host is
+/// held back ([`Measured::left_out`](crate::Measured::left_out)): two loops that follow one flow at once would both slow down its
+/// neighbours. In this time each heavy hitter is reported.
+pub const FRESH: Span = Span::millis(20);
+
 /// Decides which flows are pressed back for one watched thing.
 ///
 /// ```

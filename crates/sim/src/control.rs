@@ -19,6 +19,7 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::packet::Packet;
+use crate::press::Press;
 use crate::receive::Receive;
 
 /// A vNIC: a tenant and its node.
@@ -149,7 +150,13 @@ impl Agents {
     }
 
     /// Ends a host's epoch, if it is over, and sends its messages.
-    pub(crate) fn end_epoch(&mut self, node: u32, receive: Option<&mut Receive>, now: Nanos) {
+    pub(crate) fn end_epoch(
+        &mut self,
+        node: u32,
+        receive: Option<&mut Receive>,
+        mut press: Option<&mut Press>,
+        now: Nanos,
+    ) {
         let Some(mut host) = self.hosts[node as usize].take() else { return };
         let HostAgent { plan, agent } = &mut host;
         if let Some(agent) = agent {
@@ -161,6 +168,7 @@ impl Agents {
                 Measured {
                     bytes: seen.bytes,
                     served: seen.served,
+                    left_out: press.as_mut().map_or(0, |press| press.take_left_out(tenant)),
                     service: seen.service_rate(),
                     delay: seen.mean_wait(),
                     occupancy: seen.peak * 1_000 / slots,

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, VecDeque};
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Pressed,
-    Settings, Terms, Verdict, Work,
+    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path,
+    Pressed, Settings, Terms, Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
@@ -93,6 +93,10 @@ pub(crate) struct Press {
     hitters: Option<Hitters>,
     control: Option<Box<Backpressure<Counted>>>,
     marks: BTreeMap<Counted, Marking>,
+    /// Flows from other hosts that have just begun to be slowed down, and until when that is so.
+    fresh: BTreeMap<Counted, Nanos>,
+    /// By tenant: packets of such flows, until they are taken.
+    left_out: BTreeMap<u32, u64>,
     /// Rates that this host imposes here.
     here: Meters<Counted>,
     /// Rates that other hosts asked for.
@@ -144,6 +148,8 @@ impl Press {
             next_poll: hitters.as_ref().map(|_| now.max(plan.first)),
             hitters,
             marks: BTreeMap::new(),
+            fresh: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             here: Meters::new(here),
             asked: Meters::new(MeterSettings::default()),
             waiting: BTreeMap::new(),
@@ -189,6 +195,9 @@ impl Press {
         if let Some(hitters) = &mut self.hitters {
             hitters.count(flow, frames, bytes);
         }
+        if self.fresh.get(flow).is_some_and(|until| now < *until) {
+            *self.left_out.entry(flow.tenant).or_default() += u64::from(frames);
+        }
         if self.marks.is_empty() && self.here.is_empty() {
             return (false, Act::Pass);
         }
@@ -200,6 +209,11 @@ impl Press {
         };
         // As live: a packet that waits is marked as well.
         (self.marks.get_mut(flow).is_some_and(|marking| marking.take(frames, ecn, now)), act)
+    }
+
+    /// Packets for this tenant since the last call, of flows that have just begun to be slowed down.
+    pub(crate) fn take_left_out(&mut self, tenant: u32) -> u64 {
+        self.left_out.remove(&tenant).unwrap_or(0)
     }
 
     fn waits(&self) -> bool {
@@ -305,6 +319,7 @@ impl Press {
             // Its load is that of packets on the way in.
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
+        self.fresh.retain(|_, until| now < *until);
         let Some(work) = self.measure(used, packets, now) else { return Vec::new() };
         let Some(control) = &mut self.control else { return Vec::new() };
         let read = &self.read;
@@ -338,7 +353,13 @@ impl Press {
 
     fn obey(&mut self, order: Order<Counted>, now: Nanos) -> Option<(u32, Notice)> {
         match order {
-            Order::Start(pressed) | Order::Refresh(pressed) => self.press(&pressed, now),
+            Order::Start(pressed) => {
+                if pressed.key.inward && pressed.key.from != FlowSource::Here {
+                    self.fresh.insert(pressed.key, now + FRESH);
+                }
+                self.press(&pressed, now)
+            }
+            Order::Refresh(pressed) => self.press(&pressed, now),
             Order::End(Pressed { key, .. }) => {
                 self.marks.remove(&key);
                 self.here.remove(&key, HERE);

@@ -338,7 +338,8 @@ impl World {
     /// Ends a host's control epoch.
     fn end_epoch(&mut self, node: u32) {
         let Some(control) = &mut self.control else { return };
-        control.end_epoch(node, self.nodes[node as usize].receive.as_deref_mut(), self.now);
+        let here = &mut self.nodes[node as usize];
+        control.end_epoch(node, here.receive.as_deref_mut(), here.press.as_deref_mut(), self.now);
         self.agenda.keep(control.source, control.next_message());
         self.steer(node);
     }

@@ -15,7 +15,8 @@ use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FlowSource, Marking, Means, Order, Path, Pressed, Settings, Terms, Work,
+    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, Order, Path, Pressed, Settings, Terms,
+    Work,
 };
 use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::Heavy;
@@ -102,9 +103,6 @@ pub(super) enum PressNews {
 
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
-/// How long the packets of a flow that is slowed down are left out of the measurements by which its sender's host is held back:
-/// two loops that follow one flow at once would both slow down its neighbours. In this time each heavy hitter is reported.
-const FRESH: Span = Span::millis(20);
 
 impl Presses {
     pub(super) fn new(stated: &Press) -> Self {
