@@ -8,7 +8,7 @@
 //! **The load that counts** is that of the last milliseconds, newer ones more than older ones: at each poll what was there before
 //! counts for less, by the poll's part of [`MEMORY`]. Packets come in bursts. A segment of 64 kB that was cut keeps a slow core
 //! busy for some milliseconds and idle for others, and one poll shows the one or the other. A poll over [`MEMORY`] or longer
-//! counts alone. A core that goes from 60 % to 90 % is found overloaded in 3 ms, one from 0 to 100 % in 4 ms.
+//! counts alone. A core that goes from 60 % to 90 % is found overloaded in 2 ms, one from 0 to 100 % in 3 ms.
 
 use plimsoll_units::Span;
 
@@ -116,7 +116,7 @@ impl Trigger {
 
 /// The time over which the load counts: longer than the bursts of a slow core, and short beside 10 ms, in which an overload is to
 /// be over (MI-E10).
-const MEMORY: Span = Span::millis(3);
+const MEMORY: Span = Span::millis(2);
 
 /// What is left of a sum after a poll over this time.
 fn left_of(sum: Span, over: Span) -> Span {
@@ -139,9 +139,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What polls each 3 ms find, with the core busy for these thousandths of the time.
+    /// What polls each 2 ms find, with the core busy for these thousandths of the time.
     fn states(trigger: &mut Trigger, busy: &[u64]) -> Vec<Overload> {
-        busy.iter().map(|&busy| trigger.poll(Span::micros(3 * busy), MEMORY)).collect()
+        busy.iter().map(|&busy| trigger.poll(Span::micros(2 * busy), MEMORY)).collect()
     }
 
     /// Polls each millisecond until the overload begins.
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_overload_is_found_within_milliseconds() {
-        for (before, then, polls) in [(600, 900, 3), (0, 1_000, 4), (600, 1_000, 2), (790, 810, 2)] {
+        for (before, then, polls) in [(600, 900, 2), (0, 1_000, 3), (600, 1_000, 2), (790, 810, 2)] {
             let mut core = Trigger::new(Thresholds::default(), 1_000);
             for _ in 0..100 {
                 core.poll(Span::micros(before), Span::millis(1));
@@ -168,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Half of the load in bursts of 2.7 ms, and nine tenths of it in bursts of a millisecond in two.
+    /// Half of the load in bursts of 2.7 ms, and nine tenths of it, most of it in each other millisecond.
     #[test]
     fn bursts_are_no_overload_and_gaps_between_them_do_not_end_one() {
         let mut core = Trigger::new(Thresholds::default(), 1_000);
@@ -177,7 +177,7 @@ mod tests {
             half.map(|busy| core.poll(Span::micros(busy), Span::millis(1)).is_on()).collect();
         assert!(!found[6..].contains(&true), "{found:?}");
         let mut core = Trigger::new(Thresholds::default(), 1_000);
-        let most = [1_800, 0].into_iter().cycle().take(600);
+        let most = [1_400, 400].into_iter().cycle().take(600);
         let found: Vec<bool> =
             most.map(|busy| core.poll(Span::micros(busy), Span::millis(1)).is_on()).collect();
         assert!(!found.contains(&false), "{found:?}");

@@ -102,7 +102,7 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
 
     let both = [heavy[0].clone(), (None, udp(98, 1, MOUSE, 0, 60))];
     let [busy, _] = traffic(&mut world, Span::millis(100), 95, &mut core, &both[..1]);
-    // 240 Mb/s come, and the overload is found in 3 ms. Then a burst and 24 Mb/s pass: 10 packets a millisecond.
+    // 240 Mb/s come, and the overload is found in 2 ms. Then a burst and 24 Mb/s pass: 10 packets a millisecond.
     let passed = count(&busy, HEAVY);
     assert!((1_000..1_800).contains(&passed), "{passed}");
     assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
