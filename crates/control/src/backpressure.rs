@@ -20,8 +20,8 @@
 //! **What counts for the choice** are the packets of the last 20 to 40 ms. A flow that takes other ports before it has sent for
 //! seconds is chosen as well as one that does not, and one that was heavy a second ago is not.
 //!
-//! **From the second report on.** A flow's rate is the difference of two reports. Before it is known no flow is pressed: one that
-//! sends many small packets, such as acknowledgements, may be far below its target.
+//! **The first report.** A flow's rate is the difference of two reports. At its first one it is pressed to a fixed rate only if it
+//! would exceed that with all packets of the poll: a flow of acknowledgements is far below its target, however many they are.
 //!
 //! **Overloads without heavy hitters.** If the flows that are to be pressed have not even a twentieth of all packets, or a fifth
 //! where none of them stands out, the overload has another cause, such as a flood of small flows: they are left alone.
@@ -312,11 +312,12 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     ) -> &[Order<K>] {
         self.orders.clear();
         self.expire(now);
+        let handled = work.packets;
         let work = self.measure(work, reported, now);
         let overload = self.trigger.poll(work.busy, work.over);
         self.counters.overloads += u64::from(overload == Overload::Begins);
         if overload.is_on() {
-            self.press(work, &mut path, now);
+            self.press(work, handled, &mut path, now);
         }
         if now.since(self.window.began) >= self.settings.window {
             self.end_window(&mut path, now);
@@ -352,8 +353,9 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         work
     }
 
-    /// Presses the flows that are chosen and not pressed yet.
-    fn press(&mut self, work: Work, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
+    /// Presses the flows that are chosen and not pressed yet. All flows together sent `handled` packets since the last poll, if that
+    /// is known.
+    fn press(&mut self, work: Work, handled: u64, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
         let recent = self.reports.weigh(&mut self.weighed);
         choose(&self.weighed, self.settings.over, &mut self.chosen);
         self.top = self.reports.top();
@@ -369,9 +371,12 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         }
         let factor = self.first_factor(work, now);
         for at in 0..self.chosen.len() {
-            let key = self.chosen[at].key;
+            let heavy = self.chosen[at];
+            let key = heavy.key;
             let rate = self.rate(&key);
-            let Some(target) = self.first_target(rate, factor) else { continue };
+            let Some(target) = self.first_target(rate, most_of(&heavy, handled, work.over), factor) else {
+                continue;
+            };
             if self.flows.len() >= self.settings.flows {
                 self.counters.full += 1;
                 continue;
@@ -408,11 +413,14 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         target::factor(used, self.aim(), all, self.sends(), new)
     }
 
-    /// The target of a newly chosen flow; `None` if it is to be left alone: its rate is not known yet, it keeps to a fixed target
-    /// already, or an automatic one is not needed.
-    fn first_target(&self, rate: Option<Rate>, factor: u64) -> Option<BitRate> {
+    /// The target of a newly chosen flow, which sends `most` at most; `None` if it is to be left alone: it keeps to a fixed target
+    /// already, or an automatic one is not known yet or not needed.
+    fn first_target(&self, rate: Option<Rate>, most: u64, factor: u64) -> Option<BitRate> {
         match self.settings.target {
-            Target::Fixed(target) => rate.filter(|rate| rate.bits > target.get()).map(|_| target),
+            Target::Fixed(target) => {
+                let bits = rate.map_or(most, |rate| rate.bits);
+                (bits > target.get()).then_some(target)
+            }
             Target::Auto(least) => rate
                 .filter(|rate| factor < ONE && rate.bits > least.get())
                 .map(|rate| times(rate.bits, factor).max(least)),
@@ -543,6 +551,13 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
 
 fn position<K: Ord + Copy>(flows: &[Flow<K>], key: &K) -> Result<usize, usize> {
     flows.binary_search_by(|flow| flow.key().cmp(key))
+}
+
+/// The bits per second of a flow if all packets that were handled in this time were its own; no bound if they are not known.
+fn most_of<K>(heavy: &Heavy<K>, handled: u64, over: Span) -> u64 {
+    let mean = heavy.sent.bytes.div_ceil(heavy.sent.packets.max(1));
+    let all = Gauge::new(handled, handled.saturating_mul(mean), over);
+    all.rate().filter(|_| handled > 0).map_or(u64::MAX, |rate| rate.bits)
 }
 
 /// `bits` times a factor in parts of [`ONE`], at least 1.

@@ -403,9 +403,11 @@ impl HeavyFlows {
     ) {
         self.take_reports(now);
         let Some(press) = &mut self.press else { return };
-        // What a gateway forwards leaves as a flow of its own: to hold it there as well would make it wait twice.
+        // What a gateway forwards leaves as a flow of its own: to hold it there as well would make it wait twice. Whether a flow is
+        // forwarded is known once what comes had the time to be reported as well.
         let listed = &self.listed;
-        self.read.retain(|heavy| !listed.is_forwarded(&heavy.key));
+        let is_new = |flow: &Counted| listed.get(flow).is_some_and(|listed| listed.since == now);
+        self.read.retain(|Heavy { key, .. }| key.inward || !(is_new(key) || listed.is_forwarded(key)));
         // A tenant's load is that of what comes for it.
         if let Some(watched) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
