@@ -53,7 +53,7 @@ fn text(report: &HeavyReport) -> String {
         text.push_str(&format!("{table}\n"));
     }
     if *unlisted > 0 {
-        text.push_str(&format!("{} packets were of flows that found no place\n", count(*unlisted)));
+        text.push_str(&format!("{} of flows that found no place\n", several(*unlisted, "packet")));
     }
     text
 }
@@ -87,15 +87,19 @@ fn watched(watched: &WatchedRow) -> String {
     let state = if *overloaded { "overloaded" } else { "not overloaded" };
     let top = top
         .map_or_else(String::new, |top| format!(", top flow {:.1} % of heavy hitters' packets", top * 100.0));
-    let marked = if *marked > 0 { format!(", {} packets marked", count(*marked)) } else { String::new() };
+    let marked = if *marked > 0 { format!(", {} marked", several(*marked, "packet")) } else { String::new() };
     let left = if *left > 0 {
         format!(", {} left alone as `flows` were slowed down", count(*left))
     } else {
         String::new()
     };
-    format!(
-        "watched: {what}: {state} ({overloads} overloads{top}); {started} flows slowed down so far{marked}{left}\n"
-    )
+    let (overloads, started) = (several(*overloads, "overload"), several(*started, "flow"));
+    format!("watched: {what}: {state} ({overloads}{top}); {started} slowed down so far{marked}{left}\n")
+}
+
+/// A number of things: `1 flow`, `2 flows`.
+fn several(number: u64, one: &str) -> String {
+    format!("{} {one}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -131,6 +135,25 @@ mod tests {
     }
 
     #[test]
+    fn one_of_a_kind_is_not_called_several() {
+        let row = |number| WatchedRow {
+            what: "engine".to_owned(),
+            overloaded: false,
+            top: None,
+            overloads: number,
+            started: number,
+            ended: 0,
+            marked: number,
+            left: 0,
+        };
+        let one =
+            "watched: engine: not overloaded (1 overload); 1 flow slowed down so far, 1 packet marked\n";
+        let two =
+            "watched: engine: not overloaded (2 overloads); 2 flows slowed down so far, 2 packets marked\n";
+        assert_eq!([1, 2].map(|number| watched(&row(number))), [one, two]);
+    }
+
+    #[test]
     fn a_report_is_a_table_and_an_empty_one_says_so() {
         let flows = vec![row("10.0.0.1", "10.0.0.2", Some((1, 80)))];
         let report = HeavyReport {
@@ -162,6 +185,6 @@ mod tests {
         assert!(shown.contains("850Mbps  a            7s ago  2.4s more"), "{shown}");
         let none = HeavyReport { flows: Vec::new(), counted: [70_000, 5], ..report };
         assert!(text(&none).starts_with("no flow is heavy; all flows together: 24.7k"));
-        assert!(text(&none).ends_with("5 packets were of flows that found no place\n"));
+        assert!(text(&none).ends_with("5 packets of flows that found no place\n"));
     }
 }

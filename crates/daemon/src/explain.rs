@@ -418,7 +418,7 @@ fn scale(part: u64, of: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(part) * u128::from(of) / u128::from(whole.max(1))).unwrap_or(u64::MAX)
 }
 
-/// The flows with such packets that backpressure holds: to what rate, why, and in which way.
+/// The flows with such packets that backpressure holds: to what rate, why, and by which method.
 #[must_use]
 pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], at: Nanos) -> Vec<String> {
     let watched =

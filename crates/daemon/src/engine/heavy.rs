@@ -156,7 +156,7 @@ pub struct PressedNow {
     pub rate: BitRate,
     /// Since when.
     pub since: Nanos,
-    /// In which way.
+    /// By which method.
     pub means: Means,
     /// One of how many packets is marked, where they are.
     pub interval: u32,

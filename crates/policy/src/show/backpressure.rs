@@ -46,7 +46,7 @@ fn heavy_text(stated: &Backpressure, config: &Config) -> String {
             PressRate::Fixed(rate) => rate.to_string(),
             PressRate::Auto { least } => format!("what brings the load below {release}, {least} at least"),
         },
-        way(press),
+        method(press),
     );
     let untouched: Vec<&str> = config
         .tenants
@@ -85,7 +85,7 @@ fn capacity(press: &Press) -> String {
     }
 }
 
-fn way(press: &Press) -> String {
+fn method(press: &Press) -> String {
     let Press { lifetime, burst, .. } = press;
     let meter = format!("a meter with a burst of {burst}, which expires {lifetime} after its last refresh");
     match press.mode {
