@@ -80,9 +80,10 @@ impl List {
     /// Whether a tenant forwards this flow, which it sends: at least three quarters of it come for the tenant from one place. A few
     /// packets that copy its headers, which anyone can send, do not count as that.
     pub(super) fn is_forwarded(&self, flow: &Counted) -> bool {
-        let Some(sent) = self.get(flow).filter(|_| !flow.inward).map(|listed| listed.sent.packets) else {
+        if flow.inward {
             return false;
-        };
+        }
+        let Some(sent) = self.get(flow).map(|listed| listed.sent.packets) else { return false };
         let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, ..of };
         let least = Counted { inward: true, ..unsaid(*flow) };
         let first = self.place(&least).unwrap_or_else(|at| at);
