@@ -27,6 +27,8 @@ pub struct SenderStats {
     pub timeouts: u64,
     /// Times that an echoed mark has lowered the window.
     pub mark_reductions: u64,
+    /// Packets that were acknowledged together with the echo of a mark, as Linux counts `delivered_ce`.
+    pub echoed: u64,
     /// Tail loss probes.
     pub probes: u64,
     /// Reductions taken back because nothing was lost.
@@ -200,6 +202,9 @@ impl Sender {
             self.rtt.sample(now - sent);
         }
         self.control.account(delivery.bytes, ack.ece(), self.una, self.nxt);
+        if ack.ece() && self.ecn {
+            self.stats.echoed += delivery.bytes.div_ceil(self.mss);
+        }
 
         if clean && self.config.sack && !ack.ece() && !ack.has_blocks() && self.tail_probe.is_none() {
             self.grow(&delivery, now);
