@@ -6,6 +6,7 @@
 //! Invariant: a packet passes, is marked, waits, or is dropped for the reason `flow_over_rate`; packets of a flow that wait leave
 //! in their order, and are at most [`MOST_WAITING`] bytes of a flow.
 
+mod guests;
 mod hitters;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,6 +23,7 @@ use plimsoll_scenario::{Excess, PressModel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::packet::Packet;
+use guests::Guests;
 use hitters::Hitters;
 
 /// The drop reason of a packet that exceeds the rate of its flow.
@@ -79,6 +81,8 @@ pub(crate) struct Plan {
     /// By tenant of the scenario: whether its flows are counted, and whether its packets may not be changed, wherever it lives.
     pub(crate) counted: Vec<bool>,
     pub(crate) untouched: Vec<bool>,
+    /// By tenant of the scenario: the meter of mediation, of those that live here and whose ECN is mediated.
+    pub(crate) mediated: Vec<Option<policy::Mediate>>,
     /// The tenant that is watched.
     pub(crate) watched: Option<u32>,
     pub(crate) seed: u64,
@@ -97,6 +101,8 @@ pub(crate) struct Press {
     here: Meters<Counted>,
     /// Rates that other hosts asked for.
     asked: Meters<Key>,
+    /// Tenants whose ECN is mediated.
+    pub(crate) guests: Guests,
     waiting: BTreeMap<Held, Waiting>,
     read: Vec<Heavy<Counted>>,
     /// CPU time, when it was read, and packets that were counted by then.
@@ -116,10 +122,12 @@ pub(crate) struct Seen {
     before: BTreeMap<&'static str, u64>,
 }
 
-/// Whose rate a flow waits for: first others', then this host's.
+/// Whose rate a flow waits for: first others', then that of reported marks, then this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Held {
     Asked(Key),
+    /// The tenant that sends it, whose ECN is mediated.
+    Reported(u32, Key),
     Here(Counted),
 }
 
@@ -146,6 +154,7 @@ impl Press {
             marks: BTreeMap::new(),
             here: Meters::new(here),
             asked: Meters::new(MeterSettings::default()),
+            guests: Guests::new(&plan.mediated, plan.seed),
             waiting: BTreeMap::new(),
             read: Vec::new(),
             last: None,
@@ -207,12 +216,22 @@ impl Press {
         self.plan.model.excess == Excess::Wait && !drops
     }
 
-    /// Whether a packet that leaves for another host keeps to the rate that was asked for.
-    pub(crate) fn judge_asked(&mut self, key: &Key, bytes: u32, now: Nanos) -> Act {
-        if self.asked.is_empty() || self.asked.judge(key, bytes, now) == Verdict::Conforming {
-            return Act::Pass;
+    /// What is done with a packet that this rate concerns, if it may not go on.
+    pub(crate) fn stops(&mut self, held: Held, bytes: u32, now: Nanos) -> Option<(Held, Act)> {
+        if self.holds(&held) {
+            return Some((held, Act::Wait));
         }
-        if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop }
+        let excess = if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop };
+        (!self.conforms(&held, bytes, now)).then_some((held, excess))
+    }
+
+    /// Whether the rate allows these bytes now; if so they are charged.
+    fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
+        match held {
+            Held::Asked(key) => self.asked.judge(key, bytes, now) == Verdict::Conforming,
+            Held::Reported(tenant, key) => self.guests.conforms(*tenant, key, bytes, now),
+            Held::Here(flow) => self.here.judge(flow, bytes, now) == Verdict::Conforming,
+        }
     }
 
     /// Whether packets of this flow wait, so that the next one waits behind them.
@@ -237,25 +256,23 @@ impl Press {
         bytes_of: impl Fn(&Packet) -> u32,
         now: Nanos,
     ) -> Option<(Held, Packet)> {
-        let conforms = |held: &Held, bytes, here: &mut Meters<Counted>, asked: &mut Meters<Key>| match held {
-            Held::Asked(key) => asked.judge(key, bytes, now) == Verdict::Conforming,
-            Held::Here(flow) => here.judge(flow, bytes, now) == Verdict::Conforming,
-        };
+        let mut waiting = core::mem::take(&mut self.waiting);
         let mut freed = None;
-        for (held, waiting) in &mut self.waiting {
+        for (held, waiting) in &mut waiting {
             let Some(first) = waiting.packets.front() else { continue };
             let bytes = bytes_of(first);
-            if conforms(held, bytes, &mut self.here, &mut self.asked) {
+            if self.conforms(held, bytes, now) {
                 waiting.bytes -= u64::from(bytes);
                 freed = waiting.packets.pop_front().map(|packet| (*held, packet));
                 break;
             }
         }
         if let Some((held, _)) = &freed
-            && self.waiting[held].packets.is_empty()
+            && waiting[held].packets.is_empty()
         {
-            self.waiting.remove(held);
+            waiting.remove(held);
         }
+        self.waiting = waiting;
         freed
     }
 
@@ -265,6 +282,7 @@ impl Press {
             let bytes = bytes_of(waiting.packets.front()?);
             Some(match held {
                 Held::Asked(key) => self.asked.ready_at(key, bytes, now),
+                Held::Reported(tenant, key) => self.guests.ready_at(*tenant, key, bytes, now),
                 Held::Here(flow) => self.here.ready_at(flow, bytes, now),
             })
         };
@@ -425,6 +443,12 @@ impl Press {
                 ("counter_overflows", counter_overflows),
                 ("periodic_updates", periodic_updates),
             ]);
+        }
+        for (name, count) in self.guests.counters() {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += count,
+                None => all.push((name, count)),
+            }
         }
         all.iter().map(|&(name, count)| (name, count + seen.before.get(name).unwrap_or(&0))).collect()
     }
