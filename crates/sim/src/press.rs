@@ -8,14 +8,15 @@
 
 mod guests;
 mod hitters;
+mod windows;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Pressed,
-    Settings, Terms, Verdict, Work,
+    Able, Backpressure, Counters, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path, Place,
+    Pressed, Settings, SmallWindows, Terms, Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
@@ -97,6 +98,8 @@ pub(crate) struct Press {
     hitters: Option<Hitters>,
     control: Option<Box<Backpressure<Counted>>>,
     marks: BTreeMap<Counted, Marking>,
+    /// In the mode `window`: connections, and flows whose windows are made smaller.
+    windows: Option<Box<SmallWindows<Key>>>,
     /// Rates that this host imposes here.
     here: Meters<Counted>,
     /// Rates that other hosts asked for.
@@ -152,6 +155,9 @@ impl Press {
             next_poll: hitters.as_ref().map(|_| now.max(plan.first)),
             hitters,
             marks: BTreeMap::new(),
+            windows: press
+                .filter(|press| press.mode == PressMode::Window)
+                .map(|_| Box::new(SmallWindows::new(flows, plan.seed))),
             here: Meters::new(here),
             asked: Meters::new(MeterSettings::default()),
             guests: Guests::new(&plan.mediated, plan.seed),
@@ -185,6 +191,23 @@ impl Press {
         let keeps = |tenant: u32| self.plan.untouched[tenant as usize];
         let untouched = keeps(tenant) || other.is_some_and(keeps);
         counts.then_some(Counted { key, tenant, inward, from, untouched })
+    }
+
+    /// Makes the window of an acknowledgement smaller that passes between these places, if its flow is held to one.
+    pub(crate) fn narrow(&mut self, places: [Place; 2], key: Key, packet: &mut Packet, now: Nanos) {
+        if let Some(held) = &mut self.windows
+            && places.iter().any(|place| matches!(place, Place::Tenant(_)))
+        {
+            windows::pass(held, places, key, packet, now);
+        }
+    }
+
+    /// The place of a tenant of this host.
+    pub(crate) fn place_of(&self, tenant: u32) -> Place {
+        match self.hitters.is_some() && self.plan.counted[tenant as usize] {
+            true => Place::Tenant(tenant),
+            false => Place::Uncounted(tenant as usize),
+        }
     }
 
     /// Counts a packet with this ECN field. Says whether it is marked, and what else is done with it.
@@ -360,6 +383,9 @@ impl Press {
             Order::End(Pressed { key, .. }) => {
                 self.marks.remove(&key);
                 self.here.remove(&key, HERE);
+                if let Some(held) = &mut self.windows {
+                    held.let_go(&windows::slowed(&key));
+                }
                 None
             }
         }
@@ -376,7 +402,12 @@ impl Press {
             marking.stop();
         }
         match means {
-            Means::Marked | Means::Windowed => None,
+            Means::Marked => None,
+            Means::Windowed => {
+                let Pressed { key, target, path, until, .. } = *pressed;
+                self.windows.as_mut()?.hold(windows::slowed(&key), target, path, until);
+                None
+            }
             Means::Told(HostId(node)) | Means::MarkedAndTold(HostId(node)) => {
                 Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms }))
             }
@@ -394,8 +425,10 @@ impl Press {
         let Some(press) = self.stated() else { return Means::MeteredHere };
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
-        // Windows are not modelled.
-        let able = Able { mark: !(pressed.key.untouched || unmarkable), window: false };
+        let key = &pressed.key;
+        let back = windows::back(key.key);
+        let known = || self.windows.as_ref().is_some_and(|known| known.knows(&windows::slowed(key), back));
+        let able = Able { mark: !(key.untouched || unmarkable), window: !key.untouched && known() };
         Means::of(press.mode, pressed.key.from, able, ignores)
     }
 

@@ -5,7 +5,7 @@
 //! Not here: backpressure at work (`press` and `world/pressing`).
 //! Invariant: a run in which no policy states backpressure or mediates ECN is the same as before there was any.
 
-use plimsoll_policy::{Config, Ecn, PressMode, Watch};
+use plimsoll_policy::{Config, Ecn, Watch};
 use plimsoll_scenario::{Host, Problem};
 use plimsoll_units::{Nanos, Span};
 
@@ -31,11 +31,6 @@ impl Builder<'_> {
             Some(Watch::Tenant(name)) => self.scenario.tenants.iter().position(|tenant| tenant.name == *name),
             Some(Watch::Engine) | None => None,
         };
-        let mode = stated.as_ref().and_then(|stated| Some(stated.press.as_ref()?.mode));
-        if mode == Some(PressMode::Window) {
-            let help = "write another `mode` under `virtual`, or `live: true` alone";
-            return Err(self.press_refused(host, "rewrites receive windows, which no model does", help));
-        }
         let tenants = || self.scenario.tenants.iter();
         let counts = |name: &String| stated.as_ref().is_some_and(|stated| stated.tenants.contains(name));
         let counted = tenants().map(|tenant| lives_on(tenant, host) && counts(&tenant.name)).collect();

@@ -186,7 +186,11 @@ impl Sender {
         }
         let clean = self.board.is_clean() && self.recovery.phase == Phase::Open;
         let before = Before { una: self.una, edge: self.edge, lost: self.board.lost() };
-        self.edge = self.edge.max(ack.ack.saturating_add(u64::from(ack.window)));
+        // A window may become smaller, as in Linux; of two acknowledgements of the same byte the wider one holds.
+        let edge = ack.ack.saturating_add(u64::from(ack.window));
+        if ack.ack > self.una || edge > self.edge {
+            self.edge = edge;
+        }
 
         let mut delivery = Delivery::default();
         let floor = Span::ns(self.rtt.least());

@@ -8,12 +8,13 @@
 use std::collections::BTreeMap;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::FlowSource;
+use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
 use super::{Carrier, NO_LINK, World};
 use crate::agenda::SourceId;
+use crate::flow::End;
 use crate::packet::{Body, Packet};
 use crate::press::{Act, Held, Key, Notice, OVER_RATE, Press};
 use crate::receive::Receive;
@@ -54,6 +55,14 @@ impl World {
         Key { flow: packet.flow, back: packet.back, claim }
     }
 
+    /// Where packets of this end come from, for another host. A host without a NIC of its own cannot be told.
+    fn source_of(&self, end: &End) -> FlowSource {
+        match end.tenant.is_some() && self.nodes[end.node as usize].press.is_some() {
+            true => FlowSource::Host(HostId(end.node)),
+            false => FlowSource::Elsewhere,
+        }
+    }
+
     /// Takes a packet past the gates of its host on the way out. Returns it if it may go on now.
     pub(super) fn pass_out(&mut self, mut packet: Packet, gate: Gate) -> Option<Packet> {
         let flow = &self.flows[packet.flow as usize];
@@ -62,6 +71,7 @@ impl World {
         let Some(tenant) = from.tenant.filter(|_| self.nodes[node as usize].press.is_some()) else {
             return Some(packet);
         };
+        let away = self.source_of(to);
         let (key, now, (frames, bytes)) = (self.key(&packet), self.now, on_wire(&packet));
         let press = self.nodes[node as usize].press.as_mut()?;
         let mut held = None;
@@ -72,9 +82,11 @@ impl World {
             held = press.stops(Held::Reported(tenant, key), bytes, now);
         }
         if held.is_none() {
+            let near = receiver.filter(|_| to_node == node);
+            let there = near.map_or(Place::Away(away), |receiver| press.place_of(receiver));
+            press.narrow([press.place_of(tenant), there], key, &mut packet, now);
             let sender = press.counted(key, (tenant, receiver), false, FlowSource::Here);
-            let receiver = receiver
-                .filter(|_| to_node == node)
+            let receiver = near
                 .and_then(|receiver| press.counted(key, (receiver, Some(tenant)), true, FlowSource::Here));
             for counted in sender.into_iter().chain(receiver) {
                 let (mark, act) = press.count(&counted, (frames, bytes), packet.codepoint(), now);
@@ -121,21 +133,16 @@ impl World {
     pub(super) fn pass_in(&mut self, mut packet: Packet) -> Option<Packet> {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(&packet);
-        let (node, origin) = (
-            to.node,
-            if from.tenant.is_some() { FlowSource::Host(HostId(from.node)) } else { FlowSource::Elsewhere },
-        );
+        let node = to.node;
         let Some(tenant) =
             to.tenant.filter(|_| from.node != node && self.nodes[node as usize].press.is_some())
         else {
             return Some(packet);
         };
-        let sender = from.tenant;
-        // A host without a NIC of its own cannot be told.
-        let told = self.nodes[from.node as usize].press.is_some();
-        let origin = if told { origin } else { FlowSource::Elsewhere };
+        let (sender, origin) = (from.tenant, self.source_of(from));
         let key = self.key(&packet);
         let press = self.nodes[node as usize].press.as_mut()?;
+        press.narrow([Place::Away(origin), press.place_of(tenant)], key, &mut packet, self.now);
         let counted = press.counted(key, (tenant, sender), true, origin);
         let counted =
             counted.map(|counted| press.count(&counted, on_wire(&packet), packet.codepoint(), self.now));
