@@ -193,6 +193,12 @@ impl Press {
         counts.then_some(Counted { key, tenant, inward, from, untouched })
     }
 
+    /// Whether ECN may be mediated between a tenant of this host and the `other` one: not if either keeps its packets as they are.
+    pub(crate) fn mediates(&self, tenant: u32, other: Option<u32>) -> bool {
+        let keeps = |tenant: u32| self.plan.untouched[tenant as usize];
+        !self.guests.is_empty() && !keeps(tenant) && !other.is_some_and(keeps)
+    }
+
     /// Makes the window of an acknowledgement smaller that passes between these places, if its flow is held to one.
     pub(crate) fn narrow(&mut self, places: [Place; 2], key: Key, packet: &mut Packet, now: Nanos) {
         if let Some(held) = &mut self.windows

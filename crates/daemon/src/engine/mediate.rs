@@ -3,7 +3,7 @@
 //! Why: a mark slows a sender down only if both ends use ECN, and by default none asks for it.
 //! From: MIMIC §III-D; the rules, and the tables, are `control::backpressure::mediation`.
 //! Not here: marking (`press`), and frames that wait for a meter (`paced`).
-//! Invariant: only frames from and to mediated tenants are changed, of these only whole TCP packets, and of these only ECE, CWR,
+//! Invariant: only frames from and to mediated tenants are changed, none where the other end is known to be `ecn: untouched`, of these only whole TCP packets, and of these only ECE, CWR,
 //! the ECN field and checksums. A frame is handled once on its way out, when nothing holds it any more, and once on its way in.
 
 use std::hash::BuildHasher;
@@ -21,7 +21,7 @@ use plimsoll_wire::{Ecn, FlowKey, Offload, Parsed, TcpFlags, TcpSegment, parse};
 use super::Engine;
 use super::drops::{Event, Tally};
 use super::fleet::{AskedBy, AskedNow};
-use super::mac_table::Owner;
+use super::mac_table::{Mac, Owner};
 use super::outward::on_wire;
 use super::paced::Held;
 use super::pool::Buffer;
@@ -229,10 +229,13 @@ impl Engine {
         (len, frames): (usize, u32),
         now: Nanos,
     ) {
-        let to = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) if to as usize != index => Some(to as usize),
-            _ => None,
+        let keeps =
+            |lane: usize| self.lanes.get(lane).and_then(Option::as_ref).is_some_and(|lane| lane.untouched);
+        let (to, receiver_keeps) = match self.macs.owner(parsed.dst_mac.0) {
+            Some(Owner::Lane(to)) => (Some(to as usize).filter(|to| *to != index), keeps(to as usize)),
+            _ => (None, self.is_untouched_elsewhere(parsed.dst_mac.0)),
         };
+        let to = to.filter(|_| !keeps(index));
         // Taken out meanwhile, as the frames lie with their sender.
         let mut receiver = to.and_then(|to| self.lanes.get_mut(to)?.as_mut()?.guest.take());
         let mut metered = None;
@@ -241,7 +244,7 @@ impl Engine {
         {
             let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames as usize];
             for frame in bytes.chunks_exact_mut(len.max(1)) {
-                if let Some(guest) = &mut lane.guest {
+                if !receiver_keeps && let Some(guest) = &mut lane.guest {
                     guest.outbound(frame, parsed, offload, now);
                 }
                 if let Some(receiver) = &mut receiver {
@@ -260,11 +263,23 @@ impl Engine {
 
     /// Handles a frame from the uplink for a tenant, if that one's connections are mediated.
     pub(super) fn mediate_inward(&mut self, to: u32, frame: &mut [u8], offload: &Offload, now: Nanos) {
+        let lane = self.lanes.get(to as usize).and_then(Option::as_ref);
+        if lane.is_none_or(|lane| lane.guest.is_none()) {
+            return;
+        }
+        let Ok(parsed) = parse(frame) else { return };
+        if self.is_untouched_elsewhere(parsed.src_mac.0) {
+            return;
+        }
         let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
         let Some(guest) = lane.and_then(|lane| lane.guest.as_mut()) else { return };
-        let Ok(parsed) = parse(frame) else { return };
         let metered = guest.inbound(frame, &parsed, offload, now);
         self.say_metered(to as usize, metered);
+    }
+
+    /// Whether the map says of the tenant elsewhere that has this address that its packets must not be changed.
+    fn is_untouched_elsewhere(&self, mac: Mac) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(mac))
     }
 
     /// Tells the log of a flow that is metered from now on.
@@ -307,10 +322,16 @@ impl Engine {
 
     /// Mediates the connections of other tenants; answers tables that are no longer used. Tables of a tenant that is no longer
     /// mediated stay while a connection needs them.
-    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>, now: Nanos) -> Vec<Guest> {
+    pub(super) fn mediate_anew(
+        &mut self,
+        mediated: Vec<Mediating>,
+        untouched: &[String],
+        now: Nanos,
+    ) -> Vec<Guest> {
         let mut wanted = mediated;
         let mut unused = Vec::new();
         for lane in self.lanes.iter_mut().flatten() {
+            lane.untouched = untouched.contains(&lane.name);
             let place = wanted.iter().position(|one| one.tenant == lane.name && lane.tenant.is_some());
             match (place.map(|place| wanted.swap_remove(place)), &mut lane.guest) {
                 (Some(Mediating { stated, guest, .. }), Some(known)) => {

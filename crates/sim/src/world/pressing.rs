@@ -118,9 +118,8 @@ impl World {
         let flow = &self.flows[packet.flow as usize];
         let (&from, &to) = flow.leg(packet);
         let press = self.nodes[from.node as usize].press.as_ref();
-        let Some(tenant) = from.tenant.filter(|_| press.is_some_and(|press| !press.guests.is_empty())) else {
-            return;
-        };
+        let mediates = |tenant: &u32| press.is_some_and(|press| press.mediates(*tenant, to.tenant));
+        let Some(tenant) = from.tenant.filter(mediates) else { return };
         let (key, sender) = (self.key(packet), flow.way(packet.back).0.address);
         let Some(press) = &mut self.nodes[from.node as usize].press else { return };
         press.guests.outbound(tenant, key, packet, self.now);
@@ -150,8 +149,10 @@ impl World {
         packet.ce |= mark;
         match act {
             Act::Pass => {
-                let from = self.flows[packet.flow as usize].way(packet.back).0.address;
-                press.guests.inbound(tenant, key, &mut packet, from, self.now);
+                if press.mediates(tenant, sender) {
+                    let from = self.flows[packet.flow as usize].way(packet.back).0.address;
+                    press.guests.inbound(tenant, key, &mut packet, from, self.now);
+                }
                 Some(packet)
             }
             Act::Wait | Act::Drop => {

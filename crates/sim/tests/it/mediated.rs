@@ -103,7 +103,8 @@ fn differences(a: &[u8], b: &[u8]) -> Vec<usize> {
     (0..a.len()).filter(|&at| a[at] != b[at]).collect()
 }
 
-/// MI-E12. `elephant`, `claims`, `datagrams` and `ask` have the ports 5001 to 5004; `marked` and `mediated` are beside them.
+/// MI-E12. `elephant`, `claims`, `direct`, `datagrams` and `ask` have the ports 5001 to 5005; `marked` and `mediated` are beside
+/// them.
 #[test]
 fn what_is_not_to_be_changed_is_the_same_on_both_sides_byte_for_byte() {
     let [from_clients, to_servers, from_servers, to_clients] = captures(["l1", "l2 back", "l2", "l1 back"]);
@@ -111,19 +112,19 @@ fn what_is_not_to_be_changed_is_the_same_on_both_sides_byte_for_byte() {
         for (flow @ (port, _), frames) in came {
             // Some are under way when the run ends.
             let before = &sent[flow][..frames.len()];
-            if (5_001..=5_004).contains(port) {
+            if (5_001..=5_005).contains(port) {
                 assert!(frames.len() > 200 && before == &frames[..], "{flow:?}: {} frames", frames.len());
                 continue;
             }
             let changed = before.iter().zip(frames).map(|(sent, came)| differences(sent, came));
             let changed: Vec<_> = changed.filter(|places| !places.is_empty()).collect();
             // Marks travel with data: from the client over `marked`, from the server over `mediated`.
-            assert_eq!(changed.len() > 10, *flow == (5_005, false) || *flow == (5_006, true), "{flow:?}");
+            assert_eq!(changed.len() > 10, *flow == (5_006, false) || *flow == (5_007, true), "{flow:?}");
             // The ECN field, and IPv4's checksum.
             assert!(changed.iter().flatten().all(|place| [15, 24, 25].contains(place)), "{changed:?}");
         }
     }
-    assert_eq!([to_servers.len(), to_clients.len()], [6, 4], "two flows of datagrams have no answers");
+    assert_eq!([to_servers.len(), to_clients.len()], [7, 5], "two flows of datagrams have no answers");
     // The client that knows no ECN asks for it on the wire: ECE and CWR in its SYN.
-    assert_eq!(from_clients[&(5_006, false)][0][47], 0b1100_0010);
+    assert_eq!(from_clients[&(5_007, false)][0][47], 0b1100_0010);
 }
