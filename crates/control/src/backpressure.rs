@@ -43,6 +43,7 @@ mod meters;
 mod pressed;
 mod reports;
 mod rtt;
+mod small_windows;
 mod target;
 mod trigger;
 mod window;
@@ -70,6 +71,7 @@ pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Metered, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;
 pub use rtt::{Handshakes, RoundTrip, Segment};
+pub use small_windows::{Place, Slowed, SmallWindows, WindowSegment};
 pub use trigger::{Overload, Thresholds, Trigger, utilization};
 pub use window::{ControlSegment, End, Windows, window_for};
 

@@ -207,6 +207,7 @@ impl<'a> Measures<'a> {
             Gauge::Marks => self.known(run, subject, |found| found.marks),
             Gauge::Ecn => self.known(run, subject, |found| found.ecn.map(|ends| ends[0])),
             Gauge::Echoed => self.known(run, subject, |found| found.echoed.map(|ends| ends[0])),
+            Gauge::Changed => self.known(run, subject, |found| found.changed),
             Gauge::Metered => self.known(run, subject, |found| found.metered),
             Gauge::Load => self.load(run, subject, window),
             Gauge::TopShare => {

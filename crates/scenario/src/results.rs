@@ -25,8 +25,9 @@ pub struct Results {
 /// scheduling decisions, and pairs of enqueue and dequeue on the tree; seconds in which a NIC's receive ring dropped more
 /// than 10,000 packets. Of backpressure: overloads that began, flows that were slowed down and that were let go, notices that
 /// came to hosts; packets that were counted by flow, and those of them that a table still has or has given up for a counted
-/// reason; updates of the flow table, and the three kinds of them.
-pub const COUNTERS: [&str; 21] = [
+/// reason; updates of the flow table, and the three kinds of them. Of mediated ECN: what was changed, by the names of the
+/// daemon's events, and reported marks.
+pub const COUNTERS: [&str; 28] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
@@ -48,6 +49,13 @@ pub const COUNTERS: [&str; 21] = [
     "bucket_overflows",
     "counter_overflows",
     "periodic_updates",
+    "ecn_asked",
+    "ecn_granted",
+    "ecn_hidden",
+    "ecn_unmarked",
+    "ecn_echoed",
+    "ecn_answered",
+    "ecn_reported",
 ];
 
 /// One run of one system.
@@ -102,6 +110,9 @@ pub struct WorkloadResult {
     pub echoed: Option<[u64; 2]>,
     /// Packets of both ways that had a mark (CE) when they arrived, where counted.
     pub marks: Option<u64>,
+    /// Packets of both ways that did not arrive as their sender wrote them: their ECN field, ECE, CWR or receive window; where
+    /// counted.
+    pub changed: Option<u64>,
     /// Packets of both ways that a meter of backpressure held up or dropped, where counted.
     pub metered: Option<u64>,
     /// A sample for each answered request or echoed probe.

@@ -126,6 +126,7 @@ impl<'a> Builder<'a> {
             claims: Vec::new(),
             metered: Vec::new(),
             marked: Vec::new(),
+            changed: Vec::new(),
             notices: Notices::default(),
             names: scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect(),
             look_at: Nanos::new(u64::MAX),

@@ -47,6 +47,7 @@ mod replay;
 mod rerun;
 mod round;
 mod run;
+mod said;
 pub mod tcp;
 mod topology;
 mod trace;

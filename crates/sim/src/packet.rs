@@ -6,7 +6,9 @@
 //! Invariant: `len` is the whole frame from the Ethernet header on, at least the shortest that Ethernet sends. Only
 //! between a guest and its engine may it be longer than a link carries: a segment that the NIC cuts.
 
-use crate::tcp;
+use plimsoll_control::backpressure::mediation::Codepoint;
+
+use crate::tcp::{self, Flags};
 
 /// A packet on its way.
 #[derive(Clone, Copy, Debug)]
@@ -25,12 +27,38 @@ pub(crate) struct Packet {
     pub(crate) marked: bool,
     /// Whether the tenant that forwards its flow's packets has forwarded it.
     pub(crate) passed: bool,
+    /// What its sender wrote of that which hosts and routers may write.
+    pub(crate) written: Written,
     /// Header bytes that the NIC reads separately from the payload, of a frame that it cut out of a longer segment.
     pub(crate) apart: u8,
     /// Bytes of the frame.
     pub(crate) len: u32,
     /// Its content.
     pub(crate) body: Body,
+}
+
+/// The fields of a header that something on the way may write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Written(u8);
+
+impl Written {
+    const ECT: u8 = 1;
+    const CE: u8 = 2;
+    const ECE: u8 = 4;
+    const CWR: u8 = 8;
+    const SMALLER_WINDOW: u8 = 16;
+
+    fn of(packet: &Packet) -> Self {
+        let mut bits = u8::from(packet.ect) * Self::ECT + u8::from(packet.ce) * Self::CE;
+        if let Body::Tcp(tcp::Packet { segment, ack }) = &packet.body {
+            let flags = segment.map(|segment| segment.flags).unwrap_or_default();
+            let setup = flags.contains(Flags::ECN_SETUP);
+            let (ece, smaller) = ack.map_or((false, false), |ack| (ack.ece(), ack.is_held()));
+            bits += u8::from(setup || flags.contains(Flags::CWR)) * Self::CWR;
+            bits += u8::from(setup || ece) * Self::ECE + u8::from(smaller) * Self::SMALLER_WINDOW;
+        }
+        Self(bits)
+    }
 }
 
 /// The content of a packet.
@@ -56,7 +84,23 @@ impl Packet {
     #[inline]
     pub(crate) fn new((flow, back): (u32, bool), ect: bool, len: u32, body: Body) -> Self {
         let (ce, carried, marked, passed, apart) = (false, false, false, false, 0);
-        Self { flow, back, ect, ce, carried, marked, passed, apart, len, body }
+        let written = Written::default();
+        let packet = Self { flow, back, ect, ce, carried, marked, passed, written, apart, len, body };
+        Self { written: Written::of(&packet), ..packet }
+    }
+
+    /// The ECN field. Which of the two ECTs it has is of no account.
+    pub(crate) fn codepoint(&self) -> Codepoint {
+        match (self.ce, self.ect) {
+            (true, _) => Codepoint::Ce,
+            (false, true) => Codepoint::Ect0,
+            (false, false) => Codepoint::NotEct,
+        }
+    }
+
+    /// Whether its headers are not as its sender wrote them.
+    pub(crate) fn is_changed(&self) -> bool {
+        Written::of(self) != self.written
     }
 
     /// Frames on a link.
@@ -83,6 +127,9 @@ impl Packet {
     pub(crate) fn cut(mut self, offset: u32) -> Self {
         let Body::Tcp(tcp::Packet { segment: Some(segment), .. }) = &mut self.body else { return self };
         let header = self.len - segment.len;
+        if offset > 0 {
+            self.written.0 &= !Written::CWR;
+        }
         segment.split_front(offset / u32::from(segment.mss.max(1)));
         if let Some(front) = segment.split_front(1) {
             *segment = front;
@@ -99,3 +146,45 @@ pub(crate) const IP_HEADERS: u32 = 14 + 20;
 pub(crate) const UDP_HEADERS: u32 = IP_HEADERS + 8;
 /// Bytes of the shortest frame, without its check sequence.
 pub(crate) const SHORTEST: u32 = 60;
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_units::Nanos;
+
+    use super::*;
+    use crate::tcp::{Ack, Ecn, Segment};
+
+    /// A segment of three packets that says that its sender has reduced its window.
+    fn long(flags: Flags) -> Packet {
+        let segment = Segment { seq: 0, sent: Nanos::ZERO, len: 3_000, mss: 1_448, flags, ecn: Ecn::Ect0 };
+        let ack = Some(Ack::new(0, 1 << 16, Nanos::ZERO));
+        Packet::new((0, false), true, 3_066, Body::Tcp(tcp::Packet { segment: Some(segment), ack }))
+    }
+
+    fn with(mut packet: Packet, change: impl FnOnce(&mut Segment, &mut Ack)) -> Packet {
+        if let Body::Tcp(tcp::Packet { segment: Some(segment), ack: Some(ack) }) = &mut packet.body {
+            change(segment, ack);
+        }
+        packet
+    }
+
+    #[test]
+    fn each_field_that_is_written_on_the_way_is_a_change() {
+        let sent = long(Flags::PSH);
+        assert!(!sent.is_changed() && !Packet { passed: true, marked: true, ..sent }.is_changed());
+        assert!(Packet { ce: true, ..sent }.is_changed());
+        assert!(with(sent, |segment, _| segment.flags |= Flags::CWR).is_changed());
+        assert!(with(sent, |segment, _| segment.flags |= Flags::ECN_SETUP).is_changed());
+        assert!(with(sent, |_, ack| *ack = ack.with_ece(true)).is_changed());
+        assert!(with(sent, |_, ack| *ack = ack.with_smaller_window(1 << 12)).is_changed());
+    }
+
+    /// CWR stays on the first frame of a segment that is cut, whoever has set it.
+    #[test]
+    fn cutting_a_segment_changes_nothing() {
+        let cuts = [0, 1_448, 2_896];
+        assert_eq!(cuts.map(|offset| long(Flags::CWR).cut(offset).is_changed()), [false; 3]);
+        let written = with(long(Flags::PSH), |segment, _| segment.flags |= Flags::CWR);
+        assert_eq!(cuts.map(|offset| written.cut(offset).is_changed()), [true, false, false]);
+    }
+}

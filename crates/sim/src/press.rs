@@ -6,7 +6,9 @@
 //! Invariant: a packet passes, is marked, waits, or is dropped for the reason `flow_over_rate`; packets of a flow that wait leave
 //! in their order, and are at most [`MOST_WAITING`] bytes of a flow.
 
+mod guests;
 mod hitters;
+mod windows;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,7 +16,7 @@ use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
     Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, MeterSettings, Meters, Order, Path,
-    Pressed, Settings, Terms, Verdict, Work,
+    Place, Pressed, Settings, SmallWindows, Terms, Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
@@ -22,6 +24,7 @@ use plimsoll_scenario::{Excess, PressModel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::packet::Packet;
+use guests::Guests;
 use hitters::Hitters;
 
 /// The drop reason of a packet that exceeds the rate of its flow.
@@ -79,6 +82,8 @@ pub(crate) struct Plan {
     /// By tenant of the scenario: whether its flows are counted, and whether its packets may not be changed, wherever it lives.
     pub(crate) counted: Vec<bool>,
     pub(crate) untouched: Vec<bool>,
+    /// By tenant of the scenario: the meter of mediation, of those that live here and whose ECN is mediated.
+    pub(crate) mediated: Vec<Option<policy::Mediate>>,
     /// The tenant that is watched.
     pub(crate) watched: Option<u32>,
     pub(crate) seed: u64,
@@ -97,10 +102,14 @@ pub(crate) struct Press {
     fresh: BTreeMap<Counted, Nanos>,
     /// By tenant: packets of such flows, until they are taken.
     left_out: BTreeMap<u32, u64>,
+    /// In the mode `window`: connections, and flows whose windows are made smaller.
+    windows: Option<Box<SmallWindows<Key>>>,
     /// Rates that this host imposes here.
     here: Meters<Counted>,
     /// Rates that other hosts asked for.
     asked: Meters<Key>,
+    /// Tenants whose ECN is mediated.
+    pub(crate) guests: Guests,
     waiting: BTreeMap<Held, Waiting>,
     read: Vec<Heavy<Counted>>,
     /// CPU time, when it was read, and packets that were counted by then.
@@ -120,10 +129,12 @@ pub(crate) struct Seen {
     before: BTreeMap<&'static str, u64>,
 }
 
-/// Whose rate a flow waits for: first others', then this host's.
+/// Whose rate a flow waits for: first others', then that of reported marks, then this host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Held {
     Asked(Key),
+    /// The tenant that sends it, whose ECN is mediated.
+    Reported(u32, Key),
     Here(Counted),
 }
 
@@ -150,8 +161,12 @@ impl Press {
             marks: BTreeMap::new(),
             fresh: BTreeMap::new(),
             left_out: BTreeMap::new(),
+            windows: press
+                .filter(|press| press.mode == PressMode::Window)
+                .map(|_| Box::new(SmallWindows::new(flows, plan.seed))),
             here: Meters::new(here),
             asked: Meters::new(MeterSettings::default()),
+            guests: Guests::new(&plan.mediated, plan.seed),
             waiting: BTreeMap::new(),
             read: Vec::new(),
             last: None,
@@ -182,6 +197,29 @@ impl Press {
         let keeps = |tenant: u32| self.plan.untouched[tenant as usize];
         let untouched = keeps(tenant) || other.is_some_and(keeps);
         counts.then_some(Counted { key, tenant, inward, from, untouched })
+    }
+
+    /// Whether ECN may be mediated between a tenant of this host and the `other` one: not if either keeps its packets as they are.
+    pub(crate) fn mediates(&self, tenant: u32, other: Option<u32>) -> bool {
+        let keeps = |tenant: u32| self.plan.untouched[tenant as usize];
+        !self.guests.is_empty() && !keeps(tenant) && !other.is_some_and(keeps)
+    }
+
+    /// Makes the window of an acknowledgement smaller that passes between these places, if its flow is held to one.
+    pub(crate) fn narrow(&mut self, places: [Place; 2], key: Key, packet: &mut Packet, now: Nanos) {
+        if let Some(held) = &mut self.windows
+            && places.iter().any(|place| matches!(place, Place::Tenant(_)))
+        {
+            windows::pass(held, places, key, packet, now);
+        }
+    }
+
+    /// The place of a tenant of this host.
+    pub(crate) fn place_of(&self, tenant: u32) -> Place {
+        match self.hitters.is_some() && self.plan.counted[tenant as usize] {
+            true => Place::Tenant(tenant),
+            false => Place::Uncounted(tenant as usize),
+        }
     }
 
     /// Counts a packet with this ECN field. Says whether it is marked, and what else is done with it.
@@ -221,12 +259,22 @@ impl Press {
         self.plan.model.excess == Excess::Wait && !drops
     }
 
-    /// Whether a packet that leaves for another host keeps to the rate that was asked for.
-    pub(crate) fn judge_asked(&mut self, key: &Key, bytes: u32, now: Nanos) -> Act {
-        if self.asked.is_empty() || self.asked.judge(key, bytes, now) == Verdict::Conforming {
-            return Act::Pass;
+    /// What is done with a packet that this rate concerns, if it may not go on.
+    pub(crate) fn stops(&mut self, held: Held, bytes: u32, now: Nanos) -> Option<(Held, Act)> {
+        if self.holds(&held) {
+            return Some((held, Act::Wait));
         }
-        if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop }
+        let excess = if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop };
+        (!self.conforms(&held, bytes, now)).then_some((held, excess))
+    }
+
+    /// Whether the rate allows these bytes now; if so they are charged.
+    fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
+        match held {
+            Held::Asked(key) => self.asked.judge(key, bytes, now) == Verdict::Conforming,
+            Held::Reported(tenant, key) => self.guests.conforms(*tenant, key, bytes, now),
+            Held::Here(flow) => self.here.judge(flow, bytes, now) == Verdict::Conforming,
+        }
     }
 
     /// Whether packets of this flow wait, so that the next one waits behind them.
@@ -251,25 +299,23 @@ impl Press {
         bytes_of: impl Fn(&Packet) -> u32,
         now: Nanos,
     ) -> Option<(Held, Packet)> {
-        let conforms = |held: &Held, bytes, here: &mut Meters<Counted>, asked: &mut Meters<Key>| match held {
-            Held::Asked(key) => asked.judge(key, bytes, now) == Verdict::Conforming,
-            Held::Here(flow) => here.judge(flow, bytes, now) == Verdict::Conforming,
-        };
+        let mut waiting = core::mem::take(&mut self.waiting);
         let mut freed = None;
-        for (held, waiting) in &mut self.waiting {
+        for (held, waiting) in &mut waiting {
             let Some(first) = waiting.packets.front() else { continue };
             let bytes = bytes_of(first);
-            if conforms(held, bytes, &mut self.here, &mut self.asked) {
+            if self.conforms(held, bytes, now) {
                 waiting.bytes -= u64::from(bytes);
                 freed = waiting.packets.pop_front().map(|packet| (*held, packet));
                 break;
             }
         }
         if let Some((held, _)) = &freed
-            && self.waiting[held].packets.is_empty()
+            && waiting[held].packets.is_empty()
         {
-            self.waiting.remove(held);
+            waiting.remove(held);
         }
+        self.waiting = waiting;
         freed
     }
 
@@ -279,6 +325,7 @@ impl Press {
             let bytes = bytes_of(waiting.packets.front()?);
             Some(match held {
                 Held::Asked(key) => self.asked.ready_at(key, bytes, now),
+                Held::Reported(tenant, key) => self.guests.ready_at(*tenant, key, bytes, now),
                 Held::Here(flow) => self.here.ready_at(flow, bytes, now),
             })
         };
@@ -363,6 +410,9 @@ impl Press {
             Order::End(Pressed { key, .. }) => {
                 self.marks.remove(&key);
                 self.here.remove(&key, HERE);
+                if let Some(held) = &mut self.windows {
+                    held.let_go(&windows::slowed(&key));
+                }
                 None
             }
         }
@@ -379,7 +429,12 @@ impl Press {
             marking.stop();
         }
         match means {
-            Means::Marked | Means::Windowed => None,
+            Means::Marked => None,
+            Means::Windowed => {
+                let Pressed { key, target, path, until, .. } = *pressed;
+                self.windows.as_mut()?.hold(windows::slowed(&key), target, path, until);
+                None
+            }
             Means::Told(HostId(node)) | Means::MarkedAndTold(HostId(node)) => {
                 Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms }))
             }
@@ -397,8 +452,10 @@ impl Press {
         let Some(press) = self.stated() else { return Means::MeteredHere };
         let unmarkable = self.marks.get(&pressed.key).is_some_and(Marking::is_unmarkable);
         let ignores = pressed.ignores_marks && self.plan.model.interval.is_none();
-        // Windows are not modelled.
-        let able = Able { mark: !(pressed.key.untouched || unmarkable), window: false };
+        let key = &pressed.key;
+        let back = windows::back(key.key);
+        let known = || self.windows.as_ref().is_some_and(|known| known.knows(&windows::slowed(key), back));
+        let able = Able { mark: !(key.untouched || unmarkable), window: !key.untouched && known() };
         Means::of(press.mode, pressed.key.from, able, ignores)
     }
 
@@ -446,6 +503,12 @@ impl Press {
                 ("counter_overflows", counter_overflows),
                 ("periodic_updates", periodic_updates),
             ]);
+        }
+        for (name, count) in self.guests.counters() {
+            match all.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, sum)) => *sum += count,
+                None => all.push((name, count)),
+            }
         }
         all.iter().map(|&(name, count)| (name, count + seen.before.get(name).unwrap_or(&0))).collect()
     }

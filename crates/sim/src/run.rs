@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plimsoll_scenario::{Results, Run, Scenario, System};
+use plimsoll_scenario::{Kind, Results, Run, Scenario, System, Workload};
 use plimsoll_units::{Nanos, Span};
 
 use crate::bounds::DelayBound;
@@ -256,7 +256,9 @@ impl Job<'_> {
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
             result.retransmits = retransmits(world, index);
             result.resent = core::mem::take(&mut world.meters[index].resent.bytes);
+            (result.ecn, result.echoed) = ecn(world, index, workload);
             result.marks = Some(world.marked[index]);
+            result.changed = Some(world.changed[index]);
             result.metered = Some(world.metered[index]);
             run.workloads.insert(workload.name.clone(), result);
             let tenant = run.drops.entry(workload.tenant.clone()).or_default();
@@ -340,6 +342,22 @@ fn retransmits(world: &World, workload: usize) -> Option<u64> {
     let sockets = world.connections.iter();
     let own = sockets.filter(|socket| world.flows[socket.flow as usize].workload as usize == workload);
     own.map(|socket| socket.tcp.sender().stats().resent).reduce(|sum, one| sum + one)
+}
+
+/// Connections on which each end uses ECN, and packets of which it was told that they came marked: of the end that sends, or
+/// that asks, and of the other one. Nothing where the workload has no connection.
+fn ecn(world: &World, index: usize, workload: &Workload) -> (Option<[u64; 2]>, Option<[u64; 2]>) {
+    let server_sends = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
+    let own = (0_usize..).zip(&world.connections);
+    let own = own.filter(|(_, socket)| world.flows[socket.flow as usize].workload as usize == index);
+    let mut both = None;
+    for (number, socket) in own {
+        let end = usize::from((number & 1 == 1) != server_sends);
+        let (uses, told) = both.get_or_insert(([0; 2], [0; 2]));
+        uses[end] += u64::from(socket.tcp.sender().ecn());
+        told[end] += socket.tcp.sender().stats().echoed;
+    }
+    both.unzip()
 }
 
 /// The CPU time of all engines' threads together, where their work takes time.

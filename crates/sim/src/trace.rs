@@ -27,7 +27,8 @@ use plimsoll_units::{Nanos, Span};
 
 use crate::flow::Flow;
 use crate::packet::{Body, Packet};
-use crate::tcp::{self, Ecn, Flags};
+use crate::said::{Header, Said, WINDOW_SCALE};
+use crate::tcp::{self, Ecn};
 
 /// A trace to be written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,28 +42,10 @@ pub struct Trace {
 /// A capture being written.
 pub(crate) struct Tracer {
     file: PcapNgWriter<BufWriter<File>>,
-    /// By flow: the last header fields of each end.
-    said: Vec<[Said; 2]>,
+    /// By link and flow: the last header fields of each end.
+    said: Vec<Vec<[Said; 2]>>,
     frame: Vec<u8>,
     problem: Option<io::Error>,
-}
-
-/// The last header fields of one end of a flow on this link: a real header repeats them in every segment.
-#[derive(Clone, Copy, Debug)]
-struct Said {
-    /// The sequence number of the next byte that it sends.
-    next: u32,
-    /// The sequence number that it acknowledges.
-    acknowledged: u32,
-    /// Its receive window, in units of the scale.
-    window: u16,
-}
-
-impl Default for Said {
-    /// The fields after the handshake.
-    fn default() -> Self {
-        Self { next: 1, acknowledged: 1, window: (65_535 >> WINDOW_SCALE) as u16 }
-    }
 }
 
 /// The first bytes of each hardware address: locally administered, as in the lab.
@@ -84,7 +67,12 @@ impl Tracer {
             interface.options.push(InterfaceDescriptionOption::IfTsResol(NANOSECONDS));
             file.write_pcapng_block(interface).map_err(io::Error::other)?;
         }
-        Ok(Self { file, said: vec![[Said::default(); 2]; flows], frame: Vec::new(), problem: None })
+        Ok(Self {
+            file,
+            said: vec![vec![[Said::default(); 2]; flows]; links.len()],
+            frame: Vec::new(),
+            problem: None,
+        })
     }
 
     /// Records a packet that crosses link number `interface`.
@@ -97,7 +85,7 @@ impl Tracer {
         comment: Option<&str>,
     ) {
         self.frame.clear();
-        let said = &mut self.said[packet.flow as usize][usize::from(packet.back)];
+        let said = &mut self.said[interface as usize][packet.flow as usize][usize::from(packet.back)];
         let written = write_headers(&mut self.frame, flow, packet, said);
         let comment = comment.map(|text| EnhancedPacketOption::Comment(Cow::Borrowed(text)));
         let block = EnhancedPacketBlock {
@@ -210,40 +198,16 @@ fn finish_ip(ip: &mut Ipv4Header, packet: &Packet, ecn: Ecn) {
     ip.header_checksum = ip.calc_header_checksum();
 }
 
-/// Sequence numbers begin at 0 with the SYN, so that the stream's first byte is number 1.
 fn tcp_header(
     packet: &tcp::Packet,
     (source, destination): (u16, u16),
     said: &mut Said,
 ) -> io::Result<TcpHeader> {
-    let answers_syn = packet.ack.is_some_and(|ack| ack.syn());
-    let syn = packet.segment.is_some_and(|segment| segment.flags.contains(Flags::SYN)) || answers_syn;
-    let sequence = match packet.segment {
-        _ if syn => 0,
-        Some(segment) => {
-            said.next = (segment.end() as u32).wrapping_add(1);
-            (segment.seq as u32).wrapping_add(1)
-        }
-        None => said.next,
-    };
-    if let Some(ack) = packet.ack {
-        said.window = u16::try_from(ack.window >> WINDOW_SCALE).unwrap_or(u16::MAX);
-        said.acknowledged = if answers_syn { 1 } else { (ack.ack as u32).wrapping_add(1) };
-    }
-    let window = match packet.ack {
-        Some(ack) if syn => u16::try_from(ack.window).unwrap_or(u16::MAX),
-        _ => said.window,
-    };
+    let Header { syn, ack, psh, cwr, ece, sequence, acknowledged, window } = said.header(packet);
     let mut header = TcpHeader::new(source, destination, sequence, window);
-    // All but a client's SYN acknowledges, whether or not there is something new.
-    header.ack = !syn || answers_syn;
-    header.acknowledgment_number = if header.ack { said.acknowledged } else { 0 };
-    header.syn = syn;
-    if let Some(segment) = packet.segment {
-        header.psh = segment.flags.contains(Flags::PSH);
-        header.cwr = segment.flags.contains(Flags::CWR) || segment.flags.contains(Flags::ECN_SETUP);
-        header.ece = segment.flags.contains(Flags::ECN_SETUP);
-    }
+    (header.syn, header.ack, header.psh) = (syn, ack, psh);
+    (header.cwr, header.ece) = (cwr, ece);
+    header.acknowledgment_number = acknowledged;
     let millis = |at: Nanos| (at.as_u64() / 1_000_000) as u32;
     let sent = packet.segment.map_or(0, |segment| millis(segment.sent));
     let echo = packet.ack.map_or(0, |ack| millis(ack.echo));
@@ -265,7 +229,6 @@ fn tcp_header(
         ]);
     }
     if let Some(ack) = packet.ack {
-        header.ece |= ack.ece();
         let edge = |offset: u64| (offset as u32).wrapping_add(1);
         let mut blocks = ack.blocks().map(|block| (edge(block.start), edge(block.end)));
         if let Some(first) = blocks.next() {
@@ -277,6 +240,3 @@ fn tcp_header(
     header.set_options(&options).map_err(io::Error::other)?;
     Ok(header)
 }
-
-/// Windows are stated in units of 2^7, as Linux does for some megabytes.
-const WINDOW_SCALE: u8 = 7;

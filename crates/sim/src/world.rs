@@ -85,6 +85,8 @@ pub(crate) struct World {
     /// By workload: frames that a meter held up or dropped, and that arrived with a mark.
     pub(crate) metered: Vec<u64>,
     pub(crate) marked: Vec<u64>,
+    /// By workload: packets that did not arrive as they were sent.
+    pub(crate) changed: Vec<u64>,
     /// Requests between hosts to slow flows down.
     pub(crate) notices: Notices,
     /// The end of the present window in which promises are judged.

@@ -3,7 +3,7 @@
 //! Why: by default no end of a connection asks for ECN, and then no sender can be told by a mark. The host of an unwilling end
 //! can ask and answer in its place, so that the other end, if it is willing, slows down at a mark.
 //! From: MIMIC §III-D, Algorithm 3 and Table I; RFC 3168 §6.1 (ECN in TCP), RFC 9768 §3.1 (accurate ECN, which is left alone).
-//! Not here: reading and rewriting frames (`wire`), the meters that are asked for ([`Meters`](super::Meters)), and marking.
+//! Not here: reading and rewriting frames (`wire`), the meters that are asked for ([`Guest`]), and marking.
 //! Invariant: only segments of connections whose handshake was seen are changed, and of these none where both ends use ECN
 //! themselves, nor where accurate ECN is used. A segment for the guest whose numbers do not fit what the guest has sent does
 //! nothing: anyone could have sent it. Memory is fixed; where it is used up, further connections are left alone.
@@ -29,6 +29,7 @@
 //! | 0 or 2 and 0 | a meter by notice | a meter by notice |
 
 mod connection;
+mod guest;
 mod numbers;
 
 #[cfg(test)]
@@ -42,6 +43,8 @@ use plimsoll_units::Nanos;
 
 use super::connections::Table;
 use connection::Connection;
+
+pub use guest::Guest;
 
 /// The ECN field of an IP packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -5,8 +5,8 @@
 //! Not here: the order (`nic`), and the queues of frames from the uplink (`inward`).
 //! Invariant: a frame that the uplink has no room for is kept and tried again, in its place.
 
-use plimsoll_control::backpressure::FlowSource;
 use plimsoll_control::backpressure::mediation::Codepoint;
+use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_nic::{Outcome, Transmit};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
@@ -21,7 +21,7 @@ use super::lane::{Lane, sum};
 use super::mac_table::{Learned, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
-use super::press::{Act, Place, Way};
+use super::press::{Act, Way};
 use super::{DEPARTURES, Engine, Held};
 use crate::departures::{Headers, Packed, Passage};
 

@@ -14,7 +14,7 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
     Backpressure as Pressing, Counters, FlowSource, Means, MeterSettings, Meters, Path, Settings,
 };
-use plimsoll_policy::{Backpressure, Config, Ecn as Touch, Press, PressMode, Watch};
+use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, protocol};
@@ -27,6 +27,7 @@ use super::lane::Lane;
 use super::mediate::codepoint;
 use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell, treated_bytes};
 use super::round_trips::RoundTrips;
+use super::setup::untouched;
 
 /// What a policy says of flows that are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,9 +42,7 @@ impl Counting {
     /// What this policy says, if flows are counted.
     #[must_use]
     pub fn of(config: &Config) -> Option<Self> {
-        let untouched = config.tenants.iter().filter(|tenant| tenant.ecn == Touch::Untouched);
-        let untouched = untouched.map(|tenant| tenant.name.clone()).collect();
-        config.backpressure.clone().map(|stated| Self { stated, untouched })
+        config.backpressure.clone().map(|stated| Self { stated, untouched: untouched(config) })
     }
 
     /// What is watched may use these thousandths of a core, unless the policy states another bound.

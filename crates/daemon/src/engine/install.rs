@@ -27,7 +27,7 @@ use super::lane::{Lane, Quota};
 use super::load::Sampled;
 use super::mac_table::Owner;
 use super::mediate::{Guest, Mediating};
-use super::setup::{fleet_map, pull};
+use super::setup::{fleet_map, pull, untouched};
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -58,6 +58,8 @@ pub struct Change {
     pub sampled: Option<Sampled>,
     /// The tenants whose connections are mediated.
     pub mediated: Vec<Mediating>,
+    /// The tenants with `ecn: untouched`.
+    pub untouched: Vec<String>,
 }
 
 impl Change {
@@ -90,6 +92,7 @@ impl Change {
             heavy: None,
             sampled: None,
             mediated: Mediating::between(old, new),
+            untouched: untouched(&new.config),
         }
     }
 }
@@ -178,7 +181,7 @@ impl Engine {
             self.watch_load(change.sampled);
         }
         installed.tables = self.count_anew(change.counted, change.heavy, now);
-        installed.guests = self.mediate_anew(change.mediated, now);
+        installed.guests = self.mediate_anew(change.mediated, &change.untouched, now);
         self.generation = self.generation.wrapping_add(1);
         self.sampler.set(change.verify);
         self.renew_rules();

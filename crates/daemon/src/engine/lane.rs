@@ -92,6 +92,8 @@ pub struct Lane {
     pub(crate) pressed: HashMap<Holder, u64>,
     /// Its connections, where their ECN is mediated.
     pub(crate) guest: Option<Box<Guest>>,
+    /// Whether its packets must not be changed, nor those for it.
+    pub(crate) untouched: bool,
     pub(crate) total: Box<Parts>,
     /// Half of each of its delay targets.
     pub(crate) halves: Vec<Span>,
@@ -157,6 +159,8 @@ pub struct LaneSpec {
     pub addresses: Addresses,
     /// How its connections are mediated, if they are.
     pub mediate: Option<Mediate>,
+    /// Whether its packets must not be changed, nor those for it.
+    pub untouched: bool,
 }
 
 impl Lane {
@@ -176,6 +180,7 @@ impl Lane {
             parked: Parked::default(),
             pressed: HashMap::new(),
             guest: spec.mediate.map(|stated| Box::new(Guest::new(stated))),
+            untouched: spec.untouched,
             flows: FlowTable::new(spec.flows),
             overflow: HashMap::default(),
             leftover: Vec::new(),

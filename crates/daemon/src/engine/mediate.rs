@@ -1,9 +1,9 @@
 //! Mediated ECN: this host takes the part of a tenant's TCP where that does not use ECN.
 //!
 //! Why: a mark slows a sender down only if both ends use ECN, and by default none asks for it.
-//! From: MIMIC §III-D; the rules for one connection are `control::backpressure::mediation`.
+//! From: MIMIC §III-D; the rules, and the tables, are `control::backpressure::mediation`.
 //! Not here: marking (`press`), and frames that wait for a meter (`paced`).
-//! Invariant: only frames from and to mediated tenants are changed, of these only whole TCP packets, and of these only ECE, CWR,
+//! Invariant: only frames from and to mediated tenants are changed, none where the other end is known to be `ecn: untouched`, of these only whole TCP packets, and of these only ECE, CWR,
 //! the ECN field and checksums. A frame is handled once on its way out, when nothing holds it any more, and once on its way in.
 
 use std::hash::BuildHasher;
@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::mediation::{Change, Codepoint, EcnFlags, Mediation, Segment};
-use plimsoll_control::backpressure::{Installed, MeterSettings, Metered, Meters, Terms, Verdict};
+use plimsoll_control::backpressure::Metered;
+use plimsoll_control::backpressure::mediation::{self, Change, Codepoint, EcnFlags, Segment};
 use plimsoll_policy::{Checked, Mediate};
 use plimsoll_ports::Received;
 use plimsoll_units::{Nanos, Span};
@@ -21,22 +21,13 @@ use plimsoll_wire::{Ecn, FlowKey, Offload, Parsed, TcpFlags, TcpSegment, parse};
 use super::Engine;
 use super::drops::{Event, Tally};
 use super::fleet::{AskedBy, AskedNow};
-use super::mac_table::Owner;
+use super::mac_table::{Mac, Owner};
 use super::outward::on_wire;
 use super::paced::Held;
 use super::pool::Buffer;
 use super::posted::Origin;
 use super::verify::seed;
 use crate::heavy::headers;
-
-/// Connections of one tenant that are mediated; further ones are left alone.
-const CONNECTIONS: usize = 8_192;
-
-/// Flows of one tenant that are metered as their receivers report marks.
-const METERS: usize = 256;
-
-/// Of these, flows to one peer: what reports of one peer install leaves room for those of others.
-const METERS_OF_A_PEER: usize = 64;
 
 /// How often meters whose lifetime is over are forgotten.
 const FORGET: Span = Span::secs(1);
@@ -50,11 +41,8 @@ const SAID: usize = 32;
 /// A tenant whose connections are mediated.
 #[derive(Debug)]
 pub struct Guest {
-    terms: Terms,
     /// By the flow that the tenant sends, without DSCP.
-    connections: Mediation<FlowKey>,
-    /// What the tenant sends on connections whose other end reports marks.
-    meters: Meters<FlowKey>,
+    tables: mediation::Guest<FlowKey>,
     /// Names the peers that own meters.
     peers: RandomState,
     said_at: Option<Nanos>,
@@ -66,7 +54,7 @@ pub struct Guest {
 #[derive(Debug)]
 pub struct Mediating {
     tenant: String,
-    terms: Terms,
+    stated: Mediate,
     /// Its tables, where it was not mediated before.
     guest: Option<Box<Guest>>,
 }
@@ -81,58 +69,39 @@ impl Mediating {
         let mediated = new.config.tenants.iter().filter_map(|tenant| {
             let stated = tenant.ecn.mediate()?;
             let guest = (!before(&tenant.name)).then(|| Box::new(Guest::new(stated)));
-            Some(Self { tenant: tenant.name.clone(), terms: terms(stated), guest })
+            Some(Self { tenant: tenant.name.clone(), stated, guest })
         });
         mediated.collect()
     }
-}
-
-fn terms(Mediate { rate, lifetime, burst }: Mediate) -> Terms {
-    Terms { rate, burst, lifetime }
-}
-
-fn meter_settings() -> MeterSettings {
-    MeterSettings { meters: METERS, per_peer: METERS_OF_A_PEER, seed: seed(), ..MeterSettings::default() }
 }
 
 impl Guest {
     /// Allocates the tables.
     #[must_use]
     pub fn new(stated: Mediate) -> Self {
-        Self {
-            terms: terms(stated),
-            connections: Mediation::new(CONNECTIONS, seed()),
-            meters: Meters::new(meter_settings()),
-            peers: RandomState::default(),
-            said_at: None,
-            said: Vec::with_capacity(SAID),
-        }
+        let tables = mediation::Guest::new(stated, [seed(), seed()]);
+        Self { tables, peers: RandomState::default(), said_at: None, said: Vec::with_capacity(SAID) }
     }
 
     /// Bytes of the tables, by what they hold. Nothing is allocated.
     #[must_use]
     pub fn memory() -> [(&'static str, usize); 2] {
-        let settings = MeterSettings { meters: METERS, per_peer: METERS, ..MeterSettings::default() };
-        [
-            ("mediated connections", Mediation::<FlowKey>::bytes_of(CONNECTIONS)),
-            ("meters for reported marks", Meters::<FlowKey>::bytes_of(&settings)),
-        ]
+        mediation::Guest::<FlowKey>::memory()
     }
 
     /// Whether the flow's rate allows these bytes now; if so they are charged.
     pub(super) fn conforms(&mut self, flow: &FlowKey, bytes: u32, now: Nanos) -> bool {
-        self.meters.judge(flow, bytes, now) == Verdict::Conforming
+        self.tables.conforms(flow, bytes, now)
     }
 
     /// When the flow's rate will allow these bytes.
     pub(super) fn ready_at(&self, flow: &FlowKey, bytes: u32, now: Nanos) -> Nanos {
-        self.meters.ready_at(flow, bytes, now)
+        self.tables.ready_at(flow, bytes, now)
     }
 
     /// Adds what was done to a tally.
     pub(super) fn count_into(&self, tally: &mut Tally) {
-        let (done, meters) = (self.connections.counters(), self.meters.counters());
-        let refused = meters.full + meters.peer_full + meters.held_lower;
+        let done = self.tables.counters();
         for (event, count) in [
             (Event::EcnAsked, done.asked),
             (Event::EcnGranted, done.granted),
@@ -141,7 +110,7 @@ impl Guest {
             (Event::EcnEchoed, done.echoed),
             (Event::EcnAnswered, done.answered),
             (Event::EcnReported, done.reports),
-            (Event::EcnUnmetered, refused),
+            (Event::EcnUnmetered, self.tables.unmetered()),
             (Event::EcnLeftAlone, done.full),
         ] {
             tally.event_many(event, count);
@@ -152,7 +121,7 @@ impl Guest {
     fn outbound(&mut self, frame: &mut [u8], parsed: &Parsed, offload: &Offload, now: Nanos) {
         let Some((mut header, segment)) = read(frame, parsed) else { return };
         let key = FlowKey::of(parsed).without_dscp();
-        let change = self.connections.outbound(&key, &segment, now);
+        let change = self.tables.outbound(&key, &segment, now);
         if !change.is_none() {
             rewrite(change, &mut header, frame, offload);
         }
@@ -168,13 +137,10 @@ impl Guest {
     ) -> Option<FlowKey> {
         let (mut header, segment) = read(frame, parsed)?;
         let key = FlowKey::of(parsed).reversed();
-        let (change, report) = self.connections.inbound(&key, &segment, now);
+        let (change, metered) = self.tables.inbound(&key, &segment, || peer(&self.peers, &key), now);
         if !change.is_none() {
             rewrite(change, &mut header, frame, offload);
         }
-        let reported = report && !self.connections.is_draining();
-        let metered =
-            reported && self.meters.install(key, self.peer(&key), self.terms, now) == Ok(Installed::New);
         let says = metered && self.said_at.is_none_or(|at| now.since(at) >= SAY);
         if says {
             self.said_at = Some(now);
@@ -185,24 +151,16 @@ impl Guest {
         }
         says.then_some(key)
     }
+}
 
-    /// The owner of the meter of a flow that the tenant sends: the peer by its address. An IPv6 network of 64 bits is one peer.
-    fn peer(&self, flow: &FlowKey) -> HostId {
-        let network = match flow.addresses() {
-            Some((_, IpAddr::V4(to))) => u64::from(to.to_bits()),
-            Some((_, IpAddr::V6(to))) => (to.to_bits() >> 64) as u64,
-            None => 0,
-        };
-        HostId(self.peers.hash_one(network) as u32)
-    }
-
-    /// Ends mediation: flows are metered no more, and connections that are known are mediated to their end.
-    fn drain(&mut self, now: Nanos) {
-        self.connections.drain(true);
-        for (flow, held) in self.meters.list(now) {
-            self.meters.remove(&flow, held.by);
-        }
-    }
+/// The owner of the meter of a flow that a tenant sends: the peer by its address. An IPv6 network of 64 bits is one peer.
+fn peer(peers: &RandomState, flow: &FlowKey) -> HostId {
+    let network = match flow.addresses() {
+        Some((_, IpAddr::V4(to))) => u64::from(to.to_bits()),
+        Some((_, IpAddr::V6(to))) => (to.to_bits() >> 64) as u64,
+        None => 0,
+    };
+    HostId(peers.hash_one(network) as u32)
 }
 
 /// The header of a whole TCP packet, and what mediation reads of it.
@@ -271,10 +229,13 @@ impl Engine {
         (len, frames): (usize, u32),
         now: Nanos,
     ) {
-        let to = match self.macs.owner(parsed.dst_mac.0) {
-            Some(Owner::Lane(to)) if to as usize != index => Some(to as usize),
-            _ => None,
+        let keeps =
+            |lane: usize| self.lanes.get(lane).and_then(Option::as_ref).is_some_and(|lane| lane.untouched);
+        let (to, receiver_keeps) = match self.macs.owner(parsed.dst_mac.0) {
+            Some(Owner::Lane(to)) => (Some(to as usize).filter(|to| *to != index), keeps(to as usize)),
+            _ => (None, self.is_untouched_elsewhere(parsed.dst_mac.0)),
         };
+        let to = to.filter(|_| !keeps(index));
         // Taken out meanwhile, as the frames lie with their sender.
         let mut receiver = to.and_then(|to| self.lanes.get_mut(to)?.as_mut()?.guest.take());
         let mut metered = None;
@@ -283,7 +244,7 @@ impl Engine {
         {
             let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames as usize];
             for frame in bytes.chunks_exact_mut(len.max(1)) {
-                if let Some(guest) = &mut lane.guest {
+                if !receiver_keeps && let Some(guest) = &mut lane.guest {
                     guest.outbound(frame, parsed, offload, now);
                 }
                 if let Some(receiver) = &mut receiver {
@@ -302,18 +263,30 @@ impl Engine {
 
     /// Handles a frame from the uplink for a tenant, if that one's connections are mediated.
     pub(super) fn mediate_inward(&mut self, to: u32, frame: &mut [u8], offload: &Offload, now: Nanos) {
+        let lane = self.lanes.get(to as usize).and_then(Option::as_ref);
+        if lane.is_none_or(|lane| lane.guest.is_none()) {
+            return;
+        }
+        let Ok(parsed) = parse(frame) else { return };
+        if self.is_untouched_elsewhere(parsed.src_mac.0) {
+            return;
+        }
         let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
         let Some(guest) = lane.and_then(|lane| lane.guest.as_mut()) else { return };
-        let Ok(parsed) = parse(frame) else { return };
         let metered = guest.inbound(frame, &parsed, offload, now);
         self.say_metered(to as usize, metered);
+    }
+
+    /// Whether the map says of the tenant elsewhere that has this address that its packets must not be changed.
+    fn is_untouched_elsewhere(&self, mac: Mac) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(mac))
     }
 
     /// Tells the log of a flow that is metered from now on.
     fn say_metered(&mut self, lane: usize, flow: Option<FlowKey>) {
         let Some((flow, Some(lane))) = flow.zip(self.lanes.get(lane)) else { return };
         let Some(guest) = &lane.guest else { return };
-        let (headers, name, rate) = (headers(&flow), &lane.name, guest.terms.rate);
+        let (headers, name, rate) = (headers(&flow), &lane.name, guest.tables.rate());
         let line = format!(
             "backpressure: {headers} of tenant {name} is held to {rate}: its receiver reports marks (ECN)"
         );
@@ -334,7 +307,7 @@ impl Engine {
         let Some(guest) = self.lanes[index].as_ref().and_then(|lane| lane.guest.as_ref()) else {
             return true;
         };
-        if guest.meters.is_empty() && self.paced.is_empty() {
+        if !guest.tables.has_meters() && self.paced.is_empty() {
             return true;
         }
         let flow = FlowKey::of(parsed).without_dscp();
@@ -349,20 +322,25 @@ impl Engine {
 
     /// Mediates the connections of other tenants; answers tables that are no longer used. Tables of a tenant that is no longer
     /// mediated stay while a connection needs them.
-    pub(super) fn mediate_anew(&mut self, mediated: Vec<Mediating>, now: Nanos) -> Vec<Guest> {
+    pub(super) fn mediate_anew(
+        &mut self,
+        mediated: Vec<Mediating>,
+        untouched: &[String],
+        now: Nanos,
+    ) -> Vec<Guest> {
         let mut wanted = mediated;
         let mut unused = Vec::new();
         for lane in self.lanes.iter_mut().flatten() {
+            lane.untouched = untouched.contains(&lane.name);
             let place = wanted.iter().position(|one| one.tenant == lane.name && lane.tenant.is_some());
             match (place.map(|place| wanted.swap_remove(place)), &mut lane.guest) {
-                (Some(Mediating { terms, guest, .. }), Some(known)) => {
-                    known.terms = terms;
-                    known.connections.drain(false);
+                (Some(Mediating { stated, guest, .. }), Some(known)) => {
+                    known.tables.resume(stated);
                     unused.extend(guest.map(|guest| *guest));
                 }
                 (Some(Mediating { guest, .. }), none) => *none = guest,
-                (None, Some(known)) if lane.tenant.is_some() && !known.connections.is_idle(now) => {
-                    known.drain(now);
+                (None, Some(known)) if lane.tenant.is_some() && !known.tables.is_idle(now) => {
+                    known.tables.drain(now);
                 }
                 (None, left) => {
                     let guest = left.take();
@@ -385,11 +363,11 @@ impl Engine {
         let mut gone = Vec::new();
         for lane in self.lanes.iter_mut().flatten() {
             let Some(guest) = &mut lane.guest else { continue };
-            guest.meters.expire(now);
-            let Guest { meters, said, .. } = &mut **guest;
+            guest.tables.expire(now);
+            let Guest { tables, said, .. } = &mut **guest;
             let name = &lane.name;
             said.retain(|&(flow, since)| {
-                let held = meters.holds(&flow);
+                let held = tables.is_metered(&flow);
                 if !held {
                     gone.push((flow, name.clone(), now.since(since)));
                 }
@@ -409,7 +387,7 @@ impl Engine {
     pub(super) fn reported(&self, now: Nanos) -> impl Iterator<Item = AskedNow> {
         let guests = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.guest.as_ref()?)));
         guests.flat_map(move |(lane, guest)| {
-            guest.meters.list(now).into_iter().map(|(flow, Metered { meter, since, .. })| AskedNow {
+            guest.tables.metered(now).into_iter().map(|(flow, Metered { meter, since, .. })| AskedNow {
                 flow,
                 by: AskedBy::Receiver { of: lane.name.clone() },
                 rate: meter.rate(),

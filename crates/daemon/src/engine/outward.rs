@@ -11,8 +11,8 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::FlowSource;
 use plimsoll_control::backpressure::mediation::Codepoint;
+use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
@@ -28,7 +28,7 @@ use super::mac_table::{Learned, Mac, MacTable, Owner};
 use super::paced::Passed;
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::press::{Act, Place, Way};
+use super::press::{Act, Way};
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 

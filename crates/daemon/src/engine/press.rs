@@ -25,7 +25,7 @@ use plimsoll_wire::FlowKey;
 
 use super::heavy::{Counted, HashedCount};
 use treatments::Treatments;
-pub(super) use window::{Place, SmallWindows};
+pub(super) use window::SmallWindows;
 
 /// The flows that are slowed down, and how.
 #[derive(Debug)]

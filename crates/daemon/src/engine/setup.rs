@@ -6,7 +6,7 @@
 //! Invariant: what a reload changes is derived by the functions that the start used.
 
 use plimsoll_nic::Config;
-use plimsoll_policy::{Checked, Program};
+use plimsoll_policy::{self as policy, Checked, Ecn, Program};
 use plimsoll_ports::Port;
 use plimsoll_units::{Bytes, Span};
 
@@ -43,7 +43,14 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
         flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,
         addresses: written.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
         mediate: written.and_then(|tenant| tenant.ecn.mediate()),
+        untouched: written.is_some_and(|tenant| tenant.ecn == Ecn::Untouched),
     }
+}
+
+/// The tenants with `ecn: untouched`.
+pub(super) fn untouched(config: &policy::Config) -> Vec<String> {
+    let tenants = config.tenants.iter().filter(|tenant| tenant.ecn == Ecn::Untouched);
+    tenants.map(|tenant| tenant.name.clone()).collect()
 }
 
 /// Sizes of the NIC engine for this policy and uplink.

@@ -325,6 +325,33 @@ fn a_reload_begins_and_ends_mediation() {
     assert_eq!(counts, [1; 3], "counters go on");
 }
 
+/// A tenant opts out: its peer's host leaves alone what comes next, also on connections that it knows.
+#[test]
+fn a_reload_that_opts_out_holds_for_the_peer_as_well() {
+    let text = |ecn| {
+        file("ecn: mediated")
+            .replace("plain: {port: memory}", &format!("plain: {{port: memory, ecn: {ecn}}}"))
+    };
+    let [allowed, untouched] = ["allowed", "untouched"].map(text);
+    let mut world = World::new(&allowed, false);
+    world.send(1, &tcp(2, 99, [1, 1], ACK, Ecn::NotEct, 0)); // its address is known from now on
+    world.run(Span::millis(1), STEP);
+    let syn = |sequence| tcp(1, 2, [sequence, 0], SYN, Ecn::NotEct, 0);
+    let pass = |world: &mut World, frame: &[u8]| {
+        world.send(0, frame);
+        world.run(Span::micros(50), STEP);
+        one(drain(&mut world.tenants[1]))
+    };
+    assert_eq!(seen(&pass(&mut world, &syn(1))).0, SYN | ECE | CWR);
+    let [allowed, untouched] = [allowed, untouched].map(|text| policy(&text));
+    let change = world.change(&allowed, &untouched);
+    world.engine.install(change, world.now);
+    assert_eq!(pass(&mut world, &syn(2)), syn(2));
+    let change = world.change(&untouched, &allowed);
+    world.engine.install(change, world.now);
+    assert_eq!(seen(&pass(&mut world, &syn(3))).0, SYN | ECE | CWR);
+}
+
 /// Another tenant, in the name of the server of a mediated tenant's connection.
 fn forged(mut frame: Vec<u8>, ports: [u16; 2]) -> Vec<u8> {
     frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
@@ -437,4 +464,45 @@ fn the_host_of_each_end_does_its_part_over_the_overlay() {
     let heard = tcp(11, 1, [601, 8], ACK | CWR, Ecn::Ect0, 100);
     assert_eq!(pass(&mut fleet, false, &heard), heard);
     assert_eq!(pass(&mut fleet, true, &ack), ack);
+}
+
+/// MI-S1: what a tenant that opted out sends and gets stays as it is, also where the other end is mediated.
+#[test]
+fn nothing_is_changed_between_a_mediated_tenant_and_one_that_opted_out() {
+    let asks = |from, to| tcp(from, to, [7, 0], SYN | ECE | CWR, Ecn::NotEct, 0);
+    let plain = |from, to, flags| tcp(from, to, [70, 8], flags, Ecn::NotEct, 0);
+    for (opted_out, changed) in [("ecn: untouched", false), ("ecn: allowed", true)] {
+        // On one host.
+        let text = file("ecn: mediated")
+            .replace("plain: {port: memory}", &format!("plain: {{port: memory, {opted_out}}}"));
+        let mut world = World::new(&text, false);
+        for (tenant, own) in [(0, 1), (1, 2)] {
+            world.send(tenant, &tcp(own, 99, [1, 1], ACK, Ecn::NotEct, 0)); // its address is known from now on
+        }
+        world.run(Span::millis(1), STEP);
+        let pass = |world: &mut World, to: usize, frame: &[u8]| {
+            world.send(1 - to, frame);
+            world.run(Span::micros(50), STEP);
+            one(drain(&mut world.tenants[to])) != frame
+        };
+        assert_eq!(pass(&mut world, 1, &plain(1, 2, SYN)), changed, "{opted_out}: the mediated one's SYN");
+        assert!(!pass(&mut world, 0, &asks(2, 1)));
+        assert_eq!(pass(&mut world, 1, &plain(1, 2, SYN | ACK)), changed, "{opted_out}: its SYN-ACK");
+        // Elsewhere, as the map says.
+        let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+        let map = format!("far: {{mac: 02:00:00:00:00:0b, {opted_out}}}");
+        let hosts = ["a", "b"].map(|host| {
+            let text = fleet::file(host, "geneve", false, rest).replace("far: 02:00:00:00:00:0b", &map);
+            text.replace("shop: {port: memory}", "shop: {port: memory, ecn: mediated}")
+        });
+        let mut fleet = Fleet::of(hosts);
+        let pass = |fleet: &mut Fleet, to_b: bool, frame: &[u8]| {
+            _ = if to_b { fleet.a.send(0, frame) } else { fleet.b.send(0, frame) };
+            (0..20).for_each(|_| fleet.exchange_on(&mut ThisCore));
+            one(drain(&mut if to_b { &mut fleet.b } else { &mut fleet.a }.tenants[0])) != frame
+        };
+        assert_eq!(pass(&mut fleet, true, &plain(1, 11, SYN)), changed, "{opted_out}");
+        assert!(!pass(&mut fleet, false, &asks(11, 1)));
+        assert_eq!(pass(&mut fleet, true, &plain(1, 11, SYN | ACK)), changed, "{opted_out}");
+    }
 }

@@ -5,6 +5,7 @@
 //! Not here: marks and segments that were sent again, which are counted at the ends (`meter`, `traffic`).
 //! Invariant: what the daemon does not tell is missing, not zero.
 
+use plimsoll_scenario::COUNTERS;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -47,6 +48,8 @@ impl Pressing {
             let counts = [&tenant["events"]["flow_waited"], &tenant["drops"]["flow_over_rate"]];
             pressing.metered.insert(name.clone(), counts.iter().filter_map(|count| count.as_u64()).sum());
         }
+        let mediated = COUNTERS.into_iter().filter(|name| name.starts_with("ecn_"));
+        pressing.counters.extend(mediated.filter_map(|name| Some((name, *pressing.events.get(name)?))));
         pressing
     }
 
@@ -79,7 +82,7 @@ mod tests {
     fn counts_of_hosts_and_of_earlier_daemons_are_added_up() {
         let stats = json!({
             "uplink": {"events": {"notice_heeded": 3}},
-            "tenants": {"heavy": {"events": {"flow_waited": 5}, "drops": {"flow_over_rate": 2}}},
+            "tenants": {"heavy": {"events": {"flow_waited": 5, "ecn_asked": 2}, "drops": {"flow_over_rate": 2}}},
         });
         let heavy = json!({
             "counted": [100, 0],
@@ -90,6 +93,7 @@ mod tests {
         assert_eq!((all.counters["pressed"], all.counters["table_updates"], all.metered["heavy"]), (1, 7, 7));
         all.add(&Pressing::read(&stats, &Value::Null));
         assert_eq!((all.counters["notices"], all.counters["overloads"], all.metered["heavy"]), (6, 1, 14));
+        assert_eq!((all.counters["ecn_asked"], all.counters.get("ecn_hidden")), (4, None));
         assert_eq!((&all.tops[..], all.events["notice_heeded"]), (&[750][..], 6));
         let none = Pressing::read(&json!({}), &Value::Null);
         assert_eq!(none.counters.get("overloads"), None, "no flow is counted there");

@@ -174,6 +174,8 @@ pub(crate) enum Gauge {
     Ecn,
     /// Packets of which the sender's TCP was told that they came marked.
     Echoed,
+    /// Packets that did not arrive as they were sent.
+    Changed,
     /// The part of its time that a host's receiving CPU works.
     Load,
     /// The top flow's part of heavy hitters' packets when overloads began, on average.
@@ -207,7 +209,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 39] = [
+    const NAMES: [&str; 40] = [
         "throughput",
         "goodput",
         "requests",
@@ -228,6 +230,7 @@ impl Gauge {
         "metered",
         "ecn",
         "echoed",
+        "changed",
         "load",
         "top_share",
         "held",
@@ -268,6 +271,7 @@ impl Gauge {
             "metered" => Self::Metered,
             "ecn" => Self::Ecn,
             "echoed" => Self::Echoed,
+            "changed" => Self::Changed,
             "load" => Self::Load,
             "top_share" => Self::TopShare,
             "held" => Self::Held,
@@ -361,9 +365,11 @@ impl Gauge {
 
     /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
-        use Gauge::{Counter, Cpu, Drops, Echoed, Ecn, Errors, Marks, Metered, NicDrops, Packets, TopShare};
+        use Gauge::{
+            Changed, Counter, Cpu, Drops, Echoed, Ecn, Errors, Marks, Metered, NicDrops, Packets, TopShare,
+        };
         let of_the_run = matches!(self, Packets | Errors | Drops | NicDrops | Cpu | TopShare | Counter(_));
-        !of_the_run && !matches!(self, Marks | Metered | Ecn | Echoed)
+        !of_the_run && !matches!(self, Marks | Changed | Metered | Ecn | Echoed)
     }
 }
 

@@ -3,9 +3,9 @@
 //! Why: a host counts and slows down flows as its daemon would with the same policy file.
 //! From: `docs/scenarios.md`, "Backpressure".
 //! Not here: backpressure at work (`press` and `world/pressing`).
-//! Invariant: a run in which no policy states backpressure is the same as before there was any.
+//! Invariant: a run in which no policy states backpressure or mediates ECN is the same as before there was any.
 
-use plimsoll_policy::{Config, Ecn, PressMode, Watch};
+use plimsoll_policy::{Config, Ecn, Watch};
 use plimsoll_scenario::{Host, Problem};
 use plimsoll_units::{Nanos, Span};
 
@@ -31,23 +31,15 @@ impl Builder<'_> {
             Some(Watch::Tenant(name)) => self.scenario.tenants.iter().position(|tenant| tenant.name == *name),
             Some(Watch::Engine) | None => None,
         };
-        let mode = stated.as_ref().and_then(|stated| Some(stated.press.as_ref()?.mode));
-        if mode == Some(PressMode::Window) {
-            let help = "write another `mode` under `virtual`, or `live: true` alone";
-            return Err(self.press_refused(host, "rewrites receive windows, which no model does", help));
-        }
-        if let Some(tenant) = config.tenants.iter().find(|tenant| tenant.ecn.mediate().is_some()) {
-            let what = format!("mediates ECN for tenant `{}`, which no model does", tenant.name);
-            let help = "leave `ecn: mediated` out under `virtual`, or write `live: true` alone";
-            return Err(self.press_refused(host, &what, help));
-        }
         let tenants = || self.scenario.tenants.iter();
         let counts = |name: &String| stated.as_ref().is_some_and(|stated| stated.tenants.contains(name));
         let counted = tenants().map(|tenant| lives_on(tenant, host) && counts(&tenant.name)).collect();
-        let keeps = |name: &String| {
-            config.tenants.iter().any(|tenant| tenant.name == *name && tenant.ecn == Ecn::Untouched)
+        let ecn = |name: &String| {
+            config.tenants.iter().find(|tenant| tenant.name == *name).map(|tenant| tenant.ecn)
         };
-        let untouched = tenants().map(|tenant| keeps(&tenant.name)).collect();
+        let untouched = tenants().map(|tenant| ecn(&tenant.name) == Some(Ecn::Untouched)).collect();
+        let mediated =
+            tenants().map(|tenant| ecn(&tenant.name).filter(|_| lives_on(tenant, host))?.mediate()).collect();
         let poll =
             stated.as_ref().and_then(|stated| Some(stated.press.as_ref()?.poll)).unwrap_or(Span::millis(1));
         // A daemon begins at any moment of a poll. Where nothing is watched, updates come at whole milliseconds, so that an
@@ -58,7 +50,7 @@ impl Builder<'_> {
         let seed = (u64::from(chance.below(u32::MAX)) << 32) | u64::from(chance.below(u32::MAX));
         let model = self.system.press_model.unwrap_or(self.scenario.press_model);
         let watched = watched.map(|index| index as u32);
-        let plan = Plan { node, stated, model, counted, untouched, watched, seed, first };
+        let plan = Plan { node, stated, model, counted, untouched, mediated, watched, seed, first };
         let source = self.source(Source::Press(node));
         let here = &mut self.world.nodes[node as usize];
         here.press = Some(Box::new(Press::new(plan, Nanos::ZERO)));
@@ -67,7 +59,7 @@ impl Builder<'_> {
     }
 
     /// Tells each host which tenants keep their packets as they are, as the map of the fleet does live. Leaves backpressure out
-    /// if no host's policy states it.
+    /// if no host's policy states it or mediates ECN.
     pub(super) fn press_only_if_stated(&mut self) {
         let hosts = || self.world.nodes.iter().filter_map(|node| node.press.as_deref());
         let keeps = |tenant: usize| hosts().any(|press| press.plan.untouched[tenant]);
@@ -75,7 +67,7 @@ impl Builder<'_> {
         for press in self.world.nodes.iter_mut().filter_map(|node| node.press.as_deref_mut()) {
             press.plan.untouched.clone_from(&untouched);
         }
-        let stated = |press: &Press| press.plan.stated.is_some();
+        let stated = |press: &Press| press.plan.stated.is_some() || !press.guests.is_empty();
         if !self.world.nodes.iter().filter_map(|node| node.press.as_deref()).any(stated) {
             self.world.nodes.iter_mut().for_each(|node| node.press = None);
         }

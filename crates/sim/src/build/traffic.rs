@@ -83,6 +83,7 @@ impl Builder<'_> {
         self.world.claims.push(claims);
         self.world.metered.push(0);
         self.world.marked.push(0);
+        self.world.changed.push(0);
         Ok(())
     }
 

@@ -120,6 +120,9 @@ impl Connection {
 
     /// The next packet that has to leave now; ask until there is none.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Packet> {
+        if let Some(ack) = self.receiver.answer_syn() {
+            return Some(Packet { segment: None, ack: Some(ack) });
+        }
         let confirm = core::mem::take(&mut self.confirm);
         if let Some(segment) = self.sender.poll_transmit(now) {
             if segment.len > 0 && self.heard.is_some_and(|heard| now - heard < self.conversation) {

@@ -40,6 +40,8 @@ pub struct Receiver {
     delayed_until: Option<Nanos>,
     ack_now: bool,
     syn_pending: bool,
+    /// A SYN has come. The first one decides about ECN: Linux repeats its answer as it was.
+    asked: bool,
     /// DCTCP: an acknowledgement for the bytes before a change of marking, which goes first.
     early: Option<u64>,
     echoing: Echo,
@@ -82,6 +84,7 @@ impl Receiver {
             delayed_until: None,
             ack_now: false,
             syn_pending: false,
+            asked: false,
             early: None,
             duplicate: None,
             echoing: Echo::No,
@@ -109,8 +112,10 @@ impl Receiver {
     /// Ask [`Self::poll_ack`] afterwards.
     pub fn handle_segment(&mut self, segment: &Segment, now: Nanos) {
         if segment.flags.contains(Flags::SYN) {
-            if self.next == 0 {
+            if !core::mem::replace(&mut self.asked, true) {
                 self.agree_on_ecn(segment.flags.contains(Flags::ECN_SETUP));
+            }
+            if self.next == 0 {
                 self.echo = segment.sent;
             }
             self.syn_pending = true;
@@ -199,9 +204,14 @@ impl Receiver {
         self.echoing != Echo::No
     }
 
+    /// The answer to a SYN, if one is due. It travels alone, in front of data.
+    pub(super) fn answer_syn(&mut self) -> Option<Ack> {
+        self.syn_pending.then(|| self.state())
+    }
+
     /// An acknowledgement to go with data that leaves anyway, if one is due or `owed`.
     pub(super) fn piggyback(&mut self, owed: bool) -> Option<Ack> {
-        let due = owed || self.ack_now || self.syn_pending || self.delayed_until.is_some();
+        let due = owed || self.ack_now || self.delayed_until.is_some();
         (due && self.early.is_none()).then(|| self.state())
     }
 

@@ -231,6 +231,19 @@ impl Ack {
         self.count != 0
     }
 
+    /// Makes the window smaller, as a host on the way does that holds the flow to a rate.
+    #[must_use]
+    pub const fn with_smaller_window(mut self, window: u32) -> Self {
+        self.window = window;
+        self.with_bit(Self::HELD, true)
+    }
+
+    /// Whether a host on the way has made the window smaller. Not on a real wire; for statistics.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        self.bits & Self::HELD != 0
+    }
+
     const fn with_bit(mut self, bit: u8, set: bool) -> Self {
         self.bits = if set { self.bits | bit } else { self.bits & !bit };
         self
@@ -238,6 +251,7 @@ impl Ack {
 
     const ECE: u8 = 1;
     const SYN: u8 = 2;
+    const HELD: u8 = 4;
 }
 
 #[cfg(test)]

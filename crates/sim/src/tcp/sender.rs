@@ -27,6 +27,8 @@ pub struct SenderStats {
     pub timeouts: u64,
     /// Times that an echoed mark has lowered the window.
     pub mark_reductions: u64,
+    /// Packets that were acknowledged together with the echo of a mark, as Linux counts `delivered_ce`.
+    pub echoed: u64,
     /// Tail loss probes.
     pub probes: u64,
     /// Reductions taken back because nothing was lost.
@@ -184,7 +186,11 @@ impl Sender {
         }
         let clean = self.board.is_clean() && self.recovery.phase == Phase::Open;
         let before = Before { una: self.una, edge: self.edge, lost: self.board.lost() };
-        self.edge = self.edge.max(ack.ack.saturating_add(u64::from(ack.window)));
+        // A window may become smaller, as in Linux; of two acknowledgements of the same byte the wider one holds.
+        let edge = ack.ack.saturating_add(u64::from(ack.window));
+        if ack.ack > self.una || edge > self.edge {
+            self.edge = edge;
+        }
 
         let mut delivery = Delivery::default();
         let floor = Span::ns(self.rtt.least());
@@ -200,6 +206,9 @@ impl Sender {
             self.rtt.sample(now - sent);
         }
         self.control.account(delivery.bytes, ack.ece(), self.una, self.nxt);
+        if ack.ece() && self.ecn {
+            self.stats.echoed += delivery.bytes.div_ceil(self.mss);
+        }
 
         if clean && self.config.sack && !ack.ece() && !ack.has_blocks() && self.tail_probe.is_none() {
             self.grow(&delivery, now);

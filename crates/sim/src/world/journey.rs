@@ -81,8 +81,9 @@ impl World {
         }
     }
 
-    /// Hands a packet to its host's carrier.
-    pub(super) fn enter(&mut self, packet: Packet) {
+    /// Mediates a packet's ECN, and hands it to its host's carrier.
+    pub(super) fn enter(&mut self, mut packet: Packet) {
+        self.mediate_out(&mut packet);
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(&packet);
         let (node, from) = (from.node, *from);
@@ -332,6 +333,7 @@ impl World {
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
         self.marked[workload as usize] += u64::from(packet.ce);
+        self.changed[workload as usize] += u64::from(packet.is_changed());
         self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
         match packet.body {
             Body::Datagram { number, last, .. } => {

@@ -8,13 +8,13 @@
 use std::collections::BTreeMap;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::FlowSource;
-use plimsoll_control::backpressure::mediation::Codepoint;
+use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
 use super::{Carrier, NO_LINK, World};
 use crate::agenda::SourceId;
+use crate::flow::End;
 use crate::packet::{Body, Packet};
 use crate::press::{Act, Held, Key, Notice, OVER_RATE, Press};
 use crate::receive::Receive;
@@ -36,6 +36,8 @@ pub(crate) struct Notices {
 pub(super) enum Gate {
     /// The rates that other hosts asked for.
     Asked,
+    /// The rates of flows whose receivers report marks.
+    Reported,
     /// This host's own count and rates.
     Here,
 }
@@ -53,6 +55,14 @@ impl World {
         Key { flow: packet.flow, back: packet.back, claim }
     }
 
+    /// Where packets of this end come from, for another host. A host without a NIC of its own cannot be told.
+    fn source_of(&self, end: &End) -> FlowSource {
+        match end.tenant.is_some() && self.nodes[end.node as usize].press.is_some() {
+            true => FlowSource::Host(HostId(end.node)),
+            false => FlowSource::Elsewhere,
+        }
+    }
+
     /// Takes a packet past the gates of its host on the way out. Returns it if it may go on now.
     pub(super) fn pass_out(&mut self, mut packet: Packet, gate: Gate) -> Option<Packet> {
         let flow = &self.flows[packet.flow as usize];
@@ -61,21 +71,25 @@ impl World {
         let Some(tenant) = from.tenant.filter(|_| self.nodes[node as usize].press.is_some()) else {
             return Some(packet);
         };
+        let away = self.source_of(to);
         let (key, now, (frames, bytes)) = (self.key(&packet), self.now, on_wire(&packet));
         let press = self.nodes[node as usize].press.as_mut()?;
         let mut held = None;
         if gate == Gate::Asked && to_node != node {
-            let waits = Held::Asked(key);
-            let act = if press.holds(&waits) { Act::Wait } else { press.judge_asked(&key, bytes, now) };
-            held = (act != Act::Pass).then_some((waits, act));
+            held = press.stops(Held::Asked(key), bytes, now);
+        }
+        if held.is_none() && gate <= Gate::Reported && !press.guests.is_empty() {
+            held = press.stops(Held::Reported(tenant, key), bytes, now);
         }
         if held.is_none() {
+            let near = receiver.filter(|_| to_node == node);
+            let there = near.map_or(Place::Away(away), |receiver| press.place_of(receiver));
+            press.narrow([press.place_of(tenant), there], key, &mut packet, now);
             let sender = press.counted(key, (tenant, receiver), false, FlowSource::Here);
-            let receiver = receiver
-                .filter(|_| to_node == node)
+            let receiver = near
                 .and_then(|receiver| press.counted(key, (receiver, Some(tenant)), true, FlowSource::Here));
             for counted in sender.into_iter().chain(receiver) {
-                let (mark, act) = press.count(&counted, (frames, bytes), codepoint(&packet), now);
+                let (mark, act) = press.count(&counted, (frames, bytes), packet.codepoint(), now);
                 packet.ce |= mark;
                 let waits = Held::Here(counted);
                 match if press.holds(&waits) { Act::Wait } else { act } {
@@ -98,32 +112,49 @@ impl World {
         None
     }
 
-    /// Counts a packet that has come in for a tenant. Returns it unless it is beyond its flow's rate.
+    /// Mediates ECN in a packet that a tenant sends and that nothing holds any more: in the tenant's place, and in that of the
+    /// tenant of this host that is to receive it.
+    pub(super) fn mediate_out(&mut self, packet: &mut Packet) {
+        let flow = &self.flows[packet.flow as usize];
+        let (&from, &to) = flow.leg(packet);
+        let press = self.nodes[from.node as usize].press.as_ref();
+        let mediates = |tenant: &u32| press.is_some_and(|press| press.mediates(*tenant, to.tenant));
+        let Some(tenant) = from.tenant.filter(mediates) else { return };
+        let (key, sender) = (self.key(packet), flow.way(packet.back).0.address);
+        let Some(press) = &mut self.nodes[from.node as usize].press else { return };
+        press.guests.outbound(tenant, key, packet, self.now);
+        if let Some(receiver) = to.tenant.filter(|receiver| to.node == from.node && *receiver != tenant) {
+            press.guests.inbound(receiver, key, packet, sender, self.now);
+        }
+    }
+
+    /// Counts a packet that has come in for a tenant, and mediates its ECN. Returns it unless it is beyond its flow's rate.
     pub(super) fn pass_in(&mut self, mut packet: Packet) -> Option<Packet> {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(&packet);
-        let (node, origin) = (
-            to.node,
-            if from.tenant.is_some() { FlowSource::Host(HostId(from.node)) } else { FlowSource::Elsewhere },
-        );
+        let node = to.node;
         let Some(tenant) =
             to.tenant.filter(|_| from.node != node && self.nodes[node as usize].press.is_some())
         else {
             return Some(packet);
         };
-        let sender = from.tenant;
-        // A host without a NIC of its own cannot be told.
-        let told = self.nodes[from.node as usize].press.is_some();
-        let origin = if told { origin } else { FlowSource::Elsewhere };
+        let (sender, origin) = (from.tenant, self.source_of(from));
         let key = self.key(&packet);
         let press = self.nodes[node as usize].press.as_mut()?;
+        press.narrow([Place::Away(origin), press.place_of(tenant)], key, &mut packet, self.now);
         let counted = press.counted(key, (tenant, sender), true, origin);
         let counted =
-            counted.map(|counted| press.count(&counted, on_wire(&packet), codepoint(&packet), self.now));
+            counted.map(|counted| press.count(&counted, on_wire(&packet), packet.codepoint(), self.now));
         let (mark, act) = counted.unwrap_or((false, Act::Pass));
         packet.ce |= mark;
         match act {
-            Act::Pass => Some(packet),
+            Act::Pass => {
+                if press.mediates(tenant, sender) {
+                    let from = self.flows[packet.flow as usize].way(packet.back).0.address;
+                    press.guests.inbound(tenant, key, &mut packet, from, self.now);
+                }
+                Some(packet)
+            }
             Act::Wait | Act::Drop => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.metered[workload] += u64::from(packet.frames());
@@ -163,7 +194,8 @@ impl World {
             self.nodes[node as usize].press.as_mut().and_then(|press| press.release(bytes_of, now))
         {
             let packet = match held {
-                Held::Asked(_) => self.pass_out(packet, Gate::Here),
+                Held::Asked(_) => self.pass_out(packet, Gate::Reported),
+                Held::Reported(..) => self.pass_out(packet, Gate::Here),
                 Held::Here(_) => Some(packet),
             };
             if let Some(packet) = packet {
@@ -226,15 +258,6 @@ impl World {
         }
         let next = self.notices.under_way.first_key_value().map(|(&(at, _), _)| at);
         self.agenda.keep(self.notices.source, next);
-    }
-}
-
-/// The ECN field of a packet. Which of the two ECTs it has is of no account.
-fn codepoint(packet: &Packet) -> Codepoint {
-    match (packet.ce, packet.ect) {
-        (true, _) => Codepoint::Ce,
-        (false, true) => Codepoint::Ect0,
-        (false, false) => Codepoint::NotEct,
     }
 }
 

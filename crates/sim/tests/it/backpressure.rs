@@ -125,6 +125,29 @@ fn both_ways_at_once_mark_and_meter() {
     assert!((750.0..870.0).contains(&rate), "{rate}");
 }
 
+/// A window counts payload, and the rate whole frames: 850 Mb/s of one are 889 Mb/s of the other.
+#[test]
+fn smaller_windows_hold_a_flow_that_uses_no_ecn_and_lose_nothing() {
+    for rest in ["}", ", reverse: true}"] {
+        let run = held(", tcp_ecn: 0", "", "window", rest);
+        let (big, rate) = (&run.workloads["big"], mbps(&run, "big", 500, 1_000));
+        assert!((830.0..895.0).contains(&rate), "{rest}: {rate}");
+        assert_eq!((big.retransmits, big.metered, big.marks), (Some(0), Some(0), Some(0)), "{rest}");
+        assert!(big.changed > Some(5_000) && run.counters["notices"] == 0, "{rest}: {:?}", big.changed);
+        assert!(run.drops["heavy"].is_empty(), "{rest}: {:?}", run.drops);
+    }
+    // Of a tenant that opted out no window is changed, and datagrams have none.
+    let kept = held(", ecn: untouched", "", "window", "}");
+    assert!(kept.counters["notices"] > 0 && kept.workloads["big"].changed == Some(0));
+    let run = held(
+        "",
+        "",
+        "window",
+        "}\n  dgram: {tenant: mice, kind: udp, rate: 2Gbps, to: server, through: gateway}",
+    );
+    assert!(run.workloads["dgram"].metered > Some(1_000) && run.workloads["dgram"].changed == Some(0));
+}
+
 /// A meter that drops loses what one that lets packets wait keeps.
 #[test]
 fn excess_is_dropped_where_the_experiment_says_so() {

@@ -5,6 +5,7 @@ mod deterministic;
 mod exact;
 mod faults;
 mod limiters;
+mod mediated;
 mod promises;
 mod rerun;
 mod support;

@@ -267,21 +267,14 @@ fn impossible_worlds_are_refused_with_their_names() {
 }
 
 #[test]
-fn what_no_model_does_is_refused() {
-    let text = |mode: &str, ecn: &str| {
-        format!(
-            "{{name: t, rate: 1Gbps, duration: 100ms, systems: [plimsoll], hosts: [a, b], switches: [s], \
-             links: {{l: {{between: [a, s], rate: 1Gbps}}, m: {{between: [b, s], rate: 1Gbps}}}}, \
-             tenants: {{x: {{host: a, ecn: {ecn}}}, y: {{host: b}}}}, \
-             backpressure: {{watch: engine, mode: {mode}}}, workloads: {{w: {{tenant: x, to: y, kind: bulk}}}}}}"
-        )
-    };
-    let windows = refused(&text("window", "allowed")).to_string();
-    assert!(windows.contains("rewrites receive windows"), "{windows}");
-    for ecn in ["mediated", "{mediate: {rate: 10Mbps}}"] {
-        let mediates = refused(&text("mark", ecn)).to_string();
-        assert!(mediates.contains("host `a` mediates ECN for tenant `x`"), "{mediates}");
-    }
+fn what_virtual_time_does_not_have_is_refused() {
+    let refusal = refused(
+        "{name: t, rate: 1Gbps, duration: 100ms, systems: [plimsoll], hosts: [a, b], switches: [s], \
+         links: {l: {between: [a, s], rate: 1Gbps}, m: {between: [b, s], rate: 1Gbps}}, \
+         tenants: {x: {host: a}, y: {host: b}}, backpressure: {watch: {pids: [1]}}, \
+         workloads: {w: {tenant: x, to: y, kind: bulk}}}",
+    );
+    assert!(refusal.to_string().contains("host `a` watches a cgroup or threads"), "{refusal}");
 }
 
 /// One host with a bulk sender and a neighbour that asks, with and without segmentation offload.
