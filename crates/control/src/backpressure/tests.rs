@@ -1,5 +1,6 @@
 use super::*;
 use plimsoll_queues::Tally;
+use plimsoll_units::Bytes;
 use proptest::prelude::*;
 
 fn at(ms: u64) -> Nanos {
