@@ -7,6 +7,7 @@
 //! comes in from it but frames of the tenants' network whose sender is at the host that sent them; any other frame is
 //! counted by its reason.
 
+mod asked;
 mod map;
 mod neighbours;
 mod sealed;
@@ -17,10 +18,10 @@ mod wrap;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::{FlowSource, MeterSettings, Metered, Meters, Verdict};
+use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
-use plimsoll_units::{BitRate, Nanos};
+use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, too_big};
@@ -28,6 +29,7 @@ use plimsoll_wire::{
     Ecn, EncapsulationError, FlowKey, Mac as WireMac, Offload, Parsed, TcpPlace, VnetHeader, parse,
 };
 
+pub use asked::{AskedBy, AskedNow};
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
 pub use steer::Sent;
@@ -36,8 +38,6 @@ use super::Engine;
 use super::drops::{Event, Loss};
 use super::lane::Lane;
 use super::mac_table::{Mac, Owner, is_group};
-use super::outward::on_wire;
-use super::paced::Held;
 use super::pool::Buffer;
 use super::posted::Origin;
 use neighbours::Neighbours;
@@ -397,73 +397,6 @@ impl Engine {
         }
         lane.give(buffer, origin, Status::Dropped);
         false
-    }
-}
-
-/// A flow of a tenant here that is held to a rate for something elsewhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AskedNow {
-    /// Its headers; without DSCP if its receiver reports marks.
-    pub flow: FlowKey,
-    /// What asks for that.
-    pub by: AskedBy,
-    /// Its rate.
-    pub rate: BitRate,
-    /// Since when.
-    pub since: Nanos,
-    /// Until when, if it is not asked for again.
-    pub until: Nanos,
-}
-
-/// Why a flow is held to a rate.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AskedBy {
-    /// Another host asked for it.
-    Host {
-        /// The tenant that the flow goes to.
-        to: String,
-        /// The host.
-        host: String,
-    },
-    /// The flow's receiver reports marks (ECN), and the connections of this tenant, which sends it, are mediated.
-    Receiver {
-        /// The tenant.
-        of: String,
-    },
-}
-
-impl Engine {
-    /// The flows that are held to a rate for other hosts and receivers: by destination and headers, and by tenant and headers.
-    #[must_use]
-    pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
-        let of_fleet = self.fleet.iter().flat_map(|fleet| {
-            fleet.asked.list(now).into_iter().filter_map(|((mac, flow), Metered { meter, since, .. })| {
-                let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
-                let host = fleet.map.hosts[peer.host].name.clone();
-                let by = AskedBy::Host { to: peer.name.clone(), host };
-                Some(AskedNow { flow, by, rate: meter.rate(), since, until: meter.until() })
-            })
-        });
-        of_fleet.chain(self.reported(now)).collect()
-    }
-
-    /// Whether a tenant's frame for another host is within the rate that this host has asked for its flow. Else it waits, or it
-    /// is counted, and its buffer is freed.
-    pub(super) fn may_go_there(
-        &mut self,
-        (index, buffer): (usize, Buffer),
-        parsed: &Parsed,
-        offload: &Offload,
-        origin: &Origin,
-        received: &Received,
-        now: Nanos,
-    ) -> bool {
-        if self.fleet.as_ref().is_none_or(|fleet| fleet.asked.is_empty()) {
-            return true;
-        }
-        let held = Held::Asked(parsed.dst_mac.0, FlowKey::of(parsed));
-        let (_, bytes) = on_wire(offload, received.len, origin.frames());
-        self.may_pass(held, (index, buffer), received, origin, bytes, now)
     }
 }
 
