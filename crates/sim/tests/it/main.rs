@@ -1,6 +1,7 @@
 //! Whole worlds in virtual time.
 
 mod backpressure;
+mod controlled;
 mod deterministic;
 mod exact;
 mod faults;
