@@ -9,7 +9,7 @@
 use core::hash::BuildHasher;
 use std::sync::LazyLock;
 
-use foldhash::fast::RandomState;
+use foldhash::quality::RandomState;
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Fields, Metadata};
 use plimsoll_units::{Nanos, Span};
