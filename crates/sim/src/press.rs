@@ -3,14 +3,14 @@
 //! Why: the rules by which flows are found, chosen and held must be those that run live; clocks and packets are models.
 //! From: MIMIC §III and §IV by `queues` and `control`; what is done with a packet as the daemon does it.
 //! Not here: CPU time (`receive`), a packet's way (`world/journey`), and notices under way (`world/pressing`).
-//! Invariant: a packet passes, is marked, waits, or is dropped for the reason `flow_over_rate`; packets of a flow that wait leave
-//! in their order, and are at most [`MOST_WAITING`] bytes of a flow.
+//! Invariant: a packet passes, is marked, waits (`paced`), or is dropped for the reason `flow_over_rate`.
 
 mod guests;
 mod hitters;
+mod paced;
 mod windows;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
@@ -26,11 +26,11 @@ use plimsoll_units::{Bytes, Nanos, Span};
 use crate::packet::Packet;
 use guests::Guests;
 use hitters::Hitters;
+pub(crate) use paced::Held;
+use paced::Waiting;
 
 /// The drop reason of a packet that exceeds the rate of its flow.
 pub(crate) const OVER_RATE: &str = "flow_over_rate";
-/// Most bytes of a flow that wait at its source, as live.
-const MOST_WAITING: u64 = 512 << 10;
 /// Most reports that are read at once, as live.
 const MOST_READ: usize = 256;
 /// Meters of a host's own decisions have one owner.
@@ -127,21 +127,6 @@ pub(crate) struct Seen {
     pub(crate) tops: Vec<u32>,
     pub(crate) notices: u64,
     before: BTreeMap<&'static str, u64>,
-}
-
-/// Whose rate a flow waits for: first others', then that of reported marks, then this host's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Held {
-    Asked(Key),
-    /// The tenant that sends it, whose ECN is mediated.
-    Reported(u32, Key),
-    Here(Counted),
-}
-
-#[derive(Debug, Default)]
-struct Waiting {
-    packets: VecDeque<Packet>,
-    bytes: u64,
 }
 
 impl Press {
@@ -257,79 +242,6 @@ impl Press {
     fn waits(&self) -> bool {
         let drops = self.stated().is_some_and(|press| press.mode == PressMode::Drop);
         self.plan.model.excess == Excess::Wait && !drops
-    }
-
-    /// What is done with a packet that this rate concerns, if it may not go on.
-    pub(crate) fn stops(&mut self, held: Held, bytes: u32, now: Nanos) -> Option<(Held, Act)> {
-        if self.holds(&held) {
-            return Some((held, Act::Wait));
-        }
-        let excess = if self.plan.model.excess == Excess::Wait { Act::Wait } else { Act::Drop };
-        (!self.conforms(&held, bytes, now)).then_some((held, excess))
-    }
-
-    /// Whether the rate allows these bytes now; if so they are charged.
-    fn conforms(&mut self, held: &Held, bytes: u32, now: Nanos) -> bool {
-        match held {
-            Held::Asked(key) => self.asked.judge(key, bytes, now) == Verdict::Conforming,
-            Held::Reported(tenant, key) => self.guests.conforms(*tenant, key, bytes, now),
-            Held::Here(flow) => self.here.judge(flow, bytes, now) == Verdict::Conforming,
-        }
-    }
-
-    /// Whether packets of this flow wait, so that the next one waits behind them.
-    pub(crate) fn holds(&self, held: &Held) -> bool {
-        !self.waiting.is_empty() && self.waiting.contains_key(held)
-    }
-
-    /// Keeps a packet until its flow's rate allows it; `false` if there is no room.
-    pub(crate) fn keep(&mut self, held: Held, packet: Packet, bytes: u32) -> bool {
-        let waiting = self.waiting.entry(held).or_default();
-        if waiting.bytes + u64::from(bytes) > MOST_WAITING {
-            return false;
-        }
-        waiting.bytes += u64::from(bytes);
-        waiting.packets.push_back(packet);
-        true
-    }
-
-    /// The next packet that has waited and may go on, with what it waited for.
-    pub(crate) fn release(
-        &mut self,
-        bytes_of: impl Fn(&Packet) -> u32,
-        now: Nanos,
-    ) -> Option<(Held, Packet)> {
-        let mut waiting = core::mem::take(&mut self.waiting);
-        let mut freed = None;
-        for (held, waiting) in &mut waiting {
-            let Some(first) = waiting.packets.front() else { continue };
-            let bytes = bytes_of(first);
-            if self.conforms(held, bytes, now) {
-                waiting.bytes -= u64::from(bytes);
-                freed = waiting.packets.pop_front().map(|packet| (*held, packet));
-                break;
-            }
-        }
-        if let Some((held, _)) = &freed
-            && waiting[held].packets.is_empty()
-        {
-            waiting.remove(held);
-        }
-        self.waiting = waiting;
-        freed
-    }
-
-    /// When something is to be done next: a look at the load, or a packet that has waited may go on.
-    pub(crate) fn next(&self, bytes_of: impl Fn(&Packet) -> u32, now: Nanos) -> Option<Nanos> {
-        let ready = |(held, waiting): (&Held, &Waiting)| {
-            let bytes = bytes_of(waiting.packets.front()?);
-            Some(match held {
-                Held::Asked(key) => self.asked.ready_at(key, bytes, now),
-                Held::Reported(tenant, key) => self.guests.ready_at(*tenant, key, bytes, now),
-                Held::Here(flow) => self.here.ready_at(flow, bytes, now),
-            })
-        };
-        self.waiting.iter().filter_map(ready).chain(self.next_poll).min()
     }
 
     /// Whether it is time to look at the load.
@@ -457,11 +369,6 @@ impl Press {
         let known = || self.windows.as_ref().is_some_and(|known| known.knows(&windows::slowed(key), back));
         let able = Able { mark: !(key.untouched || unmarkable), window: !key.untouched && known() };
         Means::of(press.mode, pressed.key.from, able, ignores)
-    }
-
-    /// All packets that wait.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Packet> {
-        self.waiting.values().flat_map(|waiting| &waiting.packets)
     }
 
     /// Forgets everything, as a daemon that starts again, and keeps what was counted for the report.
