@@ -42,7 +42,7 @@ mod watch;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
-use plimsoll_policy::{Classifier, Fields, Metadata, Program, Sources, TenantId};
+use plimsoll_policy::{Classifier, Fields, Grain, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
@@ -115,6 +115,8 @@ pub enum Part {
 pub struct Turn {
     /// Whether anything moved: if so, another turn may find more at once.
     pub busy: bool,
+    /// Frames that were read from tenants, and fetched or delivered from the uplink.
+    pub moved: usize,
     /// When the next event is due without new frames; the wake-up must be in time for it.
     pub next: Option<Nanos>,
     /// Like `next`, but for events that may be as late as a wake-up is.
@@ -173,6 +175,8 @@ pub struct Setup {
 pub struct Engine {
     pub(crate) nic: Recorded,
     pub(crate) program: Arc<Program>,
+    /// The policy's wake-up grain.
+    grain: Span,
     pub(crate) classifier: Classifier,
     pub(crate) generation: u16,
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
@@ -327,6 +331,7 @@ impl Engine {
             wake_at: None,
             release_at: None,
             attentive: false,
+            grain: Grain::of(&setup.program).span,
             program: setup.program,
         };
         engine.share_queues();
@@ -365,11 +370,12 @@ impl Engine {
         let released = self.release_paced(now);
         let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
         // As many frames leave as were read, in rounds, so that the way in and the clock do not wait for all of them.
-        let (mut busy, mut ended) = (read > 0, Part::Read);
+        let (mut busy, mut moved, mut ended) = (read > 0, read, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
             let begun = clock(std::mem::replace(&mut ended, Part::Deliver));
             let left = self.depart(begun);
-            busy |= self.take_in(core, begun, clock) || left;
+            let came = self.take_in(core, begun, clock);
+            (busy, moved) = (busy || came > 0 || left, moved + came);
             if !left {
                 break;
             }
@@ -388,7 +394,13 @@ impl Engine {
         let lazily = [tended, apart, core.free_at(), self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
-        Turn { busy: busy || self.attentive, next, lazily, retry }
+        Turn { busy: busy || self.attentive, moved, next, lazily, retry }
+    }
+
+    /// How long the thread may sleep while packets wait for a rate.
+    #[must_use]
+    pub fn grain(&self) -> Span {
+        self.grain
     }
 
     /// Stops reading tenants' ports; frames that are held still leave.

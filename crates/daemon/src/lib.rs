@@ -10,6 +10,7 @@ mod api;
 mod broker;
 mod channel;
 mod client;
+mod coalesce;
 mod connections;
 mod control;
 mod departures;

@@ -19,6 +19,7 @@ use plimsoll_slo::{Pulse, Watched};
 use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
+use crate::coalesce::Coalescing;
 use crate::engine::{
     AskedNow, Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step,
     ThisCore, Turn, Whither,
@@ -221,6 +222,7 @@ impl Loop {
         self.watch_all();
         let mut asked = self.clock.now();
         let (mut looked, mut rested) = (asked, asked);
+        let mut coalescing = Coalescing::default();
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
@@ -250,8 +252,12 @@ impl Loop {
                 steps.into_iter().for_each(|(name, step)| notices(Notice::Distrust { name, step }));
                 self.engine.take_told().into_iter().for_each(|line| notices(Notice::Log(line)));
             }
-            let most = self.rest(&turn, now, urgency.spins());
-            if most == Some(Span::ZERO) && now.since(looked) < LOOK {
+            let nap = coalescing.nap(&turn, self.engine.grain(), now).filter(|_| !self.habits.busy_poll);
+            if let Some(nap) = nap {
+                self.waiter.nap(nap);
+            }
+            let most = if nap.is_some() { Some(Span::ZERO) } else { self.rest(&turn, now, urgency.spins()) };
+            if nap.is_none() && most == Some(Span::ZERO) && now.since(looked) < LOOK {
                 continue;
             }
             looked = now;
@@ -262,7 +268,7 @@ impl Loop {
             }
             // In a thread that never sleeps, page faults and short waits would otherwise add up to a stall, and a tenant
             // would be blamed for it.
-            if most != Some(Span::ZERO) || now.since(rested) >= STALL {
+            if nap.is_some() || most != Some(Span::ZERO) || now.since(rested) >= STALL {
                 rested = now;
                 self.engine.rested();
             }

@@ -109,6 +109,14 @@ impl Waiter {
         Ok(())
     }
 
+    /// Sleeps for this long, whatever comes meanwhile; the next wait finds it.
+    pub fn nap(&mut self, span: Span) {
+        let begun = Instant::now();
+        std::thread::sleep(span.to_std());
+        let late = begun.elapsed().saturating_sub(span.to_std());
+        self.latest = self.latest.max(Span::ns(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX)));
+    }
+
     /// Sets the timer, unless it rings earlier already: most waits are ended by frames, and setting it anew for each of them
     /// (8 to 14 µs in a virtual machine, where it is the core's next timer) costs more than to wake in vain now and then.
     fn arm(&mut self, now: Instant, span: Span) -> io::Result<()> {

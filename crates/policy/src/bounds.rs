@@ -60,7 +60,7 @@ use crate::program::{FlowOrder, Match, Node, NodeId, NodeKind, Program, Scope};
 pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their overhead, and holds whatever other \
     classes send. A delay counts from the doorbell to the end of transmission, without the time that limits make a packet \
     wait. It holds for a class that sends no more than its guaranteed rate and one frame, while the engine pulls one frame \
-    at a time and the link never stalls.";
+    at a time and the link never stalls. The wake-up grain comes on top.";
 
 /// The reason that a class without packets has no figures.
 pub(crate) const IDLE: &str = "no tenant's packet comes here";

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use plimsoll_nic::{ClassCounters, LimitCounters};
-use plimsoll_policy::{Addresses, Checked, Classifier, LimitId, NodeId, Program, Sources, TenantId};
+use plimsoll_policy::{Addresses, Checked, Classifier, Grain, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
@@ -174,6 +174,7 @@ impl Engine {
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.lanes, &change.program, now);
         }
+        self.grain = Grain::of(&change.program).span;
         self.program = change.program;
         self.hold_again(now);
         self.set_halves();

@@ -228,14 +228,14 @@ impl Engine {
     }
 
     /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by
-    /// its share. Answers whether any frame moved. `begun` is when the part of the turn before this one began, which may
+    /// its share. Answers how many were fetched and delivered. `begun` is when the part of the turn before this one began, which may
     /// have written to tenants.
     pub(super) fn take_in(
         &mut self,
         core: &mut impl Core,
         begun: Nanos,
         clock: &impl Fn(Part) -> Nanos,
-    ) -> bool {
+    ) -> usize {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
         self.part_took(now.since(begun), Charged::No, now);
@@ -264,7 +264,7 @@ impl Engine {
                 break;
             }
         }
-        fetched + delivered > 0
+        fetched + delivered
     }
 
     /// Delivers the station's oldest frames, at most `quantum`; answers how many.

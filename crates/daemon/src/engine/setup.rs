@@ -6,7 +6,7 @@
 //! Invariant: what a reload changes is derived by the functions that the start used.
 
 use plimsoll_nic::Config;
-use plimsoll_policy::{self as policy, Checked, Ecn, Program};
+use plimsoll_policy::{self as policy, Checked, Ecn, Grain, Program};
 use plimsoll_ports::Port;
 use plimsoll_units::{Bytes, Span};
 
@@ -70,11 +70,15 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
     }
 }
 
-/// Most bytes that one pull takes: one frame, or the bytes of 50 µs when the uplink cuts segments itself.
+/// Most bytes that one pull takes: one frame, or the bytes of a wake-up grain, at least 50 µs, when the uplink cuts segments itself.
 pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
     let frame = program.max_frame + program.overhead;
     let most = Bytes::new(65_536);
-    if segments { program.link.bytes_in(PULL).min(most).max(frame) } else { frame }
+    if segments {
+        program.link.bytes_in(Grain::of(program).span.max(PULL)).min(most).max(frame)
+    } else {
+        frame
+    }
 }
 
 #[cfg(test)]
@@ -82,17 +86,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pull_is_fifty_microseconds_of_link_but_at_least_a_frame() {
-        let program = |rate: &str| {
+    fn a_pull_is_a_grain_of_link_but_at_least_fifty_microseconds_and_a_frame() {
+        let program = |rate: &str, delay: &str| {
             let text = format!(
-                "uplink: {{port: memory, rate: {rate}}}\ntenants:\n  a: {{port: memory}}\n  b: {{port: memory}}\n"
+                "uplink: {{port: memory, rate: {rate}}}\ntenants:\n  a: {{port: memory{delay}}}\n  b: {{port: memory}}\n"
             );
             plimsoll_policy::check_str("test.yaml", &text).expect("a policy").program
         };
-        let frame = program("10Gbps").max_frame;
-        assert_eq!(pull(&program("10Gbps"), true), Bytes::new(62_500));
-        assert_eq!(pull(&program("100Gbps"), true), Bytes::new(65_536));
-        assert_eq!(pull(&program("100Mbps"), true), frame);
-        assert_eq!(pull(&program("100Gbps"), false), frame);
+        let (any, fine) = ("", ", delay: {p99: 100us}");
+        let frame = program("10Gbps", any).max_frame;
+        assert_eq!(pull(&program("10Gbps", fine), true), Bytes::new(62_500));
+        assert_eq!(pull(&program("1Gbps", any), true), Bytes::new(62_500));
+        assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(65_536));
+        assert_eq!(pull(&program("100Mbps", fine), true), frame);
+        assert_eq!(pull(&program("100Gbps", any), false), frame);
     }
 }

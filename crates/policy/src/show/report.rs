@@ -9,6 +9,7 @@ use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::promises::worst;
 use crate::check::{Checked, cost};
 use crate::config::Backpressure;
+use crate::grain::Grain;
 use crate::law::ProblemRecord;
 use crate::press::Ecn;
 use crate::program::NodeKind;
@@ -35,6 +36,8 @@ pub struct Report {
     pub rules: Vec<RuleRecord>,
     /// The class of all other packets.
     pub default_class: String,
+    /// How long the engine's thread may sleep while packets wait for a rate.
+    pub grain: Grain,
     /// The flows that are counted, and what is done about heavy ones.
     pub backpressure: Option<Backpressure>,
     /// The assumptions that the guarantees rest on.
@@ -182,6 +185,7 @@ pub fn report(checked: &Checked) -> Report {
         rules: rules.collect(),
         default_class: name(program.default_class),
         backpressure: checked.config.backpressure.clone(),
+        grain: Grain::of(&checked.program),
         assumptions: ASSUMPTIONS,
         warnings: checked.warning_records(),
     }

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use plimsoll_units::{NS_PER_SEC, Span};
+
 use super::addresses::addresses_text;
 use super::backpressure::backpressure_text;
 use super::words::{order_words, scope_words, short, weighed};
@@ -10,6 +12,7 @@ use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
 use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
+use crate::grain::Grain;
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
 
@@ -47,8 +50,23 @@ pub fn tree_text(checked: &Checked) -> String {
     }
     text.push_str(&backpressure_text(&checked.config));
     text.push_str(&addresses_text(&checked.config));
+    text.push_str(&grain_text(program));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text
+}
+
+/// The wake-up grain, and what it costs.
+fn grain_text(program: &Program) -> String {
+    let Grain { span, because } = Grain::of(program);
+    if span == Span::ZERO {
+        return format!(
+            "\nWake-up grain: none ({because}); the engine's thread wakes up for each packet that is due\n"
+        );
+    }
+    let often = NS_PER_SEC / span.as_u64();
+    format!(
+        "\nWake-up grain: {span} ({because}); at most {often} wake-ups a second while packets wait for a rate\n"
+    )
 }
 
 /// The overlay: the hosts and their tenants, sealing, and feedback.

@@ -1,0 +1,128 @@
+//! The wake-up grain: how long the engine's thread may sleep while packets wait for a rate.
+//!
+//! Why: a thread that sleeps and wakes for each frame at 1 Gb/s spends five times the CPU time of one that wakes for what half a
+//! millisecond carries. How fine time must be follows from what the policy promises.
+//! From: what the policy states; half a millisecond is half of what TCP's own small queues hold (Linux's `tcp_limit_output_bytes`).
+//! Not here: sleeping (`daemon::thread`), and making up for a late wake-up (`nic`).
+//! Invariant: a sleep of this length costs no limit any of its rate, and takes at most an eighth of each delay target.
+
+use core::fmt;
+
+use plimsoll_units::{Bytes, NS_PER_SEC, Span};
+use serde::{Serialize, Serializer};
+
+use crate::program::{FlowOrder, Limit, NodeKind, Program};
+
+/// The longest that the engine's thread sleeps while packets wait for a rate, and what it follows from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Grain {
+    /// How long. Zero: the thread wakes for each packet that is due.
+    pub span: Span,
+    /// What the policy states that asks for it.
+    pub because: GrainReason,
+}
+
+/// What a wake-up grain follows from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrainReason {
+    /// Nothing asks for a finer one.
+    Nothing,
+    /// The burst of this limit.
+    Burst(String),
+    /// The delay target of this tenant.
+    Target(String),
+    /// The slack or the deadlines of this class.
+    Deadlines(String),
+    /// The strict rates below this node, which are evenly paced.
+    StrictRates(String),
+}
+
+impl fmt::Display for GrainReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("nothing asks for a finer one"),
+            Self::Burst(limit) => write!(f, "the burst of {limit}"),
+            Self::Target(tenant) => write!(f, "the delay target of {tenant}"),
+            Self::Deadlines(class) => write!(f, "the deadlines of {class}"),
+            Self::StrictRates(node) => write!(f, "the strict rates below {node}"),
+        }
+    }
+}
+
+impl Serialize for GrainReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Grain {
+    /// The longest grain there is.
+    pub const MOST: Span = Span::micros(500);
+    /// A shorter one is none: a wake-up takes some tens of microseconds itself.
+    pub const LEAST: Span = Span::micros(50);
+
+    /// The grain of a policy.
+    #[must_use]
+    pub fn of(program: &Program) -> Self {
+        let frame = program.max_frame + program.overhead;
+        let limits = program
+            .limits
+            .iter()
+            .map(|limit| (of_limit(limit, frame), GrainReason::Burst(limit.name.clone())));
+        let targets = program.tenants.iter().flat_map(|tenant| {
+            let targets = tenant.slo.delay.iter();
+            targets.map(|target| (part_of(target.most), GrainReason::Target(tenant.name.clone())))
+        });
+        let nodes = program.nodes.iter().filter_map(|node| match node.kind {
+            NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
+            NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span)) => {
+                Some((part_of(span), GrainReason::Deadlines(node.name.clone())))
+            }
+            _ => None,
+        });
+        let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
+        let (span, because) =
+            finest.filter(|(span, _)| *span < Self::MOST).unwrap_or((Self::MOST, GrainReason::Nothing));
+        Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because }
+    }
+}
+
+/// An eighth of a delay: half of it is for one way, and a packet that waits a grain is not the only thing on that way.
+fn part_of(delay: Span) -> Span {
+    Span::ns(delay.as_u64() / 8)
+}
+
+/// How late a limit may be served without losing of its rate: its burst makes up for it, less the frame or the piece that waits.
+/// A quarter of that is left for the wake-up itself.
+fn of_limit(limit: &Limit, frame: Bytes) -> Span {
+    let half = Bytes::new(limit.burst.as_u64() / 2);
+    let makes_up = limit.burst.as_u64().saturating_sub(half.max(frame).as_u64());
+    let nanos = u128::from(makes_up) * 8 * u128::from(NS_PER_SEC) * 3 / 4 / u128::from(limit.rate.get());
+    Span::ns(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grain(uplink: &str, tenant: &str) -> (u64, String) {
+        let text = format!(
+            "uplink: {{port: memory, rate: {uplink}}}\ntenants: {{shop: {{port: memory{tenant}}}, other: {{port: memory}}}}\n"
+        );
+        let checked = crate::check_str("test.yaml", &text).expect("a policy");
+        let Grain { span, because } = Grain::of(&checked.program);
+        (span.as_u64() / 1_000, because.to_string())
+    }
+
+    #[test]
+    fn follows_from_what_is_promised() {
+        let nothing = "nothing asks for a finer one".to_owned();
+        assert_eq!(grain("100Mbps", ""), (500, nothing.clone()));
+        assert_eq!(grain("100Gbps", ", max: 1Gbps"), (375, "the burst of max(shop)".to_owned()));
+        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 1MB"), (500, nothing.clone()));
+        assert_eq!(grain("1Gbps", ", max: 100Mbps, burst: 3036B"), (91, "the burst of max(shop)".to_owned()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 2ms}"), (250, "the delay target of shop".to_owned()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 100us}"), (0, "the delay target of shop".to_owned()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (500, nothing));
+    }
+}
