@@ -9,6 +9,7 @@
 mod api;
 mod broker;
 mod channel;
+mod claim;
 mod client;
 mod connections;
 mod control;

@@ -12,5 +12,6 @@ mod linger;
 mod live;
 mod privileges;
 mod sim_and_lab;
+mod succession;
 mod support;
 mod watched;
