@@ -21,11 +21,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
+use crate::audit::{Asker, Audited};
 use crate::broker::{Broker, Client, Start, sources};
 use crate::channel;
 use crate::claim::{Claim, Mark, claim};
 use crate::connections;
-use crate::control::{Control, ReloadError, Reloaded};
+use crate::control::Control;
 use crate::departures::DepartureLog;
 use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
 use crate::fleet::{self, FleetError};
@@ -445,7 +446,9 @@ async fn serve(
                     let _ = away.send(lose(lost)); // as above
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
-                Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
+                Some(Notice::Distrust { name, step }) => {
+                    control.audit().note(Audited::ClientDistrusted, &format!("the client of {}", whose(Some(&name))), &step.to_string());
+                }
                 Some(Notice::Log(line)) => eprintln!("plimsoll: {line}"),
                 Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
@@ -522,17 +525,9 @@ async fn reload(control: &Arc<Control>) {
     if let Some(moment) = since_boot {
         notify(&[moment]);
     }
-    report(&control.reload().await);
+    // The control logs the answer.
+    let _ = control.reload(&Asker::Signal, false).await;
     notify(&[NotifyState::Ready]);
-}
-
-fn report(reloaded: &Result<Reloaded, ReloadError>) {
-    match reloaded {
-        Ok(done) => {
-            eprintln!("plimsoll: reloaded (number {})\n{}{}", done.generation, done.changes, done.warnings)
-        }
-        Err(error) => eprintln!("plimsoll: {error}"),
-    }
 }
 
 /// Logs how long stopping may take, and tells the engine to stop.

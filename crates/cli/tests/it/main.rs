@@ -1,5 +1,6 @@
 //! The binary from outside: commands, files, and live hosts. These tests run side by side.
 
+mod audit;
 mod binding;
 mod commands;
 mod hostile;
