@@ -45,10 +45,13 @@ pub(crate) enum Command {
     Broker,
     /// Make the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
-    Reload(Ask),
+    Reload(Reload),
     /// Give a class of the running daemon another rate, until the next reload
     #[command(after_help = RATE_EXAMPLES)]
     Rate(Rate),
+    /// List the last changes to the running daemon: reloads, rates, and clients that it distrusts
+    #[command(after_help = AUDIT_EXAMPLES)]
+    Audit(Ask),
     /// Show the running daemon's counters
     #[command(after_help = STATS_EXAMPLES)]
     Stats(Ask),
@@ -160,6 +163,16 @@ pub(crate) struct Ask {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `plimsoll reload`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reload {
+    /// Also take TAPs away from their tenants, which lose the TAPs' addresses, routes and connections
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) ask: Ask,
 }
 
 /// `plimsoll rate`.
@@ -442,7 +455,14 @@ const RELOAD_EXAMPLES: &str = "Examples:
   plimsoll reload
   plimsoll reload --socket /run/plimsoll/api.sock --json
 
-Prints what changed. A wrong file changes nothing; the exit status is then 2.";
+Prints what changed. A wrong file changes nothing, and neither does one that would take a TAP away from its tenant, \
+without --force; the exit status is then 2.";
+
+const AUDIT_EXAMPLES: &str = "Examples:
+  plimsoll audit
+  plimsoll audit --json | jq '.entries[] | select(.what == \"reload_refused\")'
+
+The daemon keeps the last 128 changes; its log has all of them.";
 
 const RATE_EXAMPLES: &str = "Examples:
   plimsoll rate rates/shop 200Mbps

@@ -10,7 +10,7 @@ use plimsoll_daemon::{
     Client, ClientError, HostStats, Options, PortStats, Rated, Record, Reloaded, Sandbox, Stats, query,
 };
 
-use crate::args::{Ask, Rate, Run};
+use crate::args::{Ask, Rate, Reload, Run};
 use crate::check::{Kind, want};
 use crate::failure::{Failure, print, print_json};
 use crate::reader;
@@ -32,8 +32,10 @@ pub(crate) fn broker() -> Result<(), Failure> {
 }
 
 /// Tells the daemon to read its policy file again.
-pub(crate) fn reload(args: &Ask) -> Result<(), Failure> {
-    let answer: Result<Reloaded, ClientError> = Client::new(&args.socket).post("/v1/reload");
+pub(crate) fn reload(args: &Reload) -> Result<(), Failure> {
+    let Reload { force, ask: args } = args;
+    let path = if *force { "/v1/reload?force=true" } else { "/v1/reload" };
+    let answer: Result<Reloaded, ClientError> = Client::new(&args.socket).post(path);
     let reloaded = match answer {
         Err(ClientError::Refused(why)) => {
             if args.json {

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod audit;
 mod bench;
 mod check;
 mod explain;
@@ -45,7 +46,8 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Schema { of } => check::schema(*of),
         Command::Run(run) => live::run(run),
         Command::Broker => live::broker(),
-        Command::Reload(ask) => live::reload(ask),
+        Command::Reload(reload) => live::reload(reload),
+        Command::Audit(ask) => audit::audit(ask),
         Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
         Command::Status(ask) => status::status(ask),

@@ -3,7 +3,8 @@
 //! Why: an operator can see the effect of a new policy on yesterday's packets, and repeat an engine's recording.
 //! From: the crate `sim`, which does the work.
 //! Not here: reading captures and traces, scheduling.
-//! Invariant: every frame of the capture is in exactly one column of one row, or below the table.
+//! Invariant: every frame of the capture is in exactly one column of one row, or below the table; one that is sent in segments
+//! counts as these.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -122,9 +123,9 @@ fn what_if(args: &Sim, capture: &Path, policy: &Path) -> Result<(), Failure> {
     let owners = owners(args, &tenants)?;
     let mut replayer = Replayer::new(&checked, &owners);
     let mut unassigned = 0_u64;
-    let mut arrive = |frame: &[u8], at: Nanos| {
+    let mut arrive = |frame: &[u8], captured: usize, at: Nanos| {
         unassigned += u64::from(is_unassigned(frame, &owners));
-        replayer.arrive(frame, at);
+        replayer.arrive_cut(frame, captured, at);
     };
     let unread = read(capture, &mut arrive).map_err(|error| Failure::Wrong(error.to_string()))?;
     unread.into_iter().for_each(|(why, lost)| replayer.unread(why, lost));
@@ -157,22 +158,26 @@ fn note(unassigned: u64) -> String {
 }
 
 /// Passes every frame of the file to `arrive`, at its time; returns why frames could not be read, and their number.
-fn read(capture: &Path, arrive: &mut impl FnMut(&[u8], Nanos)) -> Result<Option<(String, u64)>, PortError> {
+fn read(
+    capture: &Path,
+    arrive: &mut impl FnMut(&[u8], usize, Nanos),
+) -> Result<Option<(String, u64)>, PortError> {
     let mut port = PcapPort::open(&PcapConfig { read: Some(capture.to_owned()), write: None })?;
     let mut frame = vec![0; LARGEST];
     let mut last = Nanos::ZERO;
     while !port.finished() {
         let Ok(Some(received)) = port.receive(&mut frame) else { continue };
         last = received.at.unwrap_or(last);
-        arrive(&frame[..received.len], last);
+        arrive(&frame[..received.len], port.captured(), last);
     }
     let lost: u64 = port.counters().rx_drops.iter().sum();
     let problem = port.take_problem().map(|problem| problem.to_string());
-    Ok((lost > 0).then(|| (problem.unwrap_or_else(|| "no Ethernet frame".to_owned()), lost)))
+    let plain = || "no Ethernet frame, or longer than 1 MiB".to_owned();
+    Ok((lost > 0).then(|| (problem.unwrap_or_else(plain), lost)))
 }
 
 /// The largest frame of a capture, in bytes.
-const LARGEST: usize = 1 << 17;
+const LARGEST: usize = 1 << 20;
 
 /// The tenants' source prefixes; where there is only one tenant, all packets are its own.
 fn owners(args: &Sim, tenants: &[&str]) -> Result<Owners, Failure> {
@@ -224,6 +229,9 @@ fn text(found: &Replay) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = format!("{table}\nlasted {}\n", found.lasted);
+    if found.segmented > 0 {
+        text += &format!("sent in segments: {} frames longer than the uplink carries\n", found.segmented);
+    }
     for (why, count) in &found.unread {
         text += &format!("not sent: {count} ({why})\n");
     }
@@ -247,5 +255,5 @@ fn machine(found: &Replay) -> serde_json::Value {
             "drops": class.drops,
         })
     });
-    json!({ "seconds": seconds, "classes": classes.collect::<Vec<_>>(), "not_sent": found.unread })
+    json!({ "seconds": seconds, "classes": classes.collect::<Vec<_>>(), "not_sent": found.unread, "segmented": found.segmented })
 }

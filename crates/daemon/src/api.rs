@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::sync::Mutex;
 
+use crate::audit::{Asker, AuditReport, Audited};
 use crate::control::{Control, ReloadError};
 use crate::departures::{Departure, DepartureLog};
 use crate::engine::{HostState, RateError, Snapshot};
@@ -104,6 +105,14 @@ struct FilterQuery {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct ReloadQuery {
+    /// Whether TAPs may be taken away from their tenants.
+    #[serde(default)]
+    force: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RateQuery {
     class: String,
     rate: String,
@@ -161,6 +170,7 @@ impl Api {
             .route("/v1/reload", post(reload))
             .route("/v1/rate", post(rate))
             .route("/v1/slo", get(slo))
+            .route("/v1/audit", get(audit))
             .route("/v1/heavy", get(heavy))
             .route("/v1/explain", get(explained))
             .route("/v1/departures", get(departures))
@@ -252,17 +262,39 @@ async fn policy(State(api): State<Arc<Api>>) -> Answer<Response> {
     Ok(Json(plimsoll_policy::report(&checked)).into_response())
 }
 
-async fn reload(State(api): State<Arc<Api>>) -> Answer<Response> {
-    let reloaded = api.control.reload().await?;
+async fn reload(
+    State(api): State<Arc<Api>>,
+    asker: Option<Extension<Asker>>,
+    Query(query): Query<ReloadQuery>,
+) -> Answer<Response> {
+    let reloaded = api.control.reload(&asked_by(asker), query.force).await?;
     *api.latest.lock().await = None;
     Ok(Json(reloaded).into_response())
 }
 
-async fn rate(State(api): State<Arc<Api>>, Query(query): Query<RateQuery>) -> Answer<Response> {
-    let rate: BitRate = query.rate.parse().map_err(Failure::Unit)?;
-    let rated = api.control.set_rate(query.class, rate).await?.map_err(Failure::Class)?;
+async fn rate(
+    State(api): State<Arc<Api>>,
+    asker: Option<Extension<Asker>>,
+    Query(query): Query<RateQuery>,
+) -> Answer<Response> {
+    let asker = asked_by(asker);
+    let rate: BitRate = query.rate.parse().map_err(|error: UnitError| {
+        let why = format!("{}: {error}", query.class);
+        api.control.audit().note(Audited::RateRefused, &asker.to_string(), &why);
+        Failure::Unit(error)
+    })?;
+    let rated = api.control.set_rate(&asker, query.class, rate).await?.map_err(Failure::Class)?;
     *api.latest.lock().await = None;
     Ok(Json(rated).into_response())
+}
+
+/// The sender of a request; requests that come through no listener are the program's own.
+fn asked_by(asker: Option<Extension<Asker>>) -> Asker {
+    asker.map_or_else(Asker::default, |Extension(asker)| asker)
+}
+
+async fn audit(State(api): State<Arc<Api>>) -> Json<AuditReport> {
+    Json(api.control.audit().report())
 }
 
 async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> Answer<Response> {

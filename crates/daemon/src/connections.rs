@@ -24,6 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use crate::audit::Asker;
+
 /// How long a connection may take until it has sent a request's head, the first or the next one.
 const HEADERS: Duration = Duration::from_secs(5);
 
@@ -74,12 +76,12 @@ impl Seat {
     }
 }
 
-/// Answers requests for ever.
-pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: Bounds) {
+/// Answers requests for ever. Each request carries its [`Asker`].
+pub(crate) async fn serve(mut listener: impl Listener<Addr: Into<Asker>>, router: Router, bounds: Bounds) {
     let mut seats = VecDeque::with_capacity(bounds.most);
     let mut told = false;
     loop {
-        let (io, _) = listener.accept().await;
+        let (io, asker) = listener.accept().await;
         seats.retain(|seat: &Seat| !seat.task.is_finished());
         if seats.len() >= bounds.most {
             if !told {
@@ -96,7 +98,7 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, bounds: B
             }
         }
         let phase = Arc::new(Mutex::new(Phase::Silent(Instant::now())));
-        let task = tokio::spawn(converse(io, router.clone(), bounds, Arc::clone(&phase)));
+        let task = tokio::spawn(converse(io, asker.into(), router.clone(), bounds, Arc::clone(&phase)));
         seats.push_back(Seat { phase, task: task.abort_handle() });
     }
 }
@@ -137,13 +139,15 @@ fn next_to_go(seats: &VecDeque<Seat>, bounds: &Bounds) -> Option<(usize, Instant
 /// Answers the requests of one connection.
 async fn converse(
     io: impl AsyncRead + AsyncWrite + Unpin,
+    asker: Asker,
     router: Router,
     bounds: Bounds,
     phase: Arc<Mutex<Phase>>,
 ) {
     let router = TowerToHyperService::new(router);
     let enter = |next| *phase.lock().unwrap_or_else(PoisonError::into_inner) = next;
-    let service = service_fn(|request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(asker.clone());
         enter(Phase::Asked(Instant::now()));
         let answered = router.call(request);
         async move {

@@ -8,11 +8,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_policy::{Backpressure, Checked, Overlay, TenantConfig};
+use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number};
 use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, lane_spec};
 use crate::open::{OpenError, close, keep, known_mac};
@@ -46,6 +47,17 @@ pub enum ReloadError {
         holder: String,
         /// The port, as the file states it.
         port: String,
+    },
+    /// A tenant would lose its TAP.
+    #[error(
+        "these TAPs would be removed, with their addresses, routes and connections, so nothing was changed:\n{taken}The \
+         plan:\n{plan}`plimsoll reload --force` does it"
+    )]
+    TakesTaps {
+        /// The TAPs, one on each line.
+        taken: String,
+        /// What would change, as text.
+        plan: String,
     },
     /// A new tenant's port cannot be opened.
     #[error("{0}; nothing was changed")]
@@ -82,6 +94,7 @@ pub struct Control {
     turn: tokio::sync::Mutex<()>,
     /// Held for a moment only: a reader waits for no reload.
     state: Mutex<State>,
+    audit: Audit,
 }
 
 #[derive(Debug)]
@@ -108,7 +121,14 @@ impl Control {
     /// Has `broker` open ports and read the policy file.
     pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
         let state = State { checked: Arc::new(checked), number: 0, generation: 0 };
-        Self { file, handle, broker, turn: tokio::sync::Mutex::default(), state: Mutex::new(state) }
+        Self {
+            file,
+            handle,
+            broker,
+            turn: tokio::sync::Mutex::default(),
+            state: Mutex::new(state),
+            audit: Audit::default(),
+        }
     }
 
     /// The process that opens ports and reads files.
@@ -137,14 +157,32 @@ impl Control {
         &self.handle
     }
 
-    /// Changes the rate of a class, in the engine and in the policy in force: a later reload reports that it restores the
+    /// The changes so far.
+    #[must_use]
+    pub fn audit(&self) -> &Audit {
+        &self.audit
+    }
+
+    /// Changes the rate of a class for `asker`, in the engine and in the policy in force: a later reload reports that it restores the
     /// file's rate.
     ///
     /// # Errors
     /// [`Stopped`] when the engine has ended; [`RateError`] inside when the class has no rate.
-    pub async fn set_rate(&self, class: String, rate: BitRate) -> Result<Result<Rated, RateError>, Stopped> {
+    pub async fn set_rate(
+        &self,
+        asker: &Asker,
+        class: String,
+        rate: BitRate,
+    ) -> Result<Result<Rated, RateError>, Stopped> {
         let _turn = self.turn.lock().await;
         let rated = self.handle.ask(|answer| Command::Rate(class, rate, answer)).await?;
+        let (what, detail) = match &rated {
+            Ok(Rated { class, rate, before }) => {
+                (Audited::RateChanged, format!("{class}: {before} -> {rate}"))
+            }
+            Err(error) => (Audited::RateRefused, error.to_string()),
+        };
+        self.audit.note(what, &asker.to_string(), &detail);
         if let Ok(rated) = &rated {
             let mut state = self.state();
             let program = &mut Arc::make_mut(&mut state.checked).program;
@@ -155,25 +193,38 @@ impl Control {
         Ok(rated)
     }
 
-    /// Reads the file again and puts it in force. A reload that has begun runs to its end, also if the caller stops waiting.
+    /// Reads the file again and puts it in force, for `asker`. A reload that has begun runs to its end, also if the caller
+    /// stops waiting. It takes a TAP away from its tenant only with `force`.
     ///
     /// # Errors
     /// [`ReloadError`]; the policy in force is then untouched.
-    pub async fn reload(self: &Arc<Self>) -> Result<Reloaded, ReloadError> {
-        let control = Arc::clone(self);
-        tokio::spawn(async move { control.reload_here().await }).await.map_err(|_| Stopped)?
+    pub async fn reload(self: &Arc<Self>, asker: &Asker, force: bool) -> Result<Reloaded, ReloadError> {
+        let (control, asker) = (Arc::clone(self), asker.to_string());
+        let reload = async move {
+            let reloaded = control.reload_here(force).await;
+            let (what, detail) = match &reloaded {
+                Ok(done) => {
+                    let Reloaded { generation, changes, warnings, .. } = done;
+                    (Audited::Reloaded, format!("number {generation}\n{changes}{warnings}"))
+                }
+                Err(error) => (Audited::ReloadRefused, error.to_string()),
+            };
+            control.audit.note(what, &asker, &detail);
+            reloaded
+        };
+        tokio::spawn(reload).await.map_err(|_| Stopped)?
     }
 
-    async fn reload_here(&self) -> Result<Reloaded, ReloadError> {
+    async fn reload_here(&self, force: bool) -> Result<Reloaded, ReloadError> {
         let _turn = self.turn.lock().await;
         let file = self.file.display().to_string();
         let before = self.checked().await;
         let old = Arc::clone(&before);
         // Reading files and making interfaces may take a while, and must not hold up the API.
         let broker = self.broker.clone();
-        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old, &broker)).await;
+        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old, &broker, force)).await;
         let (checked, number, change) = prepared.map_err(|_| Stopped)??;
-        let changes = plimsoll_policy::diff(&before, &checked).to_string();
+        let changes = plan(&before, &checked);
         let warnings = checked.render_warnings(false);
         let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
         let generation = {
@@ -237,9 +288,18 @@ pub enum Reopened {
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
-fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Number, Change), ReloadError> {
+fn prepare(
+    file: &str,
+    old: &Checked,
+    broker: &Broker,
+    force: bool,
+) -> Result<(Checked, Number, Change), ReloadError> {
     let (checked, number) = broker.read(file).map_err(ReloadError::Policy)?;
     needs_no_restart(old, &checked)?;
+    let taken = taken(old, &checked);
+    if !taken.is_empty() && !force {
+        return Err(ReloadError::TakesTaps { taken, plan: plimsoll_policy::diff(old, &checked).to_string() });
+    }
     let before = |name: &str| old.config.tenants.iter().find(|before| before.name == name);
     let mut opened = Vec::new();
     for tenant in &checked.config.tenants {
@@ -269,6 +329,24 @@ fn prepare(file: &str, old: &Checked, broker: &Broker) -> Result<(Checked, Numbe
         change.sampled = sampled;
     }
     Ok((checked, number, change))
+}
+
+/// What a reload changes, as text, with the TAPs that it takes away.
+fn plan(old: &Checked, new: &Checked) -> String {
+    format!("{}{}", plimsoll_policy::diff(old, new), taken(old, new))
+}
+
+/// The TAPs that a policy takes away from tenants that it keeps, one on each line: the kernel removes a TAP with its
+/// addresses, its routes and its tenant's connections.
+fn taken(old: &Checked, new: &Checked) -> String {
+    let lines = old.config.tenants.iter().filter_map(|before| {
+        let PortSpec::Tap { .. } = &before.port else { return None };
+        let after = new.config.tenants.iter().find(|after| after.name == before.name)?;
+        let (name, tap, port) = (&before.name, &before.port, &after.port);
+        (port != tap)
+            .then(|| format!("! tenant {name}: its TAP {tap} is removed, and {port} takes its place\n"))
+    });
+    lines.collect()
 }
 
 /// Why a port could not be opened, where another tenant has it until the reload is through.
@@ -335,6 +413,34 @@ mod tests {
         assert!(needs_no_restart(&old, &checked("descriptors: 100000, max_depth: 5")).is_ok());
         assert!(refused("queues: 1024").starts_with("`engine.queues` has changed, which takes a restart"));
         assert!(refused("ring: 64").starts_with("`engine.ring`"));
+    }
+
+    #[test]
+    fn a_reload_that_takes_a_tap_away_says_which() {
+        let checked = |tenants: &str| {
+            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
+        };
+        let old = checked(
+            "a: {port: {tap: {netns: x, name: eth0}}}, b: {port: {tap: {netns: y, name: eth0}}}, c: {port: memory}",
+        );
+        let lost = |tenants| taken(&old, &checked(tenants)).lines().map(str::to_owned).collect::<Vec<_>>();
+        let renamed = lost(
+            "a: {port: {tap: {netns: x, name: eth1}}}, b: {port: {tap: {netns: y, name: eth0}}, max: 1Mbps}",
+        );
+        assert_eq!(
+            renamed,
+            [
+                "! tenant a: its TAP {tap: {netns: x, name: eth0}} is removed, and {tap: {netns: x, name: eth1}} takes its place"
+            ]
+        );
+        assert_eq!(
+            lost("a: {port: {tap: {netns: z, name: eth0}}}, b: {port: memory}").len(),
+            2,
+            "moved, and no TAP"
+        );
+        let gone = "c: {port: {tap: {netns: x, name: eth9}}}";
+        assert!(lost(gone).is_empty(), "a tenant that is taken out, and one that gets a TAP");
     }
 
     #[test]

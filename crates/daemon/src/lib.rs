@@ -7,8 +7,10 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod audit;
 mod broker;
 mod channel;
+mod claim;
 mod client;
 mod coalesce;
 mod connections;
@@ -38,6 +40,7 @@ mod urgency;
 mod wait;
 
 pub use api::Api;
+pub use audit::{Asker, Audit, AuditEntry, AuditReport, Audited};
 pub use broker::{BrokerError, serve_broker};
 pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};

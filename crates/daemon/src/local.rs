@@ -18,6 +18,8 @@ use plimsoll_ports::foreign::{Closer, Foreign, hang_up, read};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::audit::Asker;
+
 /// A listening socket, bound before there is a runtime.
 #[derive(Debug)]
 pub(crate) struct LocalSocket {
@@ -57,25 +59,36 @@ impl LocalSocket {
 
 impl Listener for LocalListener {
     type Io = Local;
-    type Addr = ();
+    type Addr = Asker;
 
     /// Accepts a connection, but not while as many connections wait to be closed as may.
-    async fn accept(&mut self) -> (Local, ()) {
+    async fn accept(&mut self) -> (Local, Asker) {
         loop {
             while self.closer.is_full() {
                 tokio::time::sleep(PAUSE).await;
             }
             #[expect(clippy::disallowed_methods, reason = "what comes is foreign from here on")]
             match self.listener.accept().await {
-                Ok((stream, _)) => return (Local(Foreign::new(stream, &self.closer)), ()),
+                Ok((stream, _)) => {
+                    let asker = asker(&stream);
+                    return (Local(Foreign::new(stream, &self.closer)), asker);
+                }
                 // The connection has gone meanwhile, or the process is short of descriptors for a moment.
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }
 
-    fn local_addr(&self) -> io::Result<()> {
-        Ok(())
+    fn local_addr(&self) -> io::Result<Asker> {
+        Ok(Asker::Daemon)
+    }
+}
+
+/// The process at the other end, as it was when it connected.
+fn asker(stream: &UnixStream) -> Asker {
+    match stream.peer_cred() {
+        Ok(peer) => Asker::Process { user: peer.uid(), id: peer.pid().filter(|&id| id > 0) },
+        Err(_) => Asker::Unknown,
     }
 }
 

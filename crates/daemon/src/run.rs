@@ -8,12 +8,11 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::fcntl::{Flock, FlockArg};
 use plimsoll_policy::{Checked, Errors};
 use plimsoll_ports::{Port, PortError, manager, realtime};
 use plimsoll_units::{Bytes, Nanos, Span};
@@ -22,10 +21,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::api::Api;
-use crate::broker::{Broker, Clear, Client, Start, sources};
+use crate::audit::{Asker, Audited};
+use crate::broker::{Broker, Client, Start, sources};
 use crate::channel;
+use crate::claim::{Claim, Mark, claim};
 use crate::connections;
-use crate::control::{Control, ReloadError, Reloaded};
+use crate::control::Control;
 use crate::departures::DepartureLog;
 use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
 use crate::fleet::{self, FleetError};
@@ -201,7 +202,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let (handle, thread) = spawn(engine, habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
     let control = Control::with(options.file.clone(), checked, handle, broker);
-    let served = Served { control: Arc::new(control), log, listeners, key, confinement };
+    let served = Served { control: Arc::new(control), log, listeners, key, confinement, mark: claim.mark() };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
         // The engine has not been told to stop yet; an engine that has ended cannot be.
@@ -394,84 +395,6 @@ fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     Ok(Habits { cpu: cpu.map(|cpu| cpu as usize), busy_poll: engine.busy_poll, experiment })
 }
 
-/// The API socket's path, claimed for this process by a locked file beside it; dropping the value removes both.
-#[derive(Debug)]
-struct Claim {
-    /// The lock file; the kernel releases the lock however the process ends.
-    _lock: Flock<File>,
-    path: PathBuf,
-    /// The socket's path, once it is bound.
-    socket: Option<PathBuf>,
-    /// The broker, which removes both where this process may not.
-    broker: Broker,
-}
-
-impl Claim {
-    /// Removes the socket. Left for the next start to remove if this fails.
-    fn free_socket(&mut self) {
-        if let Some(socket) = self.socket.take() {
-            self.remove(&socket, Clear::Socket);
-        }
-    }
-
-    fn remove(&self, path: &Path, what: Clear) {
-        match &self.broker {
-            Broker::Here(_) => {
-                let _ = fs::remove_file(path);
-            }
-            Broker::Process(client) => client.clear(what),
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        self.free_socket();
-        // Removed while it is locked, so that no other daemon's file is removed. If this fails, the next start uses the
-        // file.
-        self.remove(&self.path, Clear::Lock);
-    }
-}
-
-/// Claims the socket's path for this process, and removes a socket that an ended process left there.
-fn claim(socket: &Path) -> Result<Claim, RunError> {
-    let io = |what: String| move |source| RunError::Io { what, source };
-    if let Some(folder) = socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder).map_err(io(format!("create {}", folder.display())))?;
-    }
-    let claim = lock(socket)?;
-    let elsewhere = fs::symlink_metadata(socket).is_ok_and(|found| !found.file_type().is_socket());
-    if elsewhere {
-        return Err(RunError::NotASocket { socket: socket.to_owned() });
-    }
-    match fs::remove_file(socket) {
-        Ok(()) => eprintln!("plimsoll: removed {}, left by an earlier run", socket.display()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(source) => return Err(RunError::Io { what: format!("remove {}", socket.display()), source }),
-    }
-    Ok(claim)
-}
-
-/// Locks the file beside the socket. If its holder removes the file between our opening and our locking it, this tries
-/// again: the next daemon would make a new file, and lock that one.
-fn lock(socket: &Path) -> Result<Claim, RunError> {
-    let path = socket.with_extension("lock");
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::PermissionDenied => RunError::NotAllowed { what: path.clone() },
-        _ => RunError::Io { what: format!("open {}", path.display()), source },
-    };
-    loop {
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
-        let place = |found: &fs::Metadata| (found.dev(), found.ino());
-        let opened = file.metadata().map_err(failed)?;
-        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            .map_err(|_| RunError::Running { socket: socket.to_owned() })?;
-        if fs::symlink_metadata(&path).is_ok_and(|found| place(&found) == place(&opened)) {
-            return Ok(Claim { _lock: lock, path, socket: None, broker: Broker::default() });
-        }
-    }
-}
-
 /// The parts that serve requests and notices.
 struct Served {
     control: Arc<Control>,
@@ -479,6 +402,7 @@ struct Served {
     listeners: Listeners,
     key: Option<[u8; 32]>,
     confinement: Confinement,
+    mark: Option<Mark>,
 }
 
 /// Answers requests, signals and the engine's notices until the engine has ended.
@@ -487,7 +411,7 @@ async fn serve(
     mut noticed: mpsc::UnboundedReceiver<Notice>,
     missing: Vec<(String, OpenError)>,
 ) -> Result<(), RunError> {
-    let Served { control, log, listeners, key, confinement } = served;
+    let Served { control, log, listeners, key, confinement, mark } = served;
     let checked = control.checked().await;
     let api = Arc::new(Api::new(Arc::clone(control), Arc::clone(log)).confined(confinement.clone()));
     tokio::spawn(Arc::clone(&api).keep_watch());
@@ -514,15 +438,17 @@ async fn serve(
     eprintln!("plimsoll: running; API at {}", socket.display());
     let ended = loop {
         tokio::select! {
-            _ = term.recv() => stop(control).await,
-            _ = int.recv() => stop(control).await,
+            _ = term.recv() => stop(control, mark.as_ref()).await,
+            _ = int.recv() => stop(control, mark.as_ref()).await,
             _ = hup.recv() => reload(control).await,
             notice = noticed.recv() => match notice {
                 Some(Notice::Lost(lost)) => {
                     let _ = away.send(lose(lost)); // as above
                 }
                 Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
-                Some(Notice::Distrust { name, step }) => eprintln!("plimsoll: {}: {step}", whose(Some(&name))),
+                Some(Notice::Distrust { name, step }) => {
+                    control.audit().note(Audited::ClientDistrusted, &format!("the client of {}", whose(Some(&name))), &step.to_string());
+                }
                 Some(Notice::Log(line)) => eprintln!("plimsoll: {line}"),
                 Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
                 Some(Notice::Feedback(sent)) => {
@@ -599,21 +525,14 @@ async fn reload(control: &Arc<Control>) {
     if let Some(moment) = since_boot {
         notify(&[moment]);
     }
-    report(&control.reload().await);
+    // The control logs the answer.
+    let _ = control.reload(&Asker::Signal, false).await;
     notify(&[NotifyState::Ready]);
 }
 
-fn report(reloaded: &Result<Reloaded, ReloadError>) {
-    match reloaded {
-        Ok(done) => {
-            eprintln!("plimsoll: reloaded (number {})\n{}{}", done.generation, done.changes, done.warnings)
-        }
-        Err(error) => eprintln!("plimsoll: {error}"),
-    }
-}
-
 /// Logs how long stopping may take, and tells the engine to stop.
-async fn stop(control: &Control) {
+async fn stop(control: &Control, mark: Option<&Mark>) {
+    mark.map(Mark::say_stopping);
     notify(&[NotifyState::Stopping]);
     let held = control.handle().ask(Command::Snapshot).await;
     let within = held.as_ref().map_or(LONGEST_STOP, longest_drain);
@@ -668,21 +587,5 @@ mod tests {
         let message = carries(&uplink, 9_000).expect_err("1500 are fewer").to_string();
         assert!(message.contains("has an MTU of 1500 and `uplink.mtu` is 9000"), "{message}");
         assert!(message.contains("mtu 9000") && message.contains("`mtu: 1500`"), "{message}");
-    }
-
-    #[test]
-    fn a_place_is_held_once_and_nothing_is_left_of_it() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let socket = folder.path().join("api.sock");
-        let held = claim(&socket).expect("free");
-        let again = claim(&socket).expect_err("held").to_string();
-        assert!(again.contains("another plimsoll is running"), "{again}");
-        assert!(folder.path().join("api.lock").exists(), "a second daemon removes nothing");
-        drop(held);
-        assert_eq!(fs::read_dir(folder.path()).expect("there").count(), 0);
-        drop(claim(&socket).expect("free again"));
-        fs::write(&socket, "a file").expect("written");
-        assert!(matches!(claim(&socket), Err(RunError::NotASocket { .. })));
-        assert!(!folder.path().join("api.lock").exists(), "nor after a failed start");
     }
 }

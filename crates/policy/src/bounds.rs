@@ -472,7 +472,7 @@ fn idle_default(program: &Program) -> Option<NodeId> {
         .rules
         .iter()
         .filter(|rule| rule.matches.only_tenant())
-        .filter_map(|rule| rule.matches.tenant.map(|tenant| tenant.0))
+        .filter_map(|rule| rule.matches.tenant.first().map(|tenant| tenant.0))
         .collect();
     let count = u32::try_from(program.tenants.len()).unwrap_or(u32::MAX);
     let all_taken = count > 0 && (0..count).all(|tenant| by_tenant.contains(&tenant));

@@ -27,7 +27,7 @@ impl Classifier {
     pub fn new(program: &Program) -> Self {
         let mut made = Self { general: Vec::new(), of_tenant: HashMap::new(), via: HashMap::new() };
         for (index, rule) in (0..).zip(&program.rules) {
-            match rule.matches.tenant {
+            match rule.matches.tenant.first().copied() {
                 Some(tenant) => made.of_tenant.entry(tenant).or_default().push(index),
                 None => made.general.push(index),
             }

@@ -37,13 +37,15 @@ impl Match {
 
     /// The values that it lists, in all.
     pub(crate) fn size(&self) -> usize {
-        self.lengths().iter().sum()
+        // A rule's own tenant is no part of what its author lists.
+        self.lengths().iter().sum::<usize>() + self.tenant.len().saturating_sub(1)
     }
 
     /// Pairs of values that it takes to compare two matches, one at least.
     pub(crate) fn pairs_with(&self, other: &Self) -> u64 {
         let pairs = self.lengths().into_iter().zip(other.lengths()).map(|(a, b)| a as u64 * b as u64);
-        pairs.sum::<u64>().max(1)
+        let tenants = self.tenant.len().max(1) as u64 * other.tenant.len().max(1) as u64;
+        pairs.sum::<u64>() + tenants
     }
 
     /// Quick, sufficient test of coverage: each entry of `other` lies in one of this match.
@@ -52,7 +54,7 @@ impl Match {
             all_within(a, b, |(from, to), (low, high)| low >= from && high <= to)
         };
         let equal = |a: &[u32], b: &[u32]| all_within(a, b, |a, b| a == b);
-        (self.tenant.is_none() || self.tenant == other.tenant)
+        all_within(&self.tenant, &other.tenant, |a, b| a == b)
             && all_within(&self.src, &other.src, |a, b| a.holds_prefix(&b))
             && all_within(&self.dst, &other.dst, |a, b| a.holds_prefix(&b))
             && all_within(&self.protocol, &other.protocol, |a, b| a == b)
@@ -69,7 +71,7 @@ impl Match {
 
     /// Whether some packet may be taken by both; yes where only a closer look could tell.
     pub(crate) fn may_meet(&self, other: &Self) -> bool {
-        (self.tenant.is_none() || other.tenant.is_none() || self.tenant == other.tenant)
+        any_common(&self.tenant, &other.tenant, same)
             && any_common(&self.dst_port, &other.dst_port, range_and)
             && any_common(&self.src_port, &other.src_port, range_and)
             && any_common(&self.protocol, &other.protocol, same)
@@ -87,11 +89,8 @@ impl Match {
     /// The packets that both take, or `None` if there can be none.
     #[must_use]
     pub fn and(&self, other: &Self) -> Option<Self> {
-        if self.tenant.is_some() && other.tenant.is_some() && self.tenant != other.tenant {
-            return None;
-        }
         let both = Self {
-            tenant: self.tenant.or(other.tenant),
+            tenant: common(&self.tenant, &other.tenant, same)?,
             src: common(&self.src, &other.src, prefix_and)?,
             dst: common(&self.dst, &other.dst, prefix_and)?,
             protocol: common(&self.protocol, &other.protocol, same)?,
@@ -135,7 +134,7 @@ impl Match {
     /// Whether it asks for nothing but the tenant.
     #[must_use]
     pub fn only_tenant(&self) -> bool {
-        Self { tenant: None, ..self.clone() } == Self::default()
+        Self { tenant: Vec::new(), ..self.clone() } == Self::default()
     }
 }
 

@@ -133,7 +133,7 @@ fn cuboid(matches: &Match, shape: Shape, senders: Senders) -> Option<Cuboid> {
     let tenant = matches.tenant.iter().map(|tenant| single(u128::from(tenant.0) + 1));
     let numbers = |list: &[u32]| list.iter().map(|&n| single(u128::from(n) + 1)).collect::<Values>();
     let fields = [
-        asked(tenant.collect(), matches.tenant.is_none(), Some(tenants)),
+        asked(tenant.collect(), matches.tenant.is_empty(), Some(tenants)),
         addresses(&matches.src, shape),
         addresses(&matches.dst, shape),
         protocols(&matches.protocol, shape),
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn tenants_are_those_that_there_are() {
-        let of = |id| Match { tenant: Some(crate::program::TenantId(id)), ..Match::default() };
+        let of = |id| Match { tenant: vec![crate::program::TenantId(id)], ..Match::default() };
         let (a, b) = (of(0), of(1));
         let left = |senders| rest(&ported(&[(1, 1)]), &[&a, &b], senders, &mut 1_000);
         assert_eq!(left(Senders::Tenants(2)), Rest::Nothing(vec![0, 1]));

@@ -185,8 +185,8 @@ pub struct Rule {
 /// Conditions on a packet: empty ones hold always, and all of them must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
-    /// The tenant whose port it came from.
-    pub tenant: Option<TenantId>,
+    /// The tenant whose port it came from, any of these; a rule names one at most.
+    pub tenant: Vec<TenantId>,
     /// Source address in any of these.
     pub src: Vec<Prefix>,
     /// Destination address in any of these.
@@ -348,7 +348,7 @@ impl Program {
             Scope::Subtree(_) | Scope::Peer(_) => None,
         });
         let all = self.rules.iter().map(|rule| &rule.matches).chain(limits);
-        let concerned = all.filter(|matches| matches.tenant.is_none_or(|named| named == tenant));
+        let concerned = all.filter(|matches| lists(&matches.tenant, Some(tenant)));
         concerned.fold(LookedAt::default(), |so_far, matches| LookedAt {
             priority: so_far.priority || !matches.priority.is_empty(),
             cgroup: so_far.cgroup || !matches.cgroup.is_empty(),
@@ -495,7 +495,7 @@ impl Match {
     #[must_use]
     pub fn holds(&self, fields: &Fields) -> bool {
         let metadata = &fields.metadata;
-        self.tenant.is_none_or(|tenant| fields.tenant == Some(tenant))
+        lists(&self.tenant, fields.tenant)
             && covers(&self.src, fields.addresses.map(|(src, _)| src))
             && covers(&self.dst, fields.addresses.map(|(_, dst)| dst))
             && lists(&self.protocol, fields.protocol)

@@ -37,6 +37,8 @@ pub struct PcapConfig {
 pub struct PcapPort {
     name: String,
     source: Option<Source>,
+    /// Bytes that the file has of the last frame.
+    captured: usize,
     capture: Option<Capture>,
     counters: Counters,
     ledger: Ledger,
@@ -75,6 +77,7 @@ impl PcapPort {
                 .zip(source)
                 .map(|(path, file)| Source::over(path, file))
                 .transpose()?,
+            captured: 0,
             capture: config
                 .write
                 .as_deref()
@@ -96,7 +99,8 @@ impl PcapPort {
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
         let Some(source) = &mut self.source else { return Ok(None) };
         match source.next(buffer) {
-            Item::Frame { len, at } => {
+            Item::Frame { len, captured, at } => {
+                self.captured = captured;
                 self.counters.received(len);
                 Ok(Some(Received { len, at: Some(at), ..Received::default() }))
             }
@@ -149,6 +153,12 @@ impl PcapPort {
             self.counters.tx_bytes -= lost.bytes;
         }
         Ok(())
+    }
+
+    /// Bytes that the capture has of the last frame that [`PcapPort::receive`] gave; the rest is zeroes.
+    #[must_use]
+    pub fn captured(&self) -> usize {
+        self.captured
     }
 
     /// Whether the source has been read to its end, or there is none.

@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit};
 use plimsoll_policy::{Checked, Classifier, Fields, Metadata, NodeId, Prefix, TenantId};
 use plimsoll_units::{Bytes, Nanos, Span};
-use plimsoll_wire::{FlowKey, Parsed, parse};
+use plimsoll_wire::{FlowKey, Ip, Parsed, parse};
 
 /// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Replay {
     pub classes: Vec<Replayed>,
     /// Frames that could not be read, with the reason.
     pub unread: BTreeMap<String, u64>,
+    /// Frames longer than the uplink carries, which were sent in segments.
+    pub segmented: u64,
     /// From the first frame to the last departure.
     pub lasted: Span,
 }
@@ -75,6 +77,7 @@ pub struct Replayer<'a> {
     out: Vec<Transmit>,
     classes: Vec<ClassTally>,
     unread: BTreeMap<String, u64>,
+    segmented: u64,
     /// When the first frame came.
     begun: Option<Nanos>,
     now: Nanos,
@@ -115,6 +118,7 @@ impl<'a> Replayer<'a> {
             out: Vec::with_capacity(64),
             classes: vec![ClassTally::default(); program.nodes.len()],
             unread: BTreeMap::new(),
+            segmented: 0,
             begun: None,
             now: Nanos::ZERO,
         }
@@ -123,14 +127,24 @@ impl<'a> Replayer<'a> {
     /// Handles a frame at its captured time, after all frames that leave before. A capture's clock may step back, the engine's
     /// may not: such a frame comes at once.
     pub fn arrive(&mut self, frame: &[u8], at: Nanos) {
+        self.arrive_cut(frame, frame.len(), at);
+    }
+
+    /// Like [`Replayer::arrive`], for a frame of which the capture has the first `captured` bytes only.
+    pub fn arrive_cut(&mut self, frame: &[u8], captured: usize, at: Nanos) {
         let begun = *self.begun.get_or_insert(at);
         let at = (Nanos::ZERO + at.since(begun)).max(self.now);
         self.run_until(Some(at));
         self.now = at;
         let parsed = match parse(frame) {
             Ok(parsed) => parsed,
-            Err(why) => return *self.unread.entry(why.name().to_owned()).or_default() += 1,
+            Err(_) if captured < frame.len() => return self.unread(CUT.to_owned(), 1),
+            Err(why) => return self.unread(why.name().to_owned(), 1),
         };
+        if captured < needed(&parsed).min(frame.len()) {
+            return self.unread(CUT.to_owned(), 1);
+        }
+        let descriptor = self.descriptor(frame, &parsed);
         let fields = self.fields(&parsed);
         let key = (FlowKey::of(&parsed), fields.tenant);
         let program = &self.checked.program;
@@ -140,15 +154,30 @@ impl<'a> Replayer<'a> {
         let class = classifier.classify(program, &fields).class;
         let class = &mut self.classes[class.0 as usize];
         let Some(queue) = queue else { return class.refuse("no_queue") };
-        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        match nic.post(queue, Descriptor { len, ..Descriptor::default() }) {
+        match nic.post(queue, descriptor) {
             Ok(()) => {
+                self.segmented += u64::from(descriptor.segment > 0);
                 self.doorbells.bell(queue);
                 let nic = &mut self.nic;
                 self.doorbells.flush(|words| nic.ring(words, at));
             }
             Err(why) => class.refuse(why.name()),
         }
+    }
+
+    /// The frame for the engine: in segments, as its host's NIC cut it, if it is longer than the uplink carries and of TCP or
+    /// UDP.
+    fn descriptor(&self, frame: &[u8], parsed: &Parsed) -> Descriptor {
+        let whole =
+            Descriptor { len: u32::try_from(frame.len()).unwrap_or(u32::MAX), ..Descriptor::default() };
+        let fits = Bytes::new(frame.len() as u64) <= self.checked.program.max_frame;
+        let segmented =
+            |ip: &&Ip| ip.ports.is_some() && matches!(ip.protocol, TCP | UDP) && ip.payload > ip.l4;
+        let Some(ip) = parsed.ip.as_ref().filter(segmented).filter(|_| !fits) else { return whole };
+        let headers = ip.payload.saturating_sub(parsed.l3);
+        let segment = self.checked.config.tenant_mtu().saturating_sub(headers);
+        // Without room for payload the engine refuses the frame as too long.
+        Descriptor { segment, header: ip.payload, ..whole }
     }
 
     /// Sends all frames that leave before a moment, or all frames.
@@ -195,7 +224,26 @@ impl<'a> Replayer<'a> {
         let classes = (0..).map(NodeId).zip(self.classes);
         let classes = classes.filter(|(_, class)| !class.is_empty());
         let classes = classes.map(|(id, class)| class.report(program.node(id).name.clone()));
-        Replay { classes: classes.collect(), unread: self.unread, lasted: self.now.since(Nanos::ZERO) }
+        Replay {
+            classes: classes.collect(),
+            unread: self.unread,
+            segmented: self.segmented,
+            lasted: self.now.since(Nanos::ZERO),
+        }
+    }
+}
+
+/// Why a frame could not be read of which the capture has too little.
+const CUT: &str = "headers cut off by the capture's snap length";
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Bytes of a frame that decide about its class: its headers up to the ports.
+fn needed(parsed: &Parsed) -> usize {
+    match &parsed.ip {
+        Some(ip) => usize::from(ip.l4) + if ip.ports.is_some() { 4 } else { 0 },
+        None => parsed.l3.into(),
     }
 }
 
@@ -237,5 +285,73 @@ impl ClassTally {
             limited: self.limited,
             drops: self.drops,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: &str = "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory}, batch: {port: memory}}, \
+                           policy: {root: {wfq: [web, shop, batch]}, web: {match: {tenant: shop, dst_port: 443}}}}";
+
+    /// An IPv4 frame of this length, with TCP to port 443 or UDP.
+    fn frame(len: usize, protocol: u8) -> Vec<u8> {
+        let mut frame = vec![0; len];
+        frame[12] = 8;
+        frame[14] = 0x45;
+        let total = u16::try_from(len - 14).expect("it fits").to_be_bytes();
+        frame[16..18].copy_from_slice(&total);
+        (frame[22], frame[23]) = (64, protocol);
+        frame[26..30].copy_from_slice(&[10, 0, 0, 1]);
+        frame[30..34].copy_from_slice(&[10, 0, 0, 2]);
+        frame[36..38].copy_from_slice(&443_u16.to_be_bytes());
+        if protocol == TCP {
+            frame[46] = 5 << 4
+        } else {
+            frame[38..40].copy_from_slice(&u16::to_be_bytes(u16::try_from(len - 34).expect("it fits")))
+        }
+        frame
+    }
+
+    /// Sends one frame as a capture has it that keeps `captured` bytes.
+    fn replay(mut frame: Vec<u8>, captured: usize) -> Replay {
+        let checked = plimsoll_policy::check_str("replay.yaml", POLICY).expect("a policy");
+        let owners = vec![("10.0.0.1/32".parse().expect("a prefix"), "shop".to_owned())];
+        let mut replayer = Replayer::new(&checked, &owners);
+        let captured = captured.min(frame.len());
+        frame[captured..].fill(0);
+        replayer.arrive_cut(&frame, captured, Nanos::ZERO);
+        replayer.finish()
+    }
+
+    #[test]
+    fn a_superframe_leaves_in_segments_of_the_mtu() {
+        // 10 segments of 1,460 B, and their headers of 54 B.
+        let found = replay(frame(54 + 14_600, TCP), usize::MAX);
+        let web = &found.classes[0];
+        assert_eq!((web.class.as_str(), web.packets, web.bytes), ("web", 10, 14_600 + 540));
+        assert_eq!((found.segmented, found.unread.len(), web.drops.len()), (1, 0, 0));
+        let found = replay(frame(42 + 2_944, UDP), usize::MAX);
+        assert_eq!((found.classes[0].packets, found.classes[0].bytes), (2, 2_944 + 84));
+        // Another protocol has no segments.
+        let found = replay(frame(9_000, 50), usize::MAX);
+        assert_eq!(
+            (found.classes[0].packets, found.classes[0].drops["oversize"], found.segmented),
+            (0, 1, 0)
+        );
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_counts_with_its_length_if_its_class_can_be_told() {
+        let found = replay(frame(1_514, TCP), 47);
+        assert_eq!((found.classes[0].class.as_str(), found.classes[0].bytes), ("web", 1_514));
+        for (len, captured) in [(1_514, 46), (1_514, 37), (1_514, 20), (1_514, 10), (14_654, 46)] {
+            let found = replay(frame(len, TCP), captured);
+            assert_eq!(found.unread, BTreeMap::from([(CUT.to_owned(), 1)]), "{captured} of {len}");
+            assert!(found.classes.is_empty());
+        }
+        assert_eq!(replay(frame(14_654, TCP), 47).classes[0].packets, 10);
+        assert_eq!(replay(frame(1_514, UDP), 42).classes[0].bytes, 1_514);
     }
 }

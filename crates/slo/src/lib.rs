@@ -14,20 +14,22 @@ mod judge;
 mod look;
 mod parts;
 mod passed;
+mod window;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use plimsoll_policy::{Envelope, Slo};
 use plimsoll_units::{BitRate, Span};
 use serde::{Deserialize, Serialize};
 
 pub use drop_seconds::DropSeconds;
-use judge::judge;
 pub use judge::{Breach, Cause, Judged, Verdict, causes};
 pub use look::{InwardWatched, LaneWatched, Pulse, UplinkWatched, Watched};
 pub use parts::Parts;
 pub use passed::{Host, Passed, Quantiles};
+use window::{Promised, Window};
 
 /// Windows of a second that are kept.
 const SECONDS: usize = 60;
@@ -98,8 +100,7 @@ pub struct Ledger {
     minutes: VecDeque<Window>,
     /// The minute that has begun, and its seconds so far.
     open: Option<(Window, usize)>,
-    promises: BTreeMap<String, Promise>,
-    link: u64,
+    promised: Arc<Promised>,
     drop_seconds: DropSeconds,
 }
 
@@ -115,8 +116,7 @@ pub struct Looks {
     each: usize,
     /// Measured windows in the last entry so far; zero when it is complete.
     begun: usize,
-    promises: BTreeMap<String, Promise>,
-    link: u64,
+    promised: Arc<Promised>,
 }
 
 impl Looks {
@@ -128,10 +128,10 @@ impl Looks {
 
     /// Takes a snapshot of the counters, which ends a window.
     pub fn note(&mut self, now: Watched) {
-        self.promises = promises(&now);
-        self.link = now.program.link.get();
+        let promised = Promised::next(&self.promised, self.last.as_ref(), &now);
+        let earlier = std::mem::replace(&mut self.promised, promised);
         if let Some(before) = &self.last {
-            let window = Window::between(before, &now);
+            let window = Window::between(before, &now, &earlier, &self.promised);
             if window.host.length > 0.0 && self.part.contains(&window.host.from) {
                 self.keep(window);
             }
@@ -169,25 +169,18 @@ impl Looks {
     #[must_use]
     pub fn report(&self) -> SloReport {
         let windows: Vec<&Window> = self.windows.iter().collect();
-        report(&windows, &self.promises, self.link)
+        report(&windows, &self.promised)
     }
-}
-
-/// The host's and the tenants' traffic in a stretch of time.
-#[derive(Clone, Debug)]
-struct Window {
-    host: Host,
-    tenants: BTreeMap<String, Passed>,
 }
 
 impl Ledger {
     /// Takes a snapshot of the counters, which ends a window of a second.
     pub fn note(&mut self, now: Watched) {
-        self.promises = promises(&now);
-        self.link = now.program.link.get();
+        let promised = Promised::next(&self.promised, self.last.as_ref(), &now);
+        let earlier = std::mem::replace(&mut self.promised, promised);
         let Some(before) = self.last.replace(now) else { return };
         let now = self.last.as_ref().expect("just put there");
-        let window = Window::between(&before, now);
+        let window = Window::between(&before, now, &earlier, &self.promised);
         if window.host.length == 0.0 {
             return;
         }
@@ -231,12 +224,13 @@ impl Ledger {
         let covered = |windows: &[&Window]| windows.iter().map(|window| window.host.length).sum::<f64>();
         let by_minute = span > Span::secs(SECONDS as u64) && covered(&minutes) >= covered(&seconds);
         let windows = if by_minute { minutes } else { seconds };
-        SloReport { by_minute, ..report(&windows, &self.promises, self.link) }
+        SloReport { by_minute, ..report(&windows, &self.promised) }
     }
 }
 
-/// Judges each window, and all of them together.
-fn report(windows: &[&Window], promises: &BTreeMap<String, Promise>, link: u64) -> SloReport {
+/// Judges each window, and all of them together, by the policies that were in force then; the report is on the tenants of
+/// the policy in force now.
+fn report(windows: &[&Window], promised: &Promised) -> SloReport {
     let mut whole: Option<Window> = None;
     for window in windows {
         match &mut whole {
@@ -245,12 +239,12 @@ fn report(windows: &[&Window], promises: &BTreeMap<String, Promise>, link: u64) 
         }
     }
     let Some(whole) = whole else { return SloReport::default() };
-    let tenants = promises.iter().map(|(name, promise)| {
-        let judged: Vec<Judged> = windows.iter().map(|window| window.judge(name, promise, link)).collect();
+    let tenants = promised.promises.iter().map(|(name, promise)| {
+        let judged: Vec<Judged> = windows.iter().map(|window| window.judge(name)).collect();
         let kept = judged.iter().filter(|judged| judged.verdict != Verdict::Broken).count();
         let report = TenantReport {
             promise: promise.clone(),
-            whole: whole.judge(name, promise, link),
+            whole: whole.judge(name),
             kept: u32::try_from(kept).unwrap_or(u32::MAX),
             seen: u32::try_from(judged.len()).unwrap_or(u32::MAX),
             windows: judged,
@@ -258,40 +252,6 @@ fn report(windows: &[&Window], promises: &BTreeMap<String, Promise>, link: u64) 
         (name.clone(), report)
     });
     SloReport { span: whole.host.length, by_minute: false, tenants: tenants.collect() }
-}
-
-impl Window {
-    fn between(before: &Watched, now: &Watched) -> Self {
-        let host = Host::between(before, now);
-        let tenants = now.lanes.iter().map(|lane| {
-            let earlier = before.lanes.iter().find(|earlier| earlier.name == lane.name);
-            (lane.name.clone(), Passed::between(earlier, lane, &host, slo_of(now, &lane.name)))
-        });
-        Self { tenants: tenants.collect(), host }
-    }
-
-    fn add(&mut self, later: &Self) {
-        self.host.add(&later.host);
-        for (name, later) in &later.tenants {
-            match self.tenants.get_mut(name) {
-                Some(passed) => passed.add(later),
-                None => drop(self.tenants.insert(name.clone(), later.clone())),
-            }
-        }
-    }
-
-    fn judge(&self, name: &str, promise: &Promise, link: u64) -> Judged {
-        judge(name, promise, link, &self.host, &self.tenants)
-    }
-}
-
-fn promises(now: &Watched) -> BTreeMap<String, Promise> {
-    let lanes = now.lanes.iter();
-    lanes.filter_map(|lane| Some((lane.name.clone(), Promise::from(slo_of(now, &lane.name)?)))).collect()
-}
-
-fn slo_of<'w>(now: &'w Watched, tenant: &str) -> Option<&'w Slo> {
-    now.program.tenants.iter().find(|known| known.name == tenant).map(|known| &known.slo)
 }
 
 impl From<&Slo> for Promise {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use plimsoll_policy::Slo;
-use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_units::{Nanos, Span};
 use serde::{Deserialize, Serialize};
 
 use crate::{LaneWatched, Parts, Watched};
@@ -147,16 +147,16 @@ impl Host {
 }
 
 impl Passed {
-    /// The difference of two snapshots in the host's window, for a tenant with this promise.
+    /// The difference of two snapshots in the host's window, for a tenant with this `min` in bits per second.
     pub(super) fn between(
         before: Option<&LaneWatched>,
         now: &LaneWatched,
         host: &Host,
+        min: Option<u64>,
         slo: Option<&Slo>,
     ) -> Self {
         let none = LaneWatched::default();
         let length = host.length;
-        let min = slo.and_then(|slo| slo.egress.min).map(BitRate::get);
         let was = before.unwrap_or(&none);
         let rate = |bytes: u64| bytes as f64 * 8.0 / length.max(1e-9);
         let mut lost = BTreeMap::new();
@@ -290,7 +290,7 @@ const OURS: [&str; 12] = [
 ];
 
 impl Quantiles {
-    fn add(&mut self, later: &Self) {
+    pub(crate) fn add(&mut self, later: &Self) {
         self.count += later.count;
         self.p50 = self.p50.max(later.p50);
         self.p99 = self.p99.max(later.p99);

@@ -54,7 +54,7 @@ impl World {
 
     /// `packets` packets wait `micros` each on egress.
     fn waits(&mut self, name: &str, packets: u64, micros: u64) {
-        let half = self.ledger.promises[name].delay.first().map(|target| target.each_way);
+        let half = self.ledger.promised.promises[name].delay.first().map(|target| target.each_way);
         let parts = self.parts(name);
         parts.egress.record_n(micros * 1_000, packets).expect("in range");
         if half.is_some_and(|half| micros as f64 > half) {
@@ -93,6 +93,51 @@ fn a_tenant_that_offers_more_than_its_max_is_blamed_and_its_neighbours_promise_h
     assert_eq!(told(&report, "batch"), (Verdict::Beyond, Some(Cause::Itself)));
     assert_eq!(told(&report, "shop"), (Verdict::Held, None));
     assert!(report.tenants["batch"].whole.breaches[0].why.contains("90Mbps of at most 60Mbps"));
+}
+
+#[test]
+fn a_second_is_judged_by_the_policy_that_was_in_force_then() {
+    let mut world = World::new();
+    for _ in 0..3 {
+        world.sends("shop", 80, 80);
+        world.look();
+    }
+    let lower = POLICY.replace("min: 40Mbps, max: 80Mbps", "min: 10Mbps, max: 20Mbps");
+    let checked = plimsoll_policy::check_str("slo.yaml", &lower).expect("a policy");
+    world.now.program = Arc::new(checked.program);
+    world.sends("shop", 80, 45);
+    world.look();
+    for _ in 0..2 {
+        world.sends("shop", 20, 20);
+        world.look();
+    }
+    let report = |world: &World| world.ledger.report(Span::secs(60), Span::ZERO);
+    let shop = &report(&world).tenants["shop"];
+    assert_eq!((shop.kept, shop.seen, shop.promise.out_max), (6, 6, Some(20_000_000)));
+    assert_eq!((shop.whole.verdict, &shop.whole.breaches[..]), (Verdict::Held, &[][..]));
+    // (3 x 80 + 45 + 2 x 20) / 6.
+    assert!((shop.whole.sent - 325e6 / 6.0).abs() < 1.0 && shop.whole.length == 6.0, "{shop:?}");
+
+    world.sends("shop", 80, 80);
+    world.look();
+    let shop = &report(&world).tenants["shop"];
+    assert_eq!((shop.kept, shop.seen), (6, 7), "the new promise holds from its second on");
+    assert_eq!((shop.whole.verdict, shop.whole.breaches[0].cause), (Verdict::Broken, Cause::Engine));
+    // By the minute as well.
+    let by_minute = world.ledger.report(Span::secs(3_600), Span::ZERO);
+    assert_eq!(by_minute.tenants["shop"].whole.breaches.len(), 1);
+
+    let mut raised = World::new();
+    raised.sends("shop", 30, 30);
+    raised.look();
+    let higher = POLICY.replace("min: 40Mbps, max: 80Mbps", "min: 70Mbps, max: 90Mbps");
+    raised.now.program = Arc::new(plimsoll_policy::check_str("slo.yaml", &higher).expect("a policy").program);
+    raised.sends("shop", 75, 60);
+    raised.parts("shop").waited = Span::millis(1);
+    assert_eq!(told(&raised.look(), "shop"), (Verdict::Held, None), "40 were promised for part of it");
+    raised.sends("shop", 75, 60);
+    raised.parts("shop").waited = Span::millis(1);
+    assert_eq!(told(&raised.look(), "shop").0, Verdict::Broken);
 }
 
 #[test]

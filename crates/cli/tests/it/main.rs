@@ -1,5 +1,6 @@
 //! The binary from outside: commands, files, and live hosts. These tests run side by side.
 
+mod audit;
 mod binding;
 mod commands;
 mod hostile;
@@ -12,5 +13,6 @@ mod linger;
 mod live;
 mod privileges;
 mod sim_and_lab;
+mod succession;
 mod support;
 mod watched;

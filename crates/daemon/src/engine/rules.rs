@@ -219,8 +219,9 @@ fn scope_of(program: &Program, tenant: Option<TenantId>) -> Scope {
         plimsoll_policy::Scope::Match { matches, .. } => Some(matches),
         plimsoll_policy::Scope::Subtree(_) | plimsoll_policy::Scope::Peer(_) => None,
     });
-    let concerned =
-        rules.chain(limits).filter(|matches| matches.tenant.is_none() || matches.tenant == tenant);
+    let concerned = rules.chain(limits).filter(|matches| {
+        matches.tenant.is_empty() || tenant.is_some_and(|tenant| matches.tenant.contains(&tenant))
+    });
     concerned.fold(Scope::NOTHING, widened)
 }
 

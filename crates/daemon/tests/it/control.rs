@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::support::{self, World};
 use plimsoll_daemon::reader::{Child, Ended, FileReader, Limits};
-use plimsoll_daemon::{Command, Control, Habits, spawn};
+use plimsoll_daemon::{Asker, Audited, Command, Control, Habits, spawn};
 use plimsoll_policy::Checked;
 use plimsoll_units::{BitRate, Span};
 
@@ -21,12 +21,45 @@ policy: {root: {rate_share: {shop: 400Mbps, batch: 100Mbps}}}
 #[test]
 fn a_reload_says_that_it_takes_a_rate_back() {
     steered(POLICY, async |control| {
-        let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");
+        let rated = control
+            .set_rate(&Asker::default(), "shop".to_owned(), BitRate::mbps(300))
+            .await
+            .expect("it runs");
         assert_eq!(rated.expect("it has a rate").before, "400Mbps");
-        let reloaded = control.reload().await.expect("reloaded").changes;
+        let reloaded = control.reload(&Asker::default(), false).await.expect("reloaded").changes;
         assert!(reloaded.contains("300Mbps") && reloaded.contains("400Mbps"), "{reloaded}");
-        let again = control.reload().await.expect("reloaded").changes;
+        let again = control.reload(&Asker::default(), false).await.expect("reloaded").changes;
         assert!(!again.contains("Mbps"), "nothing is left to take back: {again}");
+    });
+}
+
+#[test]
+fn changes_are_kept_with_who_asked_and_what_came_of_it() {
+    steered(POLICY, async |control| {
+        let asker = Asker::Process { user: 7, id: Some(8) };
+        let rate = async |class: &str| control.set_rate(&asker, class.to_owned(), BitRate::mbps(300)).await;
+        rate("shop").await.expect("it runs").expect("it has a rate");
+        rate("nobody").await.expect("it runs").expect_err("no class");
+        control.reload(&Asker::Signal, false).await.expect("reloaded");
+        std::fs::write(control.file(), "nonsense").expect("written");
+        control.reload(&asker, true).await.expect_err("wrong");
+        let entries = control.audit().report().entries;
+        let told: Vec<(Audited, &str)> =
+            entries.iter().map(|entry| (entry.what, entry.who.as_str())).collect();
+        let user = "user 7, process 8";
+        assert_eq!(
+            told,
+            [
+                (Audited::RateChanged, user),
+                (Audited::RateRefused, user),
+                (Audited::Reloaded, "SIGHUP"),
+                (Audited::ReloadRefused, user)
+            ]
+        );
+        assert_eq!(entries[0].detail, "shop: 400Mbps -> 300Mbps");
+        assert!(entries[1].detail.contains("nobody"), "{entries:?}");
+        assert!(entries[2].detail.contains("rate 300Mbps -> 400Mbps"), "the difference: {entries:?}");
+        assert!(entries[3].detail.contains("nothing was changed"), "{entries:?}");
     });
 }
 
@@ -35,7 +68,8 @@ fn a_reload_without_a_waiting_client_is_brought_to_its_end() {
     steered(&POLICY.replace("400Mbps", "300Mbps"), async |control| {
         // The caller gives up before the reload can have ended.
         {
-            let mut begun = pin!(control.reload());
+            let asker = Asker::default();
+            let mut begun = pin!(control.reload(&asker, false));
             let pending = poll_fn(|context| Poll::Ready(begun.as_mut().poll(context).is_pending()));
             assert!(pending.await, "it takes longer than one look");
         }
@@ -88,11 +122,14 @@ fn whatever_reads_a_tenants_file_the_daemon_keeps_its_policy_and_goes_on() {
         let (_folder, reader) = by_shell(script, soon);
         steered_with(WITH_A_FILE, Some(reader), async |control| {
             let before = control.checked().await;
-            let refused = control.reload().await.expect_err(script).to_string();
+            let refused = control.reload(&Asker::default(), false).await.expect_err(script).to_string();
             let refused = refused.replace("\n  │ ", " "); // a long message is wrapped
             assert!(refused.contains(says) && refused.contains("shop.yaml"), "{script}: {refused}");
             assert!(Arc::ptr_eq(&before, &control.checked().await), "{script}: the policy is as it was");
-            let rated = control.set_rate("shop".to_owned(), BitRate::mbps(300)).await.expect("it runs");
+            let rated = control
+                .set_rate(&Asker::default(), "shop".to_owned(), BitRate::mbps(300))
+                .await
+                .expect("it runs");
             assert!(rated.is_ok(), "{script}: the engine answers");
         });
     }
@@ -121,7 +158,7 @@ fn the_policy_in_force_is_told_while_another_is_read() {
     steered_with(WITH_A_FILE, Some(reader), async |control| {
         let reload = tokio::spawn({
             let control = Arc::clone(control);
-            async move { control.reload().await }
+            async move { control.reload(&Asker::default(), false).await }
         });
         tokio::task::spawn_blocking(move || is_asked.recv()).await.expect("no panic").expect("it is read");
         let told = tokio::time::timeout(Duration::from_secs(10), control.checked()).await;

@@ -80,8 +80,8 @@ pub(crate) fn compile(
 fn state_senders(nodes: &mut [Node], rules: &Rules) {
     let mut senders: BTreeMap<usize, Option<TenantId>> = BTreeMap::from([(rules.default, None)]);
     for rule in &rules.rules {
-        let sender = senders.entry(rule.class).or_insert(rule.matches.tenant);
-        *sender = sender.filter(|&sender| rule.matches.tenant == Some(sender));
+        let sender = senders.entry(rule.class).or_insert(rule.matches.tenant.first().copied());
+        *sender = sender.filter(|&sender| rule.matches.tenant == [sender]);
     }
     for (class, sender) in senders {
         nodes[class].sender = sender;

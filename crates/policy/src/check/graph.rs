@@ -99,8 +99,8 @@ pub(crate) struct LimitDraft {
     pub scope: ScopeIx,
     /// Nodes that send through it.
     pub via: Vec<NodeIx>,
-    /// The tenant that its match names.
-    pub tenant: Option<TenantIx>,
+    /// The tenants that its match names.
+    pub tenants: Vec<TenantIx>,
     /// Limits around it.
     pub outer: Vec<LimitIx>,
     /// Another limit of the file has the name already.

@@ -69,14 +69,8 @@ fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
             None => composer.unknown_name(class, scope, "class"),
         }
     }
-    if let Some(second) = matches.tenant.get(1) {
-        let message = format!("limit `{}` matches several tenants", draft_name(&composer.graph, limit));
-        let problem = Problem::error(Law::BadValue, second.at, message).label("one too many");
-        let help = "to share it, leave `tenant` out and write `via` in each of the tenants; for a rate each, write a \
-                    limit each";
-        composer.problems.push(problem.help(help));
-    }
-    if let Some(name) = matches.tenant.first() {
+    let mut tenants = Vec::new();
+    for name in &matches.tenant {
         let known = composer.graph.tenant_named(&name.value);
         let own = composer.graph.scopes[scope].tenant;
         if own.is_some() && known != own {
@@ -85,15 +79,18 @@ fn stated_users(composer: &mut Composer<'_>, limit: LimitIx) {
             composer
                 .problems
                 .push(problem.help("limits of this file hold its own tenant only: leave `tenant` out"));
-        } else if known.is_none() {
-            composer.unknown_name(name, scope, "tenant");
+        } else if let Some(known) = known {
+            tenants.push(known);
         } else {
-            composer.graph.limits[limit].tenant = known;
-            if users.is_empty() && composer.graph.limits[limit].via.is_empty() {
-                users.push(composer.graph.scopes[scope].root);
-            }
+            composer.unknown_name(name, scope, "tenant");
         }
     }
+    if !tenants.is_empty() && users.is_empty() && composer.graph.limits[limit].via.is_empty() {
+        users.push(composer.graph.scopes[scope].root);
+    }
+    tenants.sort_unstable();
+    tenants.dedup();
+    composer.graph.limits[limit].tenants = tenants;
     composer.graph.limits[limit].via.extend(users);
 }
 
@@ -202,7 +199,10 @@ fn limit_match(graph: &Graph, limit: LimitIx) -> Match {
 }
 
 fn written(draft: &LimitDraft) -> Match {
-    Match { tenant: draft.tenant.map(tenant_id), ..draft.entry.matches.conditions.clone() }
+    Match {
+        tenant: draft.tenants.iter().copied().map(tenant_id).collect(),
+        ..draft.entry.matches.conditions.clone()
+    }
 }
 
 /// A limit's match as the engine will have it, or why its conditions on metadata take no packet. A file's limits hold the
@@ -212,12 +212,11 @@ pub(super) fn packets_of(graph: &Graph, draft: &LimitDraft) -> Result<Match, Unf
     if !metadata::looks_at(&plain) {
         return Ok(plain);
     }
-    let tenant = draft.tenant.or(graph.scopes[draft.scope].tenant).map(tenant_id);
-    let mut settled = metadata::settle(graph, Match { tenant, ..plain })?;
-    if settled.len() > 1 {
-        return Err(metadata::of_one_tenant());
-    }
-    Ok(settled.pop().unwrap_or_default())
+    let tenant = match &plain.tenant[..] {
+        [] => Vec::from_iter(graph.scopes[draft.scope].tenant.map(tenant_id)),
+        named => named.to_vec(),
+    };
+    metadata::settle(graph, Match { tenant, ..plain }).and_then(metadata::joined)
 }
 
 /// Limits that can hold no packet of their classes, bursts below a frame, rates that the link cannot reach.
@@ -259,7 +258,7 @@ pub(crate) fn judge(graph: &Graph, rules: &[RuleDraft], link: Link, problems: &m
         let below = |class: NodeIx| graph.path(class).any(|node| draft.via.binary_search(&node).is_ok());
         let holds = rules.iter().any(|rule| below(rule.class) && rule.matches.and(&matches).is_some());
         let default =
-            graph.scopes[0].default.is_some_and(|default| below(default) && matches.tenant.is_none());
+            graph.scopes[0].default.is_some_and(|default| below(default) && matches.tenant.is_empty());
         if !holds && !default {
             let message =
                 format!("limit `{}` matches no packet of the classes that send through it", entry.name.value);

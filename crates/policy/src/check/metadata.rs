@@ -11,7 +11,7 @@
 use std::fmt::Display;
 
 use super::graph::{Graph, TenantDraft, TenantIx, tenant_id};
-use crate::program::{Match, TenantId};
+use crate::program::Match;
 
 /// The reason that no packet has what a match asks for.
 #[derive(Clone, Debug)]
@@ -24,8 +24,9 @@ pub(crate) struct Unfilled {
 /// on the tenant, or why no packet can match.
 pub(crate) fn settle(graph: &Graph, matches: Match) -> Result<Vec<Match>, Unfilled> {
     let Some(field) = first_field(&matches) else { return Ok(vec![matches]) };
-    if let Some(TenantId(tenant)) = matches.tenant {
-        return settle_for(graph, tenant as usize, &matches).map(|settled| vec![settled]);
+    if !matches.tenant.is_empty() {
+        let each = matches.tenant.iter().map(|tenant| settle_for(graph, tenant.0 as usize, &matches));
+        return each.collect();
     }
     // What a client says counts in matches that name its tenant only.
     let stated = (0..graph.tenants.len()).filter_map(|tenant| settle_for(graph, tenant, &matches).ok());
@@ -33,8 +34,21 @@ pub(crate) fn settle(graph: &Graph, matches: Match) -> Result<Vec<Match>, Unfill
     if stated.is_empty() { Err(without_tenant(graph, field)) } else { Ok(stated) }
 }
 
-/// A limit has one match: it cannot hold several tenants by what is stated of each.
-pub(crate) fn of_one_tenant() -> Unfilled {
+/// Joins the matches of several tenants to one, which a limit has, if they ask for the same but for the tenant.
+pub(crate) fn joined(settled: Vec<Match>) -> Result<Match, Unfilled> {
+    let mut settled = settled.into_iter();
+    let Some(mut all) = settled.next() else { return Ok(Match::default()) };
+    for one in settled {
+        if (Match { tenant: all.tenant.clone(), ..one.clone() }) != all {
+            return Err(of_one_tenant());
+        }
+        all.tenant.extend(one.tenant);
+    }
+    Ok(all)
+}
+
+/// A limit has one match: it cannot hold several tenants of which it asks for different things.
+fn of_one_tenant() -> Unfilled {
     let why = "several tenants state what it asks for, and a limit's match on metadata is for one".to_owned();
     let help = "name the tenant; to hold several together, write `via` at each and leave the field out";
     Unfilled { why, help: help.to_owned() }
@@ -43,7 +57,7 @@ pub(crate) fn of_one_tenant() -> Unfilled {
 /// The match for one tenant's packets.
 fn settle_for(graph: &Graph, tenant: TenantIx, matches: &Match) -> Result<Match, Unfilled> {
     let draft = &graph.tenants[tenant];
-    let mut settled = Match { tenant: Some(tenant_id(tenant)), ..matches.clone() };
+    let mut settled = Match { tenant: vec![tenant_id(tenant)], ..matches.clone() };
     decide(&mut settled.cgroup, draft.known.cgroup, "cgroup", &draft.name)?;
     decide(&mut settled.user, draft.known.user, "user", &draft.name)?;
     match first_field(&settled) {

@@ -134,7 +134,7 @@ impl Writer<'_> {
         for scope in 0..self.seen.len() {
             if !self.seen[scope] {
                 self.floor = self.rules.len();
-                let tenant = self.graph.scopes[scope].tenant.map(tenant_id);
+                let tenant = Vec::from_iter(self.graph.scopes[scope].tenant.map(tenant_id));
                 self.scope(scope, &Match { tenant, ..Match::default() });
             }
         }
@@ -156,7 +156,7 @@ impl Writer<'_> {
         if scope == 0 {
             for (index, tenant) in graph.tenants.iter().enumerate() {
                 let Some(node) = tenant.node else { continue };
-                let matches = Match { tenant: Some(tenant_id(index)), ..Match::default() };
+                let matches = Match { tenant: vec![tenant_id(index)], ..Match::default() };
                 let claim = self.claim(node, tenant.at);
                 self.deliver(scope, node, matches, Some(claim));
                 self.claims[claim].end = self.claims.len();
@@ -181,7 +181,7 @@ impl Writer<'_> {
             if !self.affords(&entry.conditions, context, tenant, entry.at) {
                 return false;
             }
-            let own = Match { tenant, ..entry.conditions.clone() };
+            let own = Match { tenant: Vec::from_iter(tenant), ..entry.conditions.clone() };
             let Some(both) = context.and(&own) else {
                 self.reach.excluded.insert((leaf, tenant));
                 continue;
@@ -190,7 +190,7 @@ impl Writer<'_> {
                 Ok(settled) => {
                     self.reach.met.insert((leaf, tenant));
                     for (number, one) in settled.into_iter().enumerate() {
-                        if number > 0 && !self.affords(&one, context, one.tenant, entry.at) {
+                        if number > 0 && !self.affords(&one, context, one.tenant.first().copied(), entry.at) {
                             return false;
                         }
                         self.deliver(scope, leaf, one, Some(claim));
@@ -230,7 +230,7 @@ impl Writer<'_> {
     /// Whether the policy may have this rule too, of this tenant if it names one; reports the first that it may not have.
     fn affords(&mut self, own: &Match, context: &Match, tenant: Option<TenantId>, at: Mark) -> bool {
         let mut values = own.pairs_with(context) + own.size() as u64 + context.size() as u64;
-        let tenant = tenant.or(context.tenant);
+        let tenant = tenant.or(context.tenant.first().copied());
         if let Some(share) = tenant.and_then(|TenantId(tenant)| self.own.get_mut(tenant as usize)) {
             let taken = values.min(*share);
             (*share, values) = (*share - taken, values - taken);

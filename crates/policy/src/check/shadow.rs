@@ -268,7 +268,8 @@ impl Index {
             all: Shelf::default(),
         };
         for (number, rule) in rules.iter().enumerate() {
-            let own = rule.matches.tenant.and_then(|tenant| index.of_tenant.get_mut(tenant.0 as usize));
+            let own =
+                rule.matches.tenant.first().and_then(|tenant| index.of_tenant.get_mut(tenant.0 as usize));
             own.unwrap_or(&mut index.general).add(number, &rule.matches);
             index.all.add(number, &rule.matches);
         }
@@ -277,7 +278,7 @@ impl Index {
 
     /// The rules in `before` that may meet such packets; those that name no tenant come first. One may come more than once.
     fn rules(&self, wanted: &Match, before: &Range<usize>) -> impl Iterator<Item = usize> {
-        let own = wanted.tenant.map(|tenant| self.of_tenant.get(tenant.0 as usize));
+        let own = wanted.tenant.first().map(|tenant| self.of_tenant.get(tenant.0 as usize));
         let shelves = match own {
             None => [Some(&self.all), None],
             Some(own) => [Some(&self.general), own],

@@ -21,7 +21,7 @@ pub(super) fn match_entry(reader: &mut Reader, tree: &Tree, of_limit: bool) -> M
         |key: &str| keys.get(key).map_or_else(Vec::new, |tree| reader.names(tree, &format!("`{key}`")));
     let (tenant, class) = (names("tenant"), if of_limit { names("class") } else { Vec::new() });
     let conditions = Match {
-        tenant: None,
+        tenant: Vec::new(),
         src: prefixes(reader, &keys, "src"),
         dst: prefixes(reader, &keys, "dst"),
         protocol: each(reader, &keys, "protocol", protocol_example(), names::protocol),

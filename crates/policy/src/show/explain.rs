@@ -171,7 +171,7 @@ fn stated(fields: &Fields) -> Match {
     let (src, dst) = fields.addresses.map_or((None, None), |(src, dst)| (Some(src), Some(dst)));
     let (from, to) = fields.ports.unwrap_or_default();
     Match {
-        tenant: fields.tenant,
+        tenant: fields.tenant.into_iter().collect(),
         src: src.filter(known).map(exactly).into_iter().collect(),
         dst: dst.filter(known).map(exactly).into_iter().collect(),
         protocol: fields.protocol.into_iter().collect(),

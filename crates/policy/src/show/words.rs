@@ -2,16 +2,18 @@
 
 use plimsoll_units::Span;
 
-use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeId, NodeKind, Program, Scope, TenantId};
 use crate::read::names::{code_point_name, protocol_name};
 
 /// A match as a filter writes it: `tenant=shop dst=10.0.0.0/8 dst_port=80`; empty when it takes everything.
 #[must_use]
 pub fn describe_match(program: &Program, matches: &Match) -> String {
     let mut parts = Vec::new();
-    if let Some(tenant) = matches.tenant {
-        let name = program.tenants.get(tenant.0 as usize).map_or("?", |tenant| tenant.name.as_str());
-        parts.push(format!("tenant={name}"));
+    let name = |tenant: &TenantId| {
+        program.tenants.get(tenant.0 as usize).map_or("?", |tenant| tenant.name.as_str()).to_owned()
+    };
+    if !matches.tenant.is_empty() {
+        parts.push(format!("tenant={}", matches.tenant.iter().map(name).collect::<Vec<_>>().join(",")));
     }
     list(&mut parts, "src", &matches.src, ToString::to_string);
     list(&mut parts, "dst", &matches.dst, ToString::to_string);

@@ -104,6 +104,49 @@ fn limits_come_in_the_order_in_which_a_packet_passes_them() {
 }
 
 #[test]
+fn a_limit_may_name_several_tenants_or_classes() {
+    let policy = |matches: &str| {
+        format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, policy: {{root: {{wfq: [voice, a, b, c]}}, voice: {{match: {{tenant: a, \
+             dscp: ef}}}}}}, tenants: {{a: {{port: memory, user: 7}}, b: {{port: memory, user: 7}}, c: {{port: memory}}}}, \
+             limits: {{both: {{match: {matches}, rate: 100Mbps}}}}}}"
+        )
+    };
+    let held = |matches: &str| {
+        let program = check(&[("p.yaml", &policy(matches))]).program;
+        let limits = (0..3).map(|id| {
+            let fields = Fields { tenant: Some(plimsoll_policy::TenantId(id)), ..Fields::default() };
+            let placement = program.classify(&fields);
+            assert_eq!(plimsoll_policy::Classifier::new(&program).classify(&program, &fields), placement);
+            !placement.limits.is_empty()
+        });
+        limits.collect::<Vec<_>>()
+    };
+    assert_eq!(held("{tenant: [a, b]}"), [true, true, false]);
+    assert_eq!(held("{tenant: [b, b]}"), [false, true, false], "written twice");
+    assert_eq!(held("{class: [b, c]}"), [false, true, true]);
+    assert_eq!(held("{tenant: [a, b], user: 7}"), [true, true, false], "stated of each");
+    let explained = policy("{tenant: [a, b], dst_port: 443}");
+    let program = check(&[("p.yaml", &explained)]).program;
+    let voice = Fields {
+        tenant: Some(plimsoll_policy::TenantId(0)),
+        addresses: Some(("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap())),
+        protocol: Some(6),
+        ports: Some((1, 443)),
+        dscp: 46,
+        ..Fields::default()
+    };
+    let placement = program.classify(&voice);
+    assert_eq!(program.node(placement.class).name, "voice");
+    assert_eq!(placement.limits.len(), 1, "also in a class outside of the tenant");
+    let refused = plimsoll_policy::check_str("p.yaml", &policy("{tenant: [a, d]}")).expect_err("no `d`");
+    assert!(refused.render(false).contains("`d`"), "{}", refused.render(false));
+    let refused =
+        plimsoll_policy::check_str("p.yaml", &policy("{tenant: [a, c], user: 7}")).expect_err("not c's");
+    assert!(refused.render(false).contains("fills no `user`"), "{}", refused.render(false));
+}
+
+#[test]
 fn a_sub_policy_may_be_one_class() {
     let operator =
         "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory, policy: shop.yaml}}}";

@@ -139,7 +139,7 @@ fn matches() -> impl Strategy<Value = Match> {
             dst,
             protocol,
             dst_port,
-            tenant,
+            tenant: Vec::from_iter(tenant),
             ..Match::default()
         })
 }

@@ -10,12 +10,12 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use pcap_file::pcap::PcapReader;
+use pcap_file::pcap::{PcapReader, RawPcapPacket};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 use pcap_file::pcapng::{Block, PcapNgReader};
-use pcap_file::{DataLink, PcapError};
+use pcap_file::{DataLink, PcapError, TsResolution};
 use plimsoll_units::Nanos;
 
 use crate::counters::DropReason;
@@ -35,6 +35,8 @@ pub(super) enum Item {
     Frame {
         /// Length of the frame.
         len: usize,
+        /// Bytes of it that the file has.
+        captured: usize,
         /// Time of capture.
         at: Nanos,
     },
@@ -132,9 +134,19 @@ impl std::fmt::Debug for Source {
 type ReadResult = Result<Option<Item>, Option<PcapError>>;
 
 fn next_pcap(reader: &mut PcapReader<BufReader<File>>, buffer: &mut [u8]) -> ReadResult {
-    let packet = reader.next_packet().ok_or(None)?.map_err(Some)?;
-    let at = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
-    Ok(Some(fill(&packet.data, packet.orig_len, Nanos::new(at), buffer)))
+    let unit = reader.header().ts_resolution;
+    // Not `next_packet`, which takes each frame that is longer than the capture's snap length for damage.
+    let RawPcapPacket { ts_sec, ts_frac, orig_len, data, .. } =
+        reader.next_raw_packet().ok_or(None)?.map_err(Some)?;
+    let nanos = match unit {
+        TsResolution::MicroSecond => u64::from(ts_frac).saturating_mul(1_000),
+        TsResolution::NanoSecond => u64::from(ts_frac),
+    };
+    if nanos >= NANOS_PER_SECOND as u64 {
+        return Err(Some(PcapError::InvalidField("a time beyond its second")));
+    }
+    let at = Nanos::new(u64::from(ts_sec) * NANOS_PER_SECOND as u64 + nanos);
+    Ok(Some(fill(&data, orig_len, at, buffer)))
 }
 
 fn next_pcapng(reader: &mut PcapNgReader<BufReader<File>>, buffer: &mut [u8]) -> ReadResult {
@@ -155,7 +167,7 @@ fn next_pcapng(reader: &mut PcapNgReader<BufReader<File>>, buffer: &mut [u8]) ->
         return Ok(Some(Item::Lost(DropReason::BadRecord)));
     }
     Ok(Some(match record {
-        Item::Frame { len, .. } => Item::Frame { len, at: in_nanos(time, interface) },
+        Item::Frame { len, captured, .. } => Item::Frame { len, captured, at: in_nanos(time, interface) },
         other => other,
     }))
 }
@@ -171,7 +183,7 @@ fn fill(data: &[u8], original_len: u32, at: Nanos, buffer: &mut [u8]) -> Item {
     }
     buffer[..data.len()].copy_from_slice(data);
     buffer[data.len()..len].fill(0);
-    Item::Frame { len, at }
+    Item::Frame { len, captured: data.len(), at }
 }
 
 /// `time` in the interface's unit, as nanoseconds since 1970; rounded down, saturating.
@@ -231,7 +243,10 @@ mod tests {
     #[test]
     fn a_cut_frame_is_filled_up_to_its_length() {
         let mut buffer = [0xff; 100];
-        assert!(matches!(fill(&[1; 20], 60, Nanos::ZERO, &mut buffer), Item::Frame { len: 60, .. }));
+        assert!(matches!(
+            fill(&[1; 20], 60, Nanos::ZERO, &mut buffer),
+            Item::Frame { len: 60, captured: 20, .. }
+        ));
         assert_eq!((buffer[19], buffer[20], buffer[59], buffer[60]), (1, 0, 0, 0xff));
         let long = fill(&[1; 20], 101, Nanos::ZERO, &mut buffer);
         assert!(matches!(long, Item::Lost(DropReason::Oversize)));

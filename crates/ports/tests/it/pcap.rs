@@ -81,6 +81,20 @@ fn a_classic_pcap_in_microseconds_is_read_too() {
 }
 
 #[test]
+fn a_capture_with_a_snap_length_gives_whole_lengths() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("snapped.pcap");
+    let mut head = HEADS[0].to_vec();
+    head[16..20].copy_from_slice(&4_u32.to_le_bytes());
+    let record = [2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 6, 0, 0, 0, 9, 9, 9, 9];
+    std::fs::write(&path, [head, record.to_vec(), record.to_vec()].concat()).unwrap();
+    assert_eq!(read_all(&path), vec![(Nanos::new(2_000_003_000), vec![9, 9, 9, 9, 0, 0]); 2]);
+    let mut port = PcapPort::open(&PcapConfig { read: Some(path), write: None }).unwrap();
+    port.receive(&mut [0; 100]).unwrap();
+    assert_eq!(port.captured(), 4);
+}
+
+#[test]
 fn a_damaged_file_gives_what_came_before_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cut.pcapng");

@@ -274,7 +274,7 @@ impl<'a> Composer<'a> {
             let first = *self.graph.scopes[scope].limits.entry(entry.name.value.clone()).or_insert(number);
             let (via, outer) = (Vec::new(), Vec::new());
             let again = first != number;
-            self.graph.limits.push(LimitDraft { name, entry, scope, via, tenant: None, outer, again });
+            self.graph.limits.push(LimitDraft { name, entry, scope, via, tenants: Vec::new(), outer, again });
         }
     }
 
