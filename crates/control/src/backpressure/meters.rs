@@ -277,6 +277,12 @@ impl<K: Copy + Eq + Hash + Ord> Meters<K> {
         verdict
     }
 
+    /// The rate of a flow's meter, if it has one.
+    #[must_use]
+    pub fn rate(&self, flow: &K) -> Option<BitRate> {
+        self.meters.get(flow).map(|owned| owned.meter.rate())
+    }
+
     /// When a packet of `len` bytes, below 2^30, of this flow will conform if none comes before it.
     #[must_use]
     pub fn ready_at(&self, flow: &K, len: u32, now: Nanos) -> Nanos {

@@ -21,7 +21,7 @@ use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
-use plimsoll_units::Nanos;
+use plimsoll_units::{BitRate, Nanos};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, too_big};
@@ -153,6 +153,11 @@ impl Fleet {
     #[inline]
     pub(crate) fn conforms(&mut self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> bool {
         self.asked.judge(flow, bytes, now) == Verdict::Conforming
+    }
+
+    /// The rate that another host asked for.
+    pub(crate) fn rate(&self, flow: &(Mac, FlowKey)) -> Option<BitRate> {
+        self.asked.rate(flow)
     }
 
     /// When that rate will allow these bytes.

@@ -364,6 +364,11 @@ impl HeavyFlows {
         self.press.as_mut().is_none_or(|press| press.conforms(flow, bytes, now))
     }
 
+    /// The rate that this host holds a flow to.
+    pub(super) fn rate(&self, flow: &Counted) -> Option<BitRate> {
+        self.press.as_ref()?.rate(flow)
+    }
+
     /// When the rate of a flow will allow these bytes.
     pub(super) fn ready_at(&self, flow: &Counted, bytes: u32, now: Nanos) -> Option<Nanos> {
         self.press.as_ref().map(|press| press.ready_at(flow, bytes, now))

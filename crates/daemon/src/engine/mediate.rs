@@ -15,7 +15,7 @@ use plimsoll_control::backpressure::Metered;
 use plimsoll_control::backpressure::mediation::{self, Change, Codepoint, EcnFlags, Segment};
 use plimsoll_policy::{Checked, Mediate};
 use plimsoll_ports::Received;
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Offload, Parsed, TcpFlags, TcpSegment, parse};
 
 use super::Engine;
@@ -92,6 +92,11 @@ impl Guest {
     /// Whether the flow's rate allows these bytes now; if so they are charged.
     pub(super) fn conforms(&mut self, flow: &FlowKey, bytes: u32, now: Nanos) -> bool {
         self.tables.conforms(flow, bytes, now)
+    }
+
+    /// The rate that holds a flow, if one does.
+    pub(super) fn rate(&self, flow: &FlowKey) -> Option<BitRate> {
+        self.tables.held_to(flow)
     }
 
     /// When the flow's rate will allow these bytes.

@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 
 use foldhash::quality::RandomState;
 use plimsoll_ports::Received;
-use plimsoll_units::Nanos;
+use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::FlowKey;
 
@@ -107,8 +107,10 @@ struct Frame {
 /// Which of a flow's rates have not allowed a frame yet: one that has was charged for it.
 pub(super) type Owes = [bool; 2];
 
-/// Most bytes of one flow that wait: eight milliseconds at 500 Mb/s, a queue that TCP fills without a timeout.
-const MOST: u64 = 512 << 10;
+/// Bytes of one flow that may wait at any rate, and how long they may take at its rate: eight milliseconds are a queue that TCP fills
+/// without a timeout.
+const ANYWAY: u64 = 512 << 10;
+const MOST: Span = Span::millis(8);
 
 /// Most frames of a flow that go on in one turn: its flow queue must have room for them.
 const AT_ONCE: usize = 16;
@@ -158,11 +160,12 @@ impl Engine {
         (bytes, owes): (u32, Owes),
         now: Nanos,
     ) -> bool {
+        let most = self.rate_of(&held).map_or(0, |rate| rate.bytes_in(MOST).as_u64()).max(ANYWAY);
         let Some(lane) = &mut self.lanes[index] else { return false };
         // At most one for each tenant elsewhere, as only their hosts can ask, and two more.
         *lane.pressed.entry(held.holder()).or_default() += 1;
         let waiting = self.paced.0[place(&held)].get(&held).map_or(0, |waiting| waiting.bytes);
-        if waiting + u64::from(bytes) > MOST || !lane.pool.is_half_free() {
+        if waiting + u64::from(bytes) > most || !lane.pool.is_half_free() {
             lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
             lane.give(buffer, origin, Status::Dropped);
             return false;
@@ -276,6 +279,18 @@ impl Engine {
                 let flow = [Some(first), second.as_ref()][place];
                 let heavy = self.heavy.as_mut().zip(flow);
                 heavy.is_none_or(|(heavy, flow)| heavy.conforms(flow, bytes, now))
+            }
+        }
+    }
+
+    /// The lowest rate that holds a flow.
+    fn rate_of(&self, held: &Held) -> Option<BitRate> {
+        match held {
+            Held::Asked(mac, flow) => self.fleet.as_ref()?.rate(&(*mac, *flow)),
+            Held::Reported(lane, flow) => self.lanes.get(*lane)?.as_ref()?.guest.as_ref()?.rate(flow),
+            Held::Here(first, second) => {
+                let heavy = self.heavy.as_ref()?;
+                [Some(first), second.as_ref()].into_iter().flatten().filter_map(|flow| heavy.rate(flow)).min()
             }
         }
     }

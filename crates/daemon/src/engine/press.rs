@@ -20,7 +20,7 @@ use plimsoll_control::backpressure::{
 };
 use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::Heavy;
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
 use super::heavy::{Counted, HashedCount};
@@ -215,6 +215,11 @@ impl Presses {
     /// Whether the flow's rate allows these bytes now; if so they are charged.
     pub(super) fn conforms(&mut self, flow: &Counted, bytes: u32, now: Nanos) -> bool {
         self.treated.get_mut(flow.hashed()).is_none_or(|treated| treated.conforms(bytes, now))
+    }
+
+    /// The rate that this host holds a flow to.
+    pub(super) fn rate(&self, flow: &Counted) -> Option<BitRate> {
+        Some(self.treated.get(flow.hashed())?.meter.as_ref()?.rate())
     }
 
     /// When the flow's rate will allow these bytes.

@@ -98,6 +98,12 @@ impl<K: Copy + Eq + Hash + Ord> Guest<K> {
         self.meters.judge(flow, bytes, now) == Verdict::Conforming
     }
 
+    /// The rate of a flow's meter, if it has one.
+    #[must_use]
+    pub fn held_to(&self, flow: &K) -> Option<BitRate> {
+        self.meters.rate(flow)
+    }
+
     /// When the flow's rate will allow these bytes.
     #[must_use]
     pub fn ready_at(&self, flow: &K, bytes: u32, now: Nanos) -> Nanos {
