@@ -94,7 +94,8 @@ impl World {
         let stream = self.stage.inside(client, move || TcpStream::connect(at).expect("connected"));
         let streams = [stream.join().expect("connected"), accepting.join().expect("accepted")];
         let ends = streams.map(|stream| Talk::begin(stream, span));
-        thread::sleep(span.mul_f64(0.8));
+        // Early enough for both on a busy machine.
+        thread::sleep(span.mul_f64(0.5));
         let seen = [client, server].map(|name| self.socket(name));
         let [(sent, got), (answered, came)] = ends.map(Talk::end);
         assert_eq!((sent, answered), (came, got), "all that is sent arrives");
