@@ -13,6 +13,7 @@ mod check;
 mod classifier;
 mod config;
 mod files;
+mod interface;
 mod keys;
 mod law;
 mod matching;
@@ -39,6 +40,7 @@ pub use config::{
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
+pub use interface::{HostAddress, HostRoute, Interface};
 pub use keys::{
     BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS,
     LIMITS, MAX_WEIGHT, NAMES, SUB_FILE, schema, sub_schema,

@@ -6,6 +6,7 @@ mod commands;
 mod hostile;
 mod hostile_files;
 mod hosts;
+mod interface;
 mod kept;
 #[path = "../../../ports/tests/it/support/linger.rs"]
 #[expect(dead_code, reason = "the tests of ports use the rest")]
