@@ -2,6 +2,7 @@
 
 mod audit;
 mod binding;
+mod carrier;
 mod commands;
 mod hostile;
 mod hostile_files;
