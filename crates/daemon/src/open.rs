@@ -54,6 +54,7 @@ fn tap_config(wanted: &Wanted<'_>, netns: Option<&Netns>, name: &str) -> TapConf
     config.mac = wanted.mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
     if let Some(interface) = wanted.interface {
         config.mtu = interface.mtu.unwrap_or(wanted.mtu).into();
+        config.persist = interface.persist;
         let cidr = |addr, prefix| Cidr { addr, prefix };
         config.addresses = interface.addresses.iter().map(|one| cidr(one.addr, one.len)).collect();
         config.routes =

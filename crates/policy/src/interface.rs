@@ -22,6 +22,8 @@ pub struct Interface {
     pub routes: Vec<HostRoute>,
     /// Its largest packet, where that is less than `uplink.mtu` allows.
     pub mtu: Option<u16>,
+    /// Whether the device stays when the daemon ends, with all that is set on it.
+    pub persist: bool,
 }
 
 /// An address with the length of its network's prefix.

@@ -282,6 +282,8 @@ mapping! {
         routes: NAMES,
         /// Its largest packet, where that is less than others allow.
         mtu: Whole(68, 65_535),
+        /// Whether the device stays when the daemon ends.
+        persist: Flag,
     }
 
     pub(crate) static ECN_LONG = "Ecn" {

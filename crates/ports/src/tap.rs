@@ -49,6 +49,8 @@ pub struct TapConfig {
     pub offload: bool,
     /// Whether to set the interface up at once.
     pub up: bool,
+    /// Whether the interface stays when its file is closed, and is used again when there is one.
+    pub persist: bool,
 }
 
 impl TapConfig {
@@ -65,6 +67,7 @@ impl TapConfig {
             routes: Vec::new(),
             offload: true,
             up: true,
+            persist: false,
         }
     }
 }
@@ -101,8 +104,37 @@ impl Tap {
     /// # Errors
     /// When the namespace does not exist, the name is taken or not allowed, or a privilege is missing.
     pub fn open(config: &TapConfig) -> Result<Self, PortError> {
+        if config.persist {
+            return Self::open_persistent(config);
+        }
         let queue = Self::open_queues(config, 1)?.pop();
         Ok(queue.expect("one queue was asked for"))
+    }
+
+    /// Uses the interface that is there, or makes it, and has it stay. The file is opened inside the namespace, and so keeps
+    /// that open: the kernel finds an interface in its file's namespace only.
+    fn open_persistent(config: &TapConfig) -> Result<Self, PortError> {
+        check_interface_name(&config.name)?;
+        let netns = Netns::open(&config.netns)?;
+        let links = netns.links();
+        let before = links.get(&config.name).ok();
+        let queue = netns.run(|| TapQueue::new(&config.name, config, 0))??;
+        // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
+        let stays =
+            unsafe { libc::ioctl(queue.file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(true)) };
+        if stays < 0 {
+            let what = format!("have TAP `{}` stay", config.name);
+            return Err(PortError::system(what, netns.place(), io::Error::last_os_error()));
+        }
+        let link = adjust(&links, config)?;
+        // One that its tenant has set down stays down.
+        let up = before.as_ref().map_or(config.up, |before| before.up);
+        if up && before.is_none() {
+            links.set_up(&config.name)?;
+        }
+        address(&links, config, up)?;
+        let device = device_key(&netns, &link)?;
+        Ok(Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) })
     }
 
     /// Makes the interface with `queues` transmit and receive queues, one value for each.

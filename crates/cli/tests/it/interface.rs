@@ -61,3 +61,41 @@ fn addresses_routes_and_the_mtu_are_back_after_a_restart() {
     let routes = told(&["route", "show", "default"]);
     assert!(routes.contains("via 10.9.0.253") && !routes.contains("via 10.9.0.254"), "{routes}");
 }
+
+#[test]
+fn a_device_that_persists_outlives_each_daemon() {
+    let Some(stage) = Stage::with_netns("ifp", &["up", "t"]) else { return };
+    let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{tap: \
+         {{netns: {tenant}, name: eth0}}}}, interface: {{persist: true}}}}\n",
+        socket.display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let told = |words: &[&str]| {
+        let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let index = || told(&["-o", "link", "show", "dev", "eth0"]).split(':').next().map(str::to_owned);
+    let start = || {
+        let daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+        stage.eventually("the daemon runs", || stage.read("log").contains("plimsoll: running;"));
+        assert!(!stage.read("log").contains("it is tried again"), "{}", stage.read("log"));
+        daemon
+    };
+    let mut daemon = start();
+    let device = index();
+    assert!(
+        stage
+            .command("t", "ip")
+            .args(["address", "add", "10.9.0.5/24", "dev", "eth0"])
+            .status()
+            .is_ok_and(|done| done.success())
+    );
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        daemon.end(signal).expect("it ends");
+        daemon = start();
+        assert!(device.is_some() && index() == device, "{device:?}");
+        assert!(told(&["address", "show", "dev", "eth0"]).contains("10.9.0.5/24"), "after {signal}");
+    }
+}

@@ -17,6 +17,7 @@ pub(super) fn stated(tenant: &TenantEntry) -> Interface {
         addresses: entry.addresses.iter().map(|one| one.value).collect(),
         routes: entry.routes.iter().map(|one| one.value).collect(),
         mtu: entry.mtu.and_then(|mtu| u16::try_from(mtu.value).ok()),
+        persist: entry.persist,
     }
 }
 

@@ -13,8 +13,10 @@ pub(super) fn interface(reader: &mut Reader, tree: &Tree, what: &str) -> Interfa
     let mtu = keys.get("mtu").and_then(|tree| reader.positive(tree, "`mtu` of `interface`", 65_535));
     let address = "an address with the length of its network, such as `10.0.0.5/24`";
     let route = "a route such as `default via 10.0.0.1` or `10.9.0.0/16 via 10.0.0.2`";
+    let persist = keys.get("persist").and_then(|tree| reader.flag(tree, "`persist`")).unwrap_or(false);
     InterfaceEntry {
         at: Some(tree.at),
+        persist,
         addresses: list(reader, &keys, "addresses")
             .into_iter()
             .filter_map(|item| reader.value(item, "`addresses` of `interface`", address))

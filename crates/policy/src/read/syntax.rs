@@ -182,6 +182,7 @@ pub(crate) struct InterfaceEntry {
     pub addresses: Vec<Located<HostAddress>>,
     pub routes: Vec<Located<HostRoute>>,
     pub mtu: Option<Located<u32>>,
+    pub persist: bool,
 }
 
 #[derive(Clone, Copy, Default)]

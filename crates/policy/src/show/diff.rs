@@ -197,6 +197,7 @@ fn tenants(checked: &Checked) -> Things {
         some(&mut properties, "interface addresses", joined(&interface.addresses));
         some(&mut properties, "interface routes", joined(&interface.routes));
         some(&mut properties, "interface mtu", interface.mtu);
+        some(&mut properties, "interface persist", interface.persist.then_some(true));
         some(&mut properties, "ecn", (tenant.ecn != Ecn::default()).then_some(tenant.ecn));
         if slo.ingress != slo.egress {
             some(&mut properties, "ingress min", slo.ingress.min);
