@@ -16,7 +16,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use plimsoll_policy::{Checked, Press};
+use plimsoll_policy::{Checked, Press, TenantConfig};
 use plimsoll_ports::Port;
 
 use crate::kernel;
@@ -76,8 +76,21 @@ impl Broker {
         let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name);
         let tenant = tenant.expect("the policy's own tenant");
         match self {
-            Self::Here(_) => open::open_tenant(checked, name, &tenant.port),
+            Self::Here(_) => open::open_tenant(checked, tenant),
             Self::Process(client) => client.open_tenant(checked, number, tenant),
+        }
+    }
+
+    /// Sets on the interface of a tenant's open TAP what the policy with this number states.
+    pub(crate) fn configure(
+        &self,
+        checked: &Checked,
+        number: Number,
+        tenant: &TenantConfig,
+    ) -> Result<(), OpenError> {
+        match self {
+            Self::Here(_) => open::tenant_wanted(checked, tenant).configure(),
+            Self::Process(client) => client.configure(number, tenant),
         }
     }
 

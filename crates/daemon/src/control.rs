@@ -311,6 +311,12 @@ fn prepare(
             opened.push((tenant.name.clone(), port));
         }
     }
+    for tenant in &checked.config.tenants {
+        let same = before(&tenant.name).filter(|before| before.port == tenant.port);
+        if same.is_some_and(|before| before.interface != tenant.interface) {
+            broker.configure(&checked, number, tenant)?;
+        }
+    }
     // All ports are open: from here on no step can fail.
     opened.iter().for_each(|(_, port)| keep(port));
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());

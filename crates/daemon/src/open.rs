@@ -8,7 +8,7 @@
 mod wanted;
 
 use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, TenantConfig};
-use plimsoll_ports::netns::NetnsRef;
+use plimsoll_ports::netns::{Cidr, NetnsRef};
 use plimsoll_ports::{Port, PortError, TapConfig, kept};
 
 pub(crate) use wanted::Wanted;
@@ -44,14 +44,22 @@ pub enum OpenError {
 /// # Errors
 /// See [`OpenError`].
 pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
-    Wanted { whose: whose.to_owned(), port, mtu, mac, receive_buffer: None }.open()
+    Wanted { whose: whose.to_owned(), port, mtu, mac, interface: None, receive_buffer: None }.open()
 }
 
 /// A TAP's configuration. Where this machine has an identifier, the TAP has the same address after each restart.
-pub(crate) fn tap_config(netns: Option<&Netns>, name: &str, mtu: u16, mac: Option<Mac>) -> TapConfig {
+fn tap_config(wanted: &Wanted<'_>, netns: Option<&Netns>, name: &str) -> TapConfig {
     let mut config = TapConfig::new(netns_ref(netns), name);
-    config.mtu = mtu.into();
-    config.mac = mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
+    config.mtu = wanted.mtu.into();
+    config.mac = wanted.mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
+    if let Some(interface) = wanted.interface {
+        config.mtu = interface.mtu.unwrap_or(wanted.mtu).into();
+        config.persist = interface.persist;
+        let cidr = |addr, prefix| Cidr { addr, prefix };
+        config.addresses = interface.addresses.iter().map(|one| cidr(one.addr, one.len)).collect();
+        config.routes =
+            interface.routes.iter().map(|route| (cidr(route.to.addr, route.to.len), route.via)).collect();
+    }
     config
 }
 
@@ -81,7 +89,14 @@ pub(crate) fn uplink_wanted(config: &Config) -> Wanted<'_> {
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
     let receive_buffer = ring.map(|ring| ring.saturating_mul(u32::from(mtu) + KEPT) / 2);
-    Wanted { whose: "the uplink".to_owned(), port: &config.uplink.port, mtu, mac: None, receive_buffer }
+    Wanted {
+        whose: "the uplink".to_owned(),
+        port: &config.uplink.port,
+        mtu,
+        mac: None,
+        interface: None,
+        receive_buffer,
+    }
 }
 
 /// A tenant's port, with the MTU that reaches other hosts and the address that they know.
@@ -91,6 +106,7 @@ pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> 
         port: &tenant.port,
         mtu: checked.config.tenant_mtu(),
         mac: known_mac(checked, &tenant.name),
+        interface: Some(&tenant.interface),
         receive_buffer: None,
     }
 }
@@ -110,8 +126,8 @@ const KEPT: u32 = 804;
 ///
 /// # Errors
 /// See [`OpenError`].
-pub(crate) fn open_tenant(checked: &Checked, name: &str, port: &PortSpec) -> Result<Port, OpenError> {
-    open(&format!("tenant {name}"), port, checked.config.tenant_mtu(), known_mac(checked, name))
+pub(crate) fn open_tenant(checked: &Checked, tenant: &TenantConfig) -> Result<Port, OpenError> {
+    tenant_wanted(checked, tenant).open()
 }
 
 /// The address that other hosts know a tenant by.

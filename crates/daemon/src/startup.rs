@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use plimsoll_policy::{Checked, Port as PortSpec};
+use plimsoll_policy::Checked;
 use plimsoll_ports::{Kept, Port};
 
 use crate::broker::Broker;
-use crate::engine::{LaneSpec, Mac, lane_spec};
-use crate::open::{OpenError, keep, known_mac, tap_config, tenant_wanted, uplink_wanted};
+use crate::engine::{LaneSpec, lane_spec};
+use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 
 /// The ports of a start.
 #[derive(Debug)]
@@ -39,11 +39,9 @@ pub(crate) struct Resumed {
 /// When the uplink is among them and cannot be configured as the policy states.
 pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
     let mut resumed = Resumed { rest: Kept::receive(), ..Resumed::default() };
-    let (port, mtu) = (&checked.config.uplink.port, checked.config.uplink.mtu);
-    resumed.uplink = resume("the uplink", port, mtu, None, &mut resumed.rest)?;
+    resumed.uplink = resume(&uplink_wanted(&checked.config), &mut resumed.rest)?;
     for tenant in &checked.config.tenants {
-        let (whose, mac) = (format!("tenant {}", tenant.name), known_mac(checked, &tenant.name));
-        let port = resume(&whose, &tenant.port, checked.config.tenant_mtu(), mac, &mut resumed.rest);
+        let port = resume(&tenant_wanted(checked, tenant), &mut resumed.rest);
         resumed.tenants.extend(port.transpose().map(|port| (tenant.name.clone(), port)));
     }
     Ok(resumed)
@@ -102,18 +100,11 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
 ///
 /// # Errors
 /// See [`OpenError`].
-fn resume(
-    whose: &str,
-    port: &PortSpec,
-    mtu: u16,
-    mac: Option<Mac>,
-    kept: &mut Kept,
-) -> Result<Option<Port>, OpenError> {
-    let PortSpec::Tap { netns, name } = port else { return Ok(None) };
-    let taken = kept.take(&tap_config(netns.as_ref(), name, mtu, mac));
-    let resumed = taken.map_err(|source| OpenError::Port { whose: whose.to_owned(), source })?.map(Port::Tap);
+fn resume(wanted: &Wanted<'_>, kept: &mut Kept) -> Result<Option<Port>, OpenError> {
+    let Some(config) = wanted.tap() else { return Ok(None) };
+    let resumed = kept.take(&config).map_err(|source| wanted.failed(source))?.map(Port::Tap);
     if let Some(port) = &resumed {
-        eprintln!("plimsoll: {whose}: {} is as the run before left it", port.name());
+        eprintln!("plimsoll: {}: {} is as the run before left it", wanted.whose, port.name());
     }
     Ok(resumed)
 }

@@ -13,6 +13,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use serde::Serialize;
 
 use crate::addresses::{Addresses, MacAddr};
+use crate::interface::Interface;
 use crate::press::{Ecn, Press};
 
 /// Everything in the operator's file but the policy itself.
@@ -454,6 +455,8 @@ pub struct TenantConfig {
     pub descriptors: u32,
     /// The addresses that its frames may bear.
     pub addresses: Addresses,
+    /// What the daemon sets on its interface.
+    pub interface: Interface,
     /// Whether backpressure may change its packets' ECN bits and TCP flags.
     pub ecn: Ecn,
     /// The file with its own policy, as it was loaded.

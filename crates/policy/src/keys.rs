@@ -54,6 +54,8 @@ pub const CLASSES: Shape = Named(&Map(&CLASS));
 pub const LIMITS: Shape = Named(&Map(&LIMIT));
 /// The value of a tenant's `ingress`.
 pub const INGRESS_KEYS: Shape = Map(&INGRESS);
+/// The value of a tenant's `interface`.
+pub(crate) const TENANT_INTERFACE: Shape = Map(&INTERFACE_KEYS_OF_TENANT);
 /// The value of a tenant's `delay`.
 pub const DELAY: Shape = Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &TIME);
 /// The value of `descriptors`.
@@ -263,12 +265,25 @@ mapping! {
         addresses: NAMES,
         /// How strictly `addresses` is enforced.
         binding: BINDING,
+        /// What the daemon sets on its interface, which must be a TAP.
+        interface: TENANT_INTERFACE,
         /// Whether backpressure may change the ECN bits and TCP flags of its packets.
         ecn: ECN,
         /// The control group that all its packets are of, for matches on `cgroup`.
         cgroup: Whole(0, u64::MAX),
         /// The user that all its packets are of, for matches on `user`.
         user: NUMBER,
+    }
+
+    pub(crate) static INTERFACE_KEYS_OF_TENANT = "TenantInterface" {
+        /// Its addresses with the lengths of their networks, such as `10.0.0.5/24`.
+        addresses: NAMES,
+        /// Its routes, such as `default via 10.0.0.1`.
+        routes: NAMES,
+        /// Its largest packet, where that is less than others allow.
+        mtu: Whole(68, 65_535),
+        /// Whether the device stays when the daemon ends.
+        persist: Flag,
     }
 
     pub(crate) static ECN_LONG = "Ecn" {

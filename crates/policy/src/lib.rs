@@ -14,6 +14,7 @@ mod classifier;
 mod config;
 mod files;
 mod grain;
+mod interface;
 mod keys;
 mod law;
 mod matching;
@@ -41,6 +42,7 @@ pub use config::{
 };
 pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use grain::{Grain, GrainReason};
+pub use interface::{HostAddress, HostRoute, Interface};
 pub use keys::{
     BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS,
     LIMITS, MAX_WEIGHT, NAMES, SUB_FILE, schema, sub_schema,

@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use plimsoll_wire::VnetHeader;
 
+use crate::carrier::Carrier;
 use crate::contract::{Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::device::Device;
@@ -59,6 +60,8 @@ impl PacketConfig {
 #[derive(Debug)]
 pub struct PacketSocket {
     socket: OwnedFd,
+    /// The interface's carrier; none where the kernel does not tell of it.
+    carrier: Option<Carrier>,
     name: String,
     vnet: bool,
     mac: [u8; 6],
@@ -75,11 +78,18 @@ impl PacketSocket {
     /// # Errors
     /// When the namespace or the interface does not exist, or a privilege is missing.
     pub fn open(config: &PacketConfig) -> Result<Self, PortError> {
+        let (device, socket, links) = Self::open_parts(config)?;
+        Ok(Self::from_parts(device, socket, links))
+    }
+
+    /// Opens its sockets, of which [`PacketSocket::from_parts`] makes the port: its own, and one on which the kernel tells of
+    /// links.
+    pub(crate) fn open_parts(config: &PacketConfig) -> Result<(Device, OwnedFd, OwnedFd), PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
         let what = format!("open a packet socket on `{}`", config.interface);
-        let socket = netns
-            .run(|| connect(config, link.index))?
+        let (socket, links) = netns
+            .run(|| Ok((connect(config, link.index)?, Carrier::socket()?)))?
             .map_err(|error| PortError::system(what, netns.place(), error))?;
         let device = Device {
             name: format!("af_packet {}", config.interface),
@@ -94,20 +104,17 @@ impl PacketSocket {
             },
             vnet: config.vnet,
         };
-        Ok(Self::from_parts(device, socket))
+        Ok((device, socket, links))
     }
 
-    /// Takes the port apart into its socket and the device's properties.
-    pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
-        let Self { socket, name, vnet, mac, capabilities, .. } = self;
-        (Device { name, key: String::new(), mac, capabilities, vnet }, socket)
-    }
-
-    /// Puts together a port that [`PacketSocket::into_parts`] took apart.
-    pub(crate) fn from_parts(device: Device, socket: OwnedFd) -> Self {
+    /// Puts together the port of the sockets that [`PacketSocket::open_parts`] has opened.
+    pub(crate) fn from_parts(device: Device, socket: OwnedFd, links: OwnedFd) -> Self {
         let Device { name, mac, capabilities, vnet, .. } = device;
+        let index = socket::bound_interface(&socket).ok().and_then(|index| u32::try_from(index).ok());
+        let carrier = index.and_then(|index| Carrier::follow(links, index).ok());
         Self {
             socket,
+            carrier,
             name,
             vnet,
             mac,
@@ -117,6 +124,12 @@ impl PacketSocket {
             counters: Counters::default(),
             ledger: Ledger::default(),
         }
+    }
+
+    /// Whether the interface takes frames and carries none, as its cable or far end is gone, or it waits for a protocol.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.carrier.as_ref().is_some_and(Carrier::is_down)
     }
 
     /// The interface's MAC address when it was opened.
@@ -163,6 +176,9 @@ impl PacketSocket {
         if let Some(reason) = reason {
             return Ok(self.counters.refuse(reason));
         }
+        if let Some(trouble) = self.carries_nothing() {
+            return Err(trouble);
+        }
         if !self.outbox.has_room(frame.len()) {
             self.flush()?;
         }
@@ -182,6 +198,9 @@ impl PacketSocket {
     pub fn flush(&mut self) -> Result<(), Trouble> {
         // Bounded: each turn sends or refuses at least one of the staged frames.
         while !self.outbox.is_empty() {
+            if let Some(trouble) = self.carries_nothing() {
+                return Err(self.stopped(trouble));
+            }
             match self.outbox.send(&self.socket) {
                 Ok(sent) => sent.for_each(|place| _ = self.counters.sent(self.outbox.len_of(place))),
                 Err(error) => match self.send_failed(&error) {
@@ -191,13 +210,7 @@ impl PacketSocket {
                         self.outbox.drop_first();
                         self.counters.refuse(reason);
                     }
-                    Some(Err(Trouble::Down)) => return Err(Trouble::Down),
-                    Some(Err(trouble)) => {
-                        let lost = self.outbox.clear();
-                        self.ledger.refuse(lost, lost as u64, DropReason::Gone);
-                        self.counters.gone(lost);
-                        return Err(trouble);
-                    }
+                    Some(Err(trouble)) => return Err(self.stopped(trouble)),
                 },
             }
         }
@@ -260,6 +273,22 @@ impl PacketSocket {
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
+    }
+
+    /// Why no frame can leave, where the carrier is down; an interface that was deleted loses its carrier first.
+    fn carries_nothing(&mut self) -> Option<Trouble> {
+        self.is_down().then(|| self.probe().err().unwrap_or(Trouble::Down))
+    }
+
+    /// Handles trouble with frames staged: they wait for an interface that is down, and are lost with one that is gone.
+    #[cold]
+    fn stopped(&mut self, trouble: Trouble) -> Trouble {
+        if trouble != Trouble::Down {
+            let lost = self.outbox.clear();
+            self.ledger.refuse(lost, lost as u64, DropReason::Gone);
+            self.counters.gone(lost);
+        }
+        trouble
     }
 
     #[cold]
@@ -336,6 +365,7 @@ mod tests {
     /// A port over a socket pair, which is full while its other end is not read, like a device with a full queue.
     fn into(end: UnixDatagram) -> PacketSocket {
         PacketSocket {
+            carrier: None,
             socket: end.into(),
             name: "test".to_owned(),
             vnet: false,

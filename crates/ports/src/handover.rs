@@ -27,7 +27,7 @@ use crate::vhost_user::{VhostUser, VhostUserConfig};
 pub enum Parts {
     /// A TAP, with one descriptor.
     Tap(Device),
-    /// A packet socket, with one descriptor.
+    /// A packet socket, with two descriptors: its own, and one on which the kernel tells of links.
     Packet(Device),
     /// Capture files: the one to read, if any, then the one to write, if any.
     Pcap,
@@ -59,8 +59,8 @@ impl Handover {
     /// # Errors
     /// As for [`PacketSocket::open`].
     pub fn packet(config: &PacketConfig) -> Result<Self, PortError> {
-        let (device, socket) = PacketSocket::open(config)?.into_parts();
-        Ok(Self { parts: Parts::Packet(device), files: vec![socket] })
+        let (device, socket, links) = PacketSocket::open_parts(config)?;
+        Ok(Self { parts: Parts::Packet(device), files: vec![socket, links] })
     }
 
     /// Opens capture files, without reading them.
@@ -127,7 +127,8 @@ impl TakeOver<'_> {
         match (self, parts) {
             (Self::Tap, Parts::Tap(device)) => Ok(Port::Tap(Tap::from_parts(device, file()?))),
             (Self::Packet, Parts::Packet(device)) => {
-                Ok(Port::AfPacket(PacketSocket::from_parts(device, file()?)))
+                let (socket, links) = (file()?, file()?);
+                Ok(Port::AfPacket(PacketSocket::from_parts(device, socket, links)))
             }
             (Self::Pcap(config), Parts::Pcap) => {
                 let read = config.read.as_ref().map(|_| file()).transpose()?.map(File::from);

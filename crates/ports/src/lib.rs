@@ -9,6 +9,7 @@
 mod af_packet;
 mod af_xdp;
 mod apart;
+mod carrier;
 mod contract;
 mod counters;
 mod device;

@@ -317,6 +317,12 @@ impl Port {
         each!(self, port => port.probe())
     }
 
+    /// Whether the port's device takes frames and carries none; known of packet sockets only.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self, Self::AfPacket(port) if port.is_down())
+    }
+
     /// Whether messages of a front end are left unread; `epoll` will not report them again.
     #[must_use]
     pub fn has_more_to_say(&self) -> bool {

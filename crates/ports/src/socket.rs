@@ -65,6 +65,31 @@ pub(crate) fn bound_interface(socket: &OwnedFd) -> io::Result<libc::c_int> {
     Ok(address.sll_ifindex)
 }
 
+/// Takes one message that the kernel has sent on a netlink socket, as far as it fits; others' messages are skipped.
+pub(crate) fn receive_from_kernel(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let mut from: libc::sockaddr_nl = zeroed();
+        let mut len = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        let (into, flags) = (buffer.as_mut_ptr().cast(), libc::MSG_DONTWAIT);
+        // SAFETY: the kernel writes at most `buffer.len()` bytes to `buffer` and `len` bytes to `from`, both of which are
+        // live and plain.
+        let taken = unsafe {
+            libc::recvfrom(
+                socket.as_raw_fd(),
+                into,
+                buffer.len(),
+                flags,
+                (&raw mut from).cast(),
+                &raw mut len,
+            )
+        };
+        let taken = usize::try_from(taken).map_err(|_| io::Error::last_os_error())?;
+        if from.nl_pid == 0 {
+            return Ok(taken);
+        }
+    }
+}
+
 /// Turns a negative return value into the thread's last error.
 pub(crate) fn check(answer: libc::c_int) -> io::Result<libc::c_int> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
@@ -97,6 +122,7 @@ plain!(
     libc::mmsghdr,
     libc::packet_mreq,
     libc::sockaddr_ll,
+    libc::sockaddr_nl,
     libc::sockaddr_xdp,
     libc::tpacket_auxdata,
     libc::tpacket_stats,

@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,10 +43,14 @@ pub struct TapConfig {
     pub txqueuelen: Option<u32>,
     /// The interface's IP addresses.
     pub addresses: Vec<Cidr>,
+    /// Its routes, each with its next hop; they need an interface that is up.
+    pub routes: Vec<(Cidr, Option<IpAddr>)>,
     /// Whether the tenant gets checksum and segmentation offload.
     pub offload: bool,
     /// Whether to set the interface up at once.
     pub up: bool,
+    /// Whether the interface stays when its file is closed, and is used again when there is one.
+    pub persist: bool,
 }
 
 impl TapConfig {
@@ -59,8 +64,10 @@ impl TapConfig {
             mtu: 1_500,
             txqueuelen: None,
             addresses: Vec::new(),
+            routes: Vec::new(),
             offload: true,
             up: true,
+            persist: false,
         }
     }
 }
@@ -97,8 +104,37 @@ impl Tap {
     /// # Errors
     /// When the namespace does not exist, the name is taken or not allowed, or a privilege is missing.
     pub fn open(config: &TapConfig) -> Result<Self, PortError> {
+        if config.persist {
+            return Self::open_persistent(config);
+        }
         let queue = Self::open_queues(config, 1)?.pop();
         Ok(queue.expect("one queue was asked for"))
+    }
+
+    /// Uses the interface that is there, or makes it, and has it stay. The file is opened inside the namespace, and so keeps
+    /// that open: the kernel finds an interface in its file's namespace only.
+    fn open_persistent(config: &TapConfig) -> Result<Self, PortError> {
+        check_interface_name(&config.name)?;
+        let netns = Netns::open(&config.netns)?;
+        let links = netns.links();
+        let before = links.get(&config.name).ok();
+        let queue = netns.run(|| TapQueue::new(&config.name, config, 0))??;
+        // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
+        let stays =
+            unsafe { libc::ioctl(queue.file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(true)) };
+        if stays < 0 {
+            let what = format!("have TAP `{}` stay", config.name);
+            return Err(PortError::system(what, netns.place(), io::Error::last_os_error()));
+        }
+        let link = adjust(&links, config)?;
+        // One that its tenant has set down stays down.
+        let up = before.as_ref().map_or(config.up, |before| before.up);
+        if up && before.is_none() {
+            links.set_up(&config.name)?;
+        }
+        address(&links, config, up)?;
+        let device = device_key(&netns, &link)?;
+        Ok(Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) })
     }
 
     /// Makes the interface with `queues` transmit and receive queues, one value for each.
@@ -139,8 +175,21 @@ impl Tap {
     pub(crate) fn resume(file: OwnedFd, device: String, config: &TapConfig) -> Result<Self, PortError> {
         let netns = Netns::open(&config.netns)?;
         let queue = TapQueue::ready(file.into(), config)?;
-        let link = adjust(&netns.links(), config)?;
+        let links = netns.links();
+        let link = adjust(&links, config)?;
+        address(&links, config, link.up)?;
         Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
+    }
+
+    /// Sets the MTU of an open TAP's interface, adds the addresses that it lacks, and sets its routes.
+    ///
+    /// # Errors
+    /// When the interface has disappeared, or the kernel refuses.
+    pub fn configure(config: &TapConfig) -> Result<(), PortError> {
+        let netns = Netns::open(&config.netns)?;
+        let links = netns.links();
+        links.set_mtu(&config.name, config.mtu)?;
+        address(&links, config, links.get(&config.name)?.up)
     }
 
     /// Takes the port apart into its file and the device's properties.
@@ -392,13 +441,24 @@ fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Re
     }
     let (links, name) = (netns.links(), config.name.as_str());
     let link = adjust(&links, config)?;
-    for &address in &config.addresses {
-        links.add_address(name, address)?;
-    }
     if config.up {
         links.set_up(name)?;
     }
+    address(&links, config, config.up)?;
     Ok(link)
+}
+
+/// Gives an interface the addresses that it lacks and, if it is `up`, its routes.
+fn address(links: &Links<'_>, config: &TapConfig, up: bool) -> Result<(), PortError> {
+    let name = config.name.as_str();
+    for &address in &config.addresses {
+        match links.add_address(name, address) {
+            Ok(()) | Err(PortError::NameTaken { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut routes = config.routes.iter().filter(|_| up);
+    routes.try_for_each(|&(to, via)| links.replace_route(to, via, Some(name)))
 }
 
 /// Sets the MAC address, MTU and queue length of an interface; returns its properties. A MAC address that it has already

@@ -2,10 +2,12 @@
 
 mod audit;
 mod binding;
+mod carrier;
 mod commands;
 mod hostile;
 mod hostile_files;
 mod hosts;
+mod interface;
 mod kept;
 #[path = "../../../ports/tests/it/support/linger.rs"]
 #[expect(dead_code, reason = "the tests of ports use the rest")]

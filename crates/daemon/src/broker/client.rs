@@ -116,6 +116,15 @@ impl Client {
         self.open(&wanted, number, Some(&tenant.name))
     }
 
+    /// See [`super::Broker::configure`].
+    pub(super) fn configure(&self, number: Number, tenant: &TenantConfig) -> Result<(), OpenError> {
+        match self.ask(&Request::Configure(number, tenant.name.clone())).map_err(OpenError::Told)? {
+            (Reply::Done, _) => Ok(()),
+            (Reply::Failed(why), _) => Err(OpenError::Told(why)),
+            _ => Err(OpenError::Told(confused())),
+        }
+    }
+
     pub(super) fn open_uplink(
         self: &Arc<Self>,
         checked: &Checked,

@@ -47,6 +47,8 @@ pub(crate) enum Request {
     InForce(Number),
     /// Open a port of this policy: a tenant's, or the uplink's.
     Open(Number, Option<String>),
+    /// Set on the interface of this tenant's TAP what this policy states.
+    Configure(Number, String),
     /// Make an AF_XDP socket for a port, in this mode.
     Attach(Number, Option<String>, XdpMode),
     /// Register the socket that was made last, which is bound now: arriving frames go to it.

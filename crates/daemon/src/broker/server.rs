@@ -134,6 +134,7 @@ impl<'a> Server<'a> {
             Request::Read => self.read(),
             Request::InForce(number) => self.in_force(number),
             Request::Open(number, name) => return self.open(socket, number, name.as_deref()),
+            Request::Configure(number, name) => self.configure(number, &name),
             Request::Attach(number, name, mode) => {
                 drop(attempt); // its program would be in the way
                 return self.attach(socket, number, name.as_deref(), mode);
@@ -239,6 +240,11 @@ impl<'a> Server<'a> {
         let sent = socket::send(socket, &Reply::Done, &attempt.files());
         self.attempt = Some(attempt);
         sent
+    }
+
+    fn configure(&self, number: Number, name: &str) -> Reply {
+        let Some(wanted) = self.wanted(number, Some(name)) else { return unknown() };
+        wanted.configure().map_or_else(Reply::from, |()| Reply::Done)
     }
 
     fn release(&mut self, place: u64) -> Reply {

@@ -512,7 +512,8 @@ impl Engine {
             let Some(port) = &mut lane.port else { continue };
             let flushed = port.flush();
             lane.wrote = port.pending();
-            pending |= lane.wrote;
+            // What waits for a device that is down need not be tried again soon.
+            pending |= lane.wrote && flushed != Err(Trouble::Down);
             if let Err(trouble) = flushed {
                 let gone = lane.trouble(trouble);
                 self.note_lost(Some(index), gone);

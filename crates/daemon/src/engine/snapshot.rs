@@ -74,7 +74,7 @@ pub struct PortNow {
     pub tenant: Option<TenantId>,
     /// The port's own name; none while it is lost.
     pub port: Option<String>,
-    /// Of the uplink: whether its device was down when a frame was last to be sent.
+    /// Of the uplink: whether its device is known to be down, or was when a frame was last to be sent.
     pub down: bool,
     /// The frames and bytes that it carried.
     pub counters: Counters,
@@ -168,7 +168,7 @@ impl Engine {
                 lane: None,
                 tenant: None,
                 port: self.uplink.port.as_ref().map(Port::name),
-                down: self.uplink.down,
+                down: self.uplink.down || self.uplink.port.as_ref().is_some_and(Port::is_down),
                 counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
                 level: None,
                 pairs: Vec::new(),

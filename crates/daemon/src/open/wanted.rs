@@ -7,12 +7,12 @@
 
 use std::path::PathBuf;
 
-use plimsoll_policy::Port as PortSpec;
+use plimsoll_policy::{Interface, Port as PortSpec};
 use plimsoll_ports::handover::{Handover, Release, TakeOver};
 use plimsoll_ports::netns::NetnsRef;
 use plimsoll_ports::{
-    CompletionOrder, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, VhostUser,
-    VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
+    CompletionOrder, PacketConfig, PacketSocket, PcapConfig, PcapPort, Port, PortError, Tap, TapConfig,
+    VhostUser, VhostUserConfig, VnicConfig, VnicPort, XdpConfig, XdpSocket,
 };
 
 use super::{OpenError, machine_id, steady_mac, tap_config};
@@ -29,6 +29,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) mtu: u16,
     /// The hardware address that the tenant's interface gets, where we make it.
     pub(crate) mac: Option<Mac>,
+    /// What is set on a TAP beside these.
+    pub(crate) interface: Option<&'a Interface>,
     /// Bytes that the kernel holds for a packet socket, where an experiment states them.
     pub(crate) receive_buffer: Option<u32>,
 }
@@ -38,7 +40,7 @@ impl Wanted<'_> {
     pub(crate) fn open(&self) -> Result<Port, OpenError> {
         let opened = match self.port {
             PortSpec::Tap { netns, name } => {
-                Tap::open(&tap_config(netns.as_ref(), name, self.mtu, self.mac)).map(Port::Tap)
+                Tap::open(&tap_config(self, netns.as_ref(), name)).map(Port::Tap)
             }
             PortSpec::AfPacket(interface) => PacketSocket::open(&self.packet(interface)).map(Port::AfPacket),
             PortSpec::AfXdp(interface) => XdpSocket::open(&xdp(interface)).map(Port::AfXdp),
@@ -53,9 +55,7 @@ impl Wanted<'_> {
     /// Does the part of opening it that needs privileges. AF_XDP is opened in another way ([`Wanted::xdp`]).
     pub(crate) fn hand_over(&self) -> Result<Handover, OpenError> {
         let opened = match self.port {
-            PortSpec::Tap { netns, name } => {
-                Handover::tap(&tap_config(netns.as_ref(), name, self.mtu, self.mac))
-            }
+            PortSpec::Tap { netns, name } => Handover::tap(&tap_config(self, netns.as_ref(), name)),
             PortSpec::AfPacket(interface) => Handover::packet(&self.packet(interface)),
             PortSpec::Pcap { read, write } => Handover::pcap(&pcap(read, write)),
             PortSpec::Vnic(path) => Handover::vnic(&self.vnic(path)),
@@ -76,6 +76,19 @@ impl Wanted<'_> {
             PortSpec::Vnic(path) => TakeOver::Vnic(&self.vnic(path), release).port(handed),
             _ => TakeOver::VhostUser(&self.vhost_user(), release).port(handed),
         }
+    }
+
+    /// The configuration of a TAP; `None` for any other port.
+    pub(crate) fn tap(&self) -> Option<TapConfig> {
+        match self.port {
+            PortSpec::Tap { netns, name } => Some(tap_config(self, netns.as_ref(), name)),
+            _ => None,
+        }
+    }
+
+    /// Sets on the interface of an open TAP what the policy states.
+    pub(crate) fn configure(&self) -> Result<(), OpenError> {
+        self.tap().map_or(Ok(()), |config| Tap::configure(&config).map_err(|source| self.failed(source)))
     }
 
     /// The configuration of an AF_XDP port; `None` for any other.

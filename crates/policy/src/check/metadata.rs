@@ -5,7 +5,7 @@
 //! From: Loom §3, "Traffic Classification" (the host tags packets with metadata), and §4.4 (a guest's values are checked
 //! against the guest's own subtree).
 //! Not here: how a client says it (`plimsoll-vnic`, `ports`), and whether a packet matches (`program`).
-//! Invariant: a rule or limit of the program that looks at metadata names its tenant, and that tenant's port is a vNIC. What
+//! Invariant: a rule or limit of the program that looks at metadata names its tenants, whose ports are all vNICs. What
 //! the operator states is constant, so the program no longer looks at it.
 
 use std::fmt::Display;

@@ -14,6 +14,7 @@ mod cost;
 mod descriptors;
 mod envelope;
 mod graph;
+mod interface;
 mod limits;
 mod link;
 mod machine;
@@ -236,6 +237,9 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         let mtu = uplink.as_ref().map_or(read::DEFAULT_MTU, |uplink| uplink.mtu);
         overlay::judge(stated, &tenants, link.rate, mtu, &mut problems)
     });
+    let mtu = uplink.as_ref().map_or(read::DEFAULT_MTU, |uplink| uplink.mtu);
+    let wrapped = overlay.as_ref().map_or(0, crate::config::Overlay::header);
+    interface::judge(&tenants, mtu.saturating_sub(wrapped), &mut problems);
     if let Some(overlay) = &overlay {
         // The overlay's headers are on the link, but are no part of a tenant's frame.
         let header = Bytes::new(overlay.header().into());
@@ -314,6 +318,7 @@ fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<T
         weight,
         descriptors,
         addresses: addresses::stated(entry),
+        interface: interface::stated(entry),
         ecn: entry.ecn,
         policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
     })

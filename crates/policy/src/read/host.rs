@@ -7,7 +7,7 @@ use plimsoll_units::{Bytes, Span};
 use super::syntax::{
     ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
-use super::{Reader, addresses, backpressure, class, named, overlay};
+use super::{Reader, addresses, backpressure, class, interface, named, overlay};
 use crate::addresses::MacAddr;
 use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
@@ -230,6 +230,9 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
         ingress: keys.get("ingress").map_or_else(IngressEntry::default, |tree| ingress(reader, tree, &what)),
         delay: keys.get("delay").map_or_else(Vec::new, |tree| delay(reader, tree, &what)),
         addresses: addresses::addresses(reader, &keys, &what),
+        interface: keys
+            .get("interface")
+            .map_or_else(Default::default, |tree| interface::interface(reader, tree, &what)),
         ecn: keys.get("ecn").map_or_else(Default::default, |tree| backpressure::ecn(reader, tree, &what)),
         cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", super::names::CGROUP)),
         user: keys.get("user").and_then(|tree| reader.value(tree, "`user`", METADATA)),

@@ -9,6 +9,7 @@ mod addresses;
 mod backpressure;
 mod class;
 mod host;
+mod interface;
 mod matches;
 pub(crate) mod names;
 mod overlay;

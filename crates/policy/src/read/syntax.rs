@@ -8,6 +8,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
 use crate::config::{Api, Encapsulation, EngineConfig, Feedback, Port, Sealed};
+use crate::interface::{HostAddress, HostRoute};
 use crate::press::{Ecn, Part, PressMode};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
@@ -154,6 +155,8 @@ pub(crate) struct TenantEntry {
     pub delay: Vec<Located<DelayTarget>>,
     /// The addresses that it may send from.
     pub addresses: AddressesEntry,
+    /// What the daemon sets on its interface.
+    pub interface: InterfaceEntry,
     /// Whether backpressure may change its packets.
     pub ecn: Ecn,
     /// The control group that all its packets are of.
@@ -169,6 +172,17 @@ pub(crate) struct TenantEntry {
 pub(crate) struct AddressesEntry {
     pub list: Vec<Located<StatedAddress>>,
     pub binding: Option<Located<Binding>>,
+}
+
+/// `interface` of a tenant.
+#[derive(Default)]
+pub(crate) struct InterfaceEntry {
+    /// Where it is stated, if it is.
+    pub at: Option<Mark>,
+    pub addresses: Vec<Located<HostAddress>>,
+    pub routes: Vec<Located<HostRoute>>,
+    pub mtu: Option<Located<u32>>,
+    pub persist: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -188,6 +202,7 @@ impl TenantEntry {
             ingress,
             delay,
             addresses,
+            interface: InterfaceEntry::default(),
             ecn: Ecn::default(),
             cgroup: None,
             user: None,

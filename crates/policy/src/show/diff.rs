@@ -132,6 +132,11 @@ fn some<T: ToString>(properties: &mut Properties, key: &'static str, value: Opti
     }
 }
 
+/// A list in one line; none if it is empty.
+fn joined<T: ToString>(list: &[T]) -> Option<String> {
+    (!list.is_empty()).then(|| list.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
+
 fn alone(properties: Properties) -> Things {
     Things::from([(String::new(), properties)])
 }
@@ -188,6 +193,11 @@ fn tenants(checked: &Checked) -> Things {
             "binding",
             (tenant.addresses.word() != "unbound").then(|| tenant.addresses.word()),
         );
+        let interface = &tenant.interface;
+        some(&mut properties, "interface addresses", joined(&interface.addresses));
+        some(&mut properties, "interface routes", joined(&interface.routes));
+        some(&mut properties, "interface mtu", interface.mtu);
+        some(&mut properties, "interface persist", interface.persist.then_some(true));
         some(&mut properties, "ecn", (tenant.ecn != Ecn::default()).then_some(tenant.ecn));
         if slo.ingress != slo.egress {
             some(&mut properties, "ingress min", slo.ingress.min);

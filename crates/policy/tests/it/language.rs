@@ -147,6 +147,35 @@ fn a_limit_may_name_several_tenants_or_classes() {
 }
 
 #[test]
+fn an_interface_is_a_taps_and_its_parts_fit() {
+    let refused = |port: &str, more: &str, interface: &str| {
+        let policy = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{port: {port}, {more} interface: {{{interface}}}}}}}}}"
+        );
+        plimsoll_policy::check_str("p.yaml", &policy)
+            .map_err(|errors| errors.render(false))
+            .err()
+            .unwrap_or_default()
+    };
+    let tap = "{tap: {name: eth0}}";
+    assert_eq!(
+        refused(tap, "", "addresses: [10.0.0.5/24], routes: [default via 10.0.0.1, 10.9.0.0/16], mtu: 1500"),
+        ""
+    );
+    assert_eq!(refused(tap, "addresses: 10.0.0.0/24,", "addresses: 10.0.0.5/24"), "");
+    let bad = |port, more, interface, says: &str| {
+        let said = refused(port, more, interface);
+        assert!(said.contains(says), "{says}: {said}");
+    };
+    bad("memory", "", "mtu: 1400", "its port is no TAP");
+    bad(tap, "", "mtu: 1501", "write 68 to 1500");
+    bad(tap, "", "addresses: 'fd00::1/64', mtu: 1279", "write 1280 to 1500");
+    bad(tap, "", "addresses: 10.0.0.5/24, routes: default via 10.0.1.1", "on a network with 10.0.1.1");
+    bad(tap, "", "addresses: 10.0.0.5", "the length of its network");
+    bad(tap, "addresses: 10.0.0.6,", "addresses: 10.0.0.5/24", "lack 10.0.0.5");
+}
+
+#[test]
 fn a_sub_policy_may_be_one_class() {
     let operator =
         "{uplink: {port: memory, rate: 1Gbps}, tenants: {shop: {port: memory, policy: shop.yaml}}}";

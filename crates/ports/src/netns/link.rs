@@ -117,6 +117,29 @@ impl<'a> Links<'a> {
         via: Option<IpAddr>,
         dev: Option<&str>,
     ) -> Result<(), PortError> {
+        self.route(destination, via, dev, false)
+    }
+
+    /// Like [`Links::add_route`], in place of a route to `destination` that there is.
+    ///
+    /// # Errors
+    /// As for [`Links::add_route`].
+    pub fn replace_route(
+        &self,
+        destination: Cidr,
+        via: Option<IpAddr>,
+        dev: Option<&str>,
+    ) -> Result<(), PortError> {
+        self.route(destination, via, dev, true)
+    }
+
+    fn route(
+        &self,
+        destination: Cidr,
+        via: Option<IpAddr>,
+        dev: Option<&str>,
+        replace: bool,
+    ) -> Result<(), PortError> {
         let what = format!("add route to {destination}");
         let refused = |problem: &str| PortError::Config { what: what.clone(), problem: problem.to_owned() };
         if via.is_none() && dev.is_none() {
@@ -132,7 +155,7 @@ impl<'a> Links<'a> {
                     route = route.dev(dev);
                 }
                 self.ask(&what, dev.unwrap_or(""), async |kernel: &Connection<Route>| {
-                    kernel.add_route(route).await
+                    if replace { kernel.replace_route(route).await } else { kernel.add_route(route).await }
                 })
             }
             (IpAddr::V6(to), None | Some(IpAddr::V6(_))) => {
@@ -144,7 +167,7 @@ impl<'a> Links<'a> {
                     route = route.dev(dev);
                 }
                 self.ask(&what, dev.unwrap_or(""), async |kernel: &Connection<Route>| {
-                    kernel.add_route(route).await
+                    if replace { kernel.replace_route(route).await } else { kernel.add_route(route).await }
                 })
             }
             _ => Err(refused("the destination and the gateway are of different IP versions")),

@@ -75,6 +75,43 @@ fn without_offloads_and_past_the_queue_too() {
 }
 
 #[test]
+fn frames_wait_while_the_far_end_has_no_carrier() {
+    if !live() {
+        return;
+    }
+    let (a, b) = veth();
+    let mut sender = PacketSocket::open(&config(&a, "left")).unwrap();
+    let mut receiver = PacketSocket::open(&config(&b, "right")).unwrap();
+    until("a carrier", || !sender.is_down());
+    assert_eq!(sender.send(&numbered(0, 100), None), Ok(Sending::Sent));
+    b.links().set_down("right").unwrap();
+    until("no carrier", || sender.is_down());
+    assert_eq!(sender.flush(), Err(Trouble::Down), "the frame waits");
+    assert_eq!(sender.send(&numbered(1, 100), None), Err(Trouble::Down));
+    assert_eq!((sender.staged(), sender.counters().tx_packets), (1, 0));
+
+    b.links().set_up("right").unwrap();
+    until("a carrier again", || !sender.is_down());
+    assert_eq!(sender.send(&numbered(1, 100), None), Ok(Sending::Sent));
+    sender.flush().unwrap();
+    let (mut buffer, mut came) = (vec![0; FRAME_ROOM], Vec::new());
+    until("both frames", || {
+        while let Ok(Some(got)) = receiver.receive(&mut buffer) {
+            came.extend(number_of(&buffer[..got.len]));
+        }
+        came.len() == 2
+    });
+    assert_eq!((came, sender.counters().tx_packets), (vec![0, 1], 2));
+
+    // One that is opened without a carrier knows it at once, and one that has disappeared is not only down.
+    b.links().set_down("right").unwrap();
+    let mut late = PacketSocket::open(&config(&a, "left")).unwrap();
+    until("no carrier", || late.is_down());
+    a.links().delete("left").unwrap();
+    until("it has gone", || late.send(&numbered(2, 100), None).and(late.flush()) == Err(Trouble::Gone));
+}
+
+#[test]
 fn vlan_tags_arrive() {
     if !live() {
         return;

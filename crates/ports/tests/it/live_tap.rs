@@ -198,6 +198,45 @@ fn the_interface_is_made_as_asked() {
 }
 
 #[test]
+fn an_interface_that_persists_is_used_again_with_all_that_was_set_on_it() {
+    if !live() {
+        return;
+    }
+    let netns = quiet("stays");
+    let mut config = TapConfig::new(NetnsRef::Path(netns.path()), "eth0");
+    config.persist = true;
+    config.addresses.push("10.9.0.1/24".parse().unwrap());
+    config.routes.push(("10.77.0.0/16".parse().unwrap(), Some("10.9.0.9".parse().unwrap())));
+    let first = Tap::open(&config).unwrap();
+    let (links, mac, added) = (netns.links(), first.mac(), "10.9.1.1/24".parse().unwrap());
+    let index = links.get("eth0").unwrap().index;
+    links.add_address("eth0", added).unwrap();
+    assert!(!first.is_resumed());
+    assert!(matches!(Tap::open(&config), Err(PortError::NameTaken { .. })), "one file at a time");
+    drop(first);
+    assert_eq!(links.get("eth0").unwrap().index, index, "it is still there");
+
+    let mut again = Tap::open(&config).unwrap();
+    assert!(again.is_resumed());
+    assert_eq!((links.get("eth0").unwrap().index, again.mac()), (index, mac));
+    let taken = links.add_address("eth0", added);
+    assert!(
+        matches!(taken, Err(PortError::NameTaken { .. })),
+        "the tenant's own address is there: {taken:?}"
+    );
+    let there = links.add_route(config.routes[0].0, config.routes[0].1, Some("eth0"));
+    assert!(there.is_err(), "and so is the route");
+    // It carries frames: the namespace asks for the neighbour of the route.
+    let socket = netns.run(|| std::net::UdpSocket::bind("10.9.0.1:0")).unwrap().unwrap();
+    let mut buffer = vec![0; FRAME_ROOM];
+    until("a question for the gateway", || {
+        socket.send_to(b"x", "10.77.0.1:9").unwrap();
+        matches!(again.receive(&mut buffer), Ok(Some(got)) if buffer[..got.len][12..14] == [8, 6])
+    });
+    links.delete("eth0").unwrap();
+}
+
+#[test]
 fn a_taken_name_is_explained() {
     if !live() {
         return;

@@ -1,0 +1,101 @@
+//! What the daemon sets on a tenant's interface comes back with it.
+//!
+//! Needs root (network namespaces). Everything made here is removed, whatever happens.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Daemon, Stage};
+
+#[test]
+fn addresses_routes_and_the_mtu_are_back_after_a_restart() {
+    let Some(stage) = Stage::with_netns("ifc", &["up", "t"]) else { return };
+    let state = |interface: &str| {
+        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+        let policy = format!(
+            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
+             {{tap: {{netns: {tenant}, name: eth0}}}}, interface: {{{interface}}}}}\n",
+            socket.display()
+        );
+        fs::write(stage.file("policy.yaml"), policy).expect("written");
+    };
+    let told = |words: &[&str]| {
+        let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let check = |addresses: &[&str]| {
+        let (shown, link) =
+            (told(&["address", "show", "dev", "eth0"]), told(&["-o", "link", "show", "dev", "eth0"]));
+        assert!(addresses.iter().all(|address| shown.contains(address)), "{shown}");
+        assert!(link.contains("mtu 1400"), "{link}");
+        assert!(told(&["route", "show", "default"]).contains("via 10.9.0.254"), "{}", told(&["route"]));
+        assert!(
+            told(&["-6", "route", "show", "fd77::/64"]).contains("via fd09::1"),
+            "{}",
+            told(&["-6", "route"])
+        );
+        link.split(':').next().map(str::to_owned)
+    };
+    let base = "addresses: [10.9.0.5/24, 'fd09::5/64'], routes: [default via 10.9.0.254, 'fd77::/64 via fd09::1'], mtu: 1400";
+    let start = || {
+        let daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+        stage.eventually("the daemon runs", || stage.read("log").contains("plimsoll: running;"));
+        daemon
+    };
+    state(base);
+    let mut daemon = start();
+    check(&["10.9.0.5/24", "fd09::5/64"]);
+    daemon.end(Signal::SIGKILL).expect("it ends");
+    let _daemon = start();
+    let device = check(&["10.9.0.5/24", "fd09::5/64"]);
+
+    // A reload adds to the same device.
+    state(&base.replace("10.9.0.5/24,", "10.9.0.5/24, 10.9.1.5/24,"));
+    let changes = stage.client().text("POST", "/v1/reload").expect("reloaded");
+    assert!(changes.contains("interface addresses"), "{changes}");
+    assert_eq!(check(&["10.9.0.5/24", "10.9.1.5/24", "fd09::5/64"]), device);
+    // Another gateway takes the place of the one before.
+    state(&base.replace("10.9.0.254", "10.9.0.253"));
+    stage.client().text("POST", "/v1/reload").expect("reloaded");
+    let routes = told(&["route", "show", "default"]);
+    assert!(routes.contains("via 10.9.0.253") && !routes.contains("via 10.9.0.254"), "{routes}");
+}
+
+#[test]
+fn a_device_that_persists_outlives_each_daemon() {
+    let Some(stage) = Stage::with_netns("ifp", &["up", "t"]) else { return };
+    let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{tap: \
+         {{netns: {tenant}, name: eth0}}}}, interface: {{persist: true}}}}\n",
+        socket.display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let told = |words: &[&str]| {
+        let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let index = || told(&["-o", "link", "show", "dev", "eth0"]).split(':').next().map(str::to_owned);
+    let start = || {
+        let daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+        stage.eventually("the daemon runs", || stage.read("log").contains("plimsoll: running;"));
+        assert!(!stage.read("log").contains("it is tried again"), "{}", stage.read("log"));
+        daemon
+    };
+    let mut daemon = start();
+    let device = index();
+    assert!(
+        stage
+            .command("t", "ip")
+            .args(["address", "add", "10.9.0.5/24", "dev", "eth0"])
+            .status()
+            .is_ok_and(|done| done.success())
+    );
+    for signal in [Signal::SIGKILL, Signal::SIGTERM] {
+        daemon.end(signal).expect("it ends");
+        daemon = start();
+        assert!(device.is_some() && index() == device, "{device:?}");
+        assert!(told(&["address", "show", "dev", "eth0"]).contains("10.9.0.5/24"), "after {signal}");
+    }
+}
