@@ -246,6 +246,23 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         &self.orders
     }
 
+    /// Handles that there is nothing new to poll with: lets go of flows whose lifetime is over.
+    pub fn lapse(&mut self, now: Nanos) -> &[Order<K>] {
+        self.orders.clear();
+        self.expire(now);
+        &self.orders
+    }
+
+    /// Handles that the load cannot be measured, or is of no account any more: ends the overload, and lets each flow go.
+    pub fn let_all_go(&mut self, now: Nanos) -> &[Order<K>] {
+        self.orders.clear();
+        self.orders.extend(self.flows.drain(..).map(|flow| Order::End(*flow.pressed())));
+        self.counters.ended += self.orders.len() as u64;
+        self.trigger = Trigger::new(self.settings.thresholds, self.settings.capacity);
+        (self.window, self.before, self.widens) = (Window::new(now), 0, false);
+        &self.orders
+    }
+
     /// Lets go of flows whose lifetime is over.
     fn expire(&mut self, now: Nanos) {
         let orders = &mut self.orders;

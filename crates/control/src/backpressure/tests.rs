@@ -165,6 +165,31 @@ fn a_flow_that_ends_is_let_go_after_its_lifetime() {
     assert_eq!((core.backpressure.pressed().len(), core.backpressure.poll_timeout()), (0, None));
 }
 
+/// No poll comes, as nothing is measured: the flow is let go at the end of its lifetime.
+#[test]
+fn a_flow_is_let_go_after_its_lifetime_without_a_poll() {
+    let mut core = Core::new(Settings::default(), 3_900, &[2_000]);
+    core.run(100);
+    assert_eq!(core.backpressure.lapse(at(100)), []);
+    assert!(matches!(core.backpressure.lapse(at(3_100)), [Order::End(Pressed { key: 0, .. })]));
+    assert_eq!((core.backpressure.pressed().len(), core.backpressure.counters().ended), (0, 1));
+}
+
+/// What is watched has gone: its overload has ended, and flows are let go at once. It comes back, and is watched as before.
+#[test]
+fn all_flows_are_let_go_where_the_load_cannot_be_measured() {
+    let mut core = Core::new(Settings::default(), 6_000, &[2_000]);
+    core.run(100);
+    assert!(core.backpressure.is_overloaded());
+    assert!(matches!(core.backpressure.let_all_go(at(100)), [Order::End(Pressed { key: 0, .. })]));
+    assert_eq!((core.backpressure.pressed().len(), core.backpressure.counters().ended), (0, 1));
+    assert!(!core.backpressure.is_overloaded());
+    assert_eq!(core.backpressure.let_all_go(at(100)), []);
+    core.run(10);
+    assert_eq!(core.backpressure.counters().overloads, 2);
+    assert_eq!(core.starts().len(), 2);
+}
+
 /// 90 % and a flow with a third of the packets: it gives up 22.5 % of the load and keeps 7.5 %, 500 Mb/s.
 #[test]
 fn the_automatic_target_brings_the_core_below_release() {
