@@ -83,8 +83,12 @@ pub(crate) fn pressed(PressedRow { rate: bits, how, interval, age }: &PressedRow
 
 /// What is watched, in one line.
 fn watched(watched: &WatchedRow) -> String {
-    let WatchedRow { what, overloaded, top, overloads, started, marked, left, .. } = watched;
-    let state = if *overloaded { "overloaded" } else { "not overloaded" };
+    let WatchedRow { what, measured, overloaded, top, overloads, started, marked, left, .. } = watched;
+    let state = match (measured, overloaded) {
+        (false, _) => "not measured, so no flow is slowed down",
+        (true, true) => "overloaded",
+        (true, false) => "not overloaded",
+    };
     let top = top
         .map_or_else(String::new, |top| format!(", top flow {:.1} % of heavy hitters' packets", top * 100.0));
     let marked = if *marked > 0 { format!(", {} marked", several(*marked, "packet")) } else { String::new() };
@@ -138,6 +142,7 @@ mod tests {
     fn one_of_a_kind_is_not_called_several() {
         let row = |number| WatchedRow {
             what: "engine".to_owned(),
+            measured: true,
             overloaded: false,
             top: None,
             overloads: number,
@@ -151,6 +156,10 @@ mod tests {
         let two =
             "watched: engine: not overloaded (2 overloads); 2 flows slowed down so far, 2 packets marked\n";
         assert_eq!([1, 2].map(|number| watched(&row(number))), [one, two]);
+        let unmeasured = watched(&WatchedRow { measured: false, ..row(1) });
+        assert!(
+            unmeasured.starts_with("watched: engine: not measured, so no flow is slowed down (1 overload)")
+        );
     }
 
     #[test]

@@ -61,12 +61,15 @@ pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow,
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
+#[cfg(test)]
+pub(crate) use load::Newest;
 pub use load::Sampled;
 pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use mediate::{Guest, Mediating};
 pub use plimsoll_control::backpressure::Means;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
+pub(crate) use press::method;
 pub use rates::{RateError, Rated};
 pub use setup::{engine_config, fleet_map, lane_spec};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
@@ -473,6 +476,8 @@ impl Engine {
 
     /// The flows that are heavy hitters; `None` where no flow is counted.
     pub fn heavy(&mut self, now: Nanos) -> Option<HeavyNow> {
+        // An engine at rest has not looked for a while.
+        self.tend_unmeasured(now);
         self.heavy.as_mut().map(|heavy| heavy.now(now))
     }
 

@@ -16,7 +16,8 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
-use crate::engine::{AskedBy, AskedNow, HeavyNow, Means, PortNow, PressedNow, Snapshot};
+use crate::engine::method;
+use crate::engine::{AskedBy, AskedNow, HeavyNow, PortNow, PressedNow, Snapshot};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::headers;
 
@@ -427,16 +428,7 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
         let PressedNow { rate, since, means, interval } = heavy.pressed?;
         // What comes for a tenant are another one's packets.
         let tenant = (!heavy.inward).then_some(heavy.tenant.as_str());
-        let how = match means {
-            Means::Marked => format!("one of {interval} packets is marked"),
-            Means::MeteredHere => "what is beyond waits here, or is dropped".to_owned(),
-            Means::Told(_) => "its host is told".to_owned(),
-            Means::MarkedAndMetered => {
-                format!("one of {interval} packets is marked, and what is beyond waits or is dropped here")
-            }
-            Means::MarkedAndTold(_) => format!("one of {interval} packets is marked, and its host is told"),
-            Means::Windowed => "the receive window in its acknowledgements is made smaller".to_owned(),
-        };
+        let how = method(means, interval);
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
         let round_trip =
             heavy.round_trip.map_or_else(String::new, |took| format!("; its round trip is {took}"));

@@ -75,6 +75,9 @@ pub struct HeldRow {
 pub struct WatchedRow {
     /// What it is, as in the policy file.
     pub what: String,
+    /// Whether its load can be measured: not if a cgroup or thread does not exist, or has gone.
+    #[serde(default = "yes")]
+    pub measured: bool,
     /// Whether it was overloaded when it was last looked at.
     pub overloaded: bool,
     /// The part of heavy hitters' packets that the top flow had in the last overload, from 0 to 1 (MIMIC's figure 2).
@@ -96,8 +99,8 @@ pub struct WatchedRow {
 pub struct PressedRow {
     /// The rate that it is slowed down to, in bits a second.
     pub rate: u64,
-    /// `marked`, `metered` (what is beyond the rate waits at this host, or is dropped), `told` (so does the host that it comes from), or
-    /// `marked and metered`, `marked and told`, or `window` (the receive window in its acknowledgements is made smaller).
+    /// `marked`, `metered` (what is beyond the rate waits at this host), `dropped` (what is beyond is dropped at this host), `told` (the
+    /// host that it comes from meters it), `marked and metered`, `marked and told`, or `window` (the receive window in its acknowledgements is made smaller).
     pub how: String,
     /// Where it is marked, one of how many packets is.
     pub interval: Option<u32>,
@@ -229,10 +232,11 @@ impl HeldRow {
 
 impl WatchedRow {
     pub(crate) fn new(
-        WatchedNow { what, overloaded, top, counters: (counters, marked) }: &WatchedNow,
+        WatchedNow { what, measured, overloaded, top, counters: (counters, marked) }: &WatchedNow,
     ) -> Self {
         Self {
             what: what.to_string(),
+            measured: *measured,
             overloaded: *overloaded,
             top: top.map(|top| f64::from(top) / 1_000.0),
             overloads: counters.overloads,
@@ -249,6 +253,7 @@ impl PressedRow {
         let how = match means {
             Means::Marked => "marked",
             Means::MeteredHere => "metered",
+            Means::Dropped => "dropped",
             Means::Told(_) => "told",
             Means::MarkedAndMetered => "marked and metered",
             Means::MarkedAndTold(_) => "marked and told",
@@ -257,6 +262,11 @@ impl PressedRow {
         let interval = means.marks().then_some(interval);
         Self { rate: rate.get(), how: how.to_owned(), interval, age: at.since(since).as_secs_f64() }
     }
+}
+
+/// The state of what an older daemon says nothing about.
+fn yes() -> bool {
+    true
 }
 
 /// A flow's headers in one line.

@@ -54,6 +54,8 @@ fn backpressure(page: &mut Page, flows: &FlowStats) {
     one("plimsoll_counted_unlisted_total", "counter", unlisted, flows.unlisted);
     one("plimsoll_heavy_flows", "gauge", "Flows that are heavy hitters.", flows.heavy);
     let Some(watched) = &flows.watched else { return };
+    let measured = "Whether the load of what the policy watches can be measured.";
+    one("plimsoll_backpressure_measured", "gauge", measured, watched.measured.into());
     let overloaded = "Whether what the policy watches is overloaded.";
     one("plimsoll_backpressure_overloaded", "gauge", overloaded, watched.overloaded.into());
     one("plimsoll_backpressure_flows", "gauge", "Flows that are slowed down.", flows.slowed_down);

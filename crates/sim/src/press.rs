@@ -350,7 +350,7 @@ impl Press {
             Means::Told(HostId(node)) | Means::MarkedAndTold(HostId(node)) => {
                 Some((node, Notice { by: self.plan.node, key: pressed.key.key, terms }))
             }
-            Means::MeteredHere | Means::MarkedAndMetered => {
+            Means::MeteredHere | Means::Dropped | Means::MarkedAndMetered => {
                 // There is a meter for each flow that may be pressed.
                 let _ = self.here.install(pressed.key, HERE, terms, now);
                 None

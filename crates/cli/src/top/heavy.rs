@@ -28,6 +28,7 @@ pub(super) fn draw(report: &HeavyReport, frame: &mut Frame<'_>, area: Rect) {
     let overloaded = watched.filter(|watched| watched.overloaded).is_some();
     let last = match watched {
         None => "",
+        Some(watched) if !watched.measured => "slowed down (load not measured)",
         Some(_) if overloaded => "slowed down (overloaded)",
         Some(_) => "slowed down",
     };

@@ -326,6 +326,7 @@ mod tests {
         };
         let watched = WatchedRow {
             what: "engine".to_owned(),
+            measured: true,
             overloaded: true,
             top: Some(0.8),
             overloads: 1,

@@ -28,8 +28,10 @@ pub enum FlowSource {
 pub enum Means {
     /// Some of its packets are marked.
     Marked,
-    /// This host holds it to the rate: what is beyond waits or is dropped.
+    /// This host holds it to the rate: what is beyond waits, and is dropped where too much waits.
     MeteredHere,
+    /// This host drops what is beyond the rate.
+    Dropped,
     /// The host that it comes from was told its rate.
     Told(HostId),
     /// Some of its packets are marked, and this host holds it to the rate.
@@ -60,9 +62,11 @@ impl Means {
             // Its source cannot be told: a meter here would lose packets that marks spare.
             (PressMode::MarkAndMeter, FlowSource::Elsewhere) if able.mark && !ignores => Self::Marked,
             (PressMode::Window, _) if able.window && !ignores => Self::Windowed,
-            (PressMode::Drop, _) => Self::MeteredHere,
+            (PressMode::Drop, _) => Self::Dropped,
             (_, FlowSource::Host(host)) => Self::Told(host),
-            _ => Self::MeteredHere,
+            (_, FlowSource::Here) => Self::MeteredHere,
+            // What comes from the uplink cannot wait at its source.
+            (_, FlowSource::Elsewhere) => Self::Dropped,
         }
     }
 
@@ -146,7 +150,7 @@ mod tests {
             [FlowSource::Here, FlowSource::Elsewhere, FlowSource::Host(HostId(7))]
                 .map(|from| Means::of(mode, from, able, ignores))
         };
-        let metered = [Means::MeteredHere, Means::MeteredHere, Means::Told(HostId(7))];
+        let metered = [Means::MeteredHere, Means::Dropped, Means::Told(HostId(7))];
         assert_eq!(of(Mark, ALL, false), [Means::Marked; 3]);
         assert_eq!(of(Window, ALL, false), [Means::Windowed; 3]);
         for mode in [Mark, Window] {
@@ -155,8 +159,8 @@ mod tests {
         assert_eq!([of(Meter, ALL, false), of(MarkAndMeter, NONE, false)], [metered; 2]);
         let both = [Means::MarkedAndMetered, Means::Marked, Means::MarkedAndTold(HostId(7))];
         assert_eq!(of(MarkAndMeter, ALL, false), both);
-        assert_eq!(of(MarkAndMeter, ALL, true), [both[0], Means::MeteredHere, both[2]]);
-        assert_eq!(of(Drop, ALL, false), [Means::MeteredHere; 3]);
+        assert_eq!(of(MarkAndMeter, ALL, true), [both[0], Means::Dropped, both[2]]);
+        assert_eq!(of(Drop, ALL, false), [Means::Dropped; 3]);
     }
 
     #[test]

@@ -166,6 +166,8 @@ pub struct PressedNow {
 pub struct WatchedNow {
     /// What it is, as the policy states it.
     pub what: Watch,
+    /// Whether its load can be measured, as far as is known.
+    pub measured: bool,
     /// Whether it is overloaded.
     pub overloaded: bool,
     /// The part of heavy hitters' packets that the top flow had in the last overload, in thousandths.
@@ -391,6 +393,25 @@ impl HeavyFlows {
         self.press.as_ref().filter(|press| press.is_due(now)).map(Presses::watch)
     }
 
+    /// What is watched, if anything is.
+    pub(super) fn watched_by_policy(&self) -> Option<&Watch> {
+        self.press.as_ref().map(Presses::watch)
+    }
+
+    /// Lets go of flows whose lifetime is over; of each one if the load is `gone`: it cannot be measured.
+    pub(super) fn lapse(&mut self, gone: bool, now: Nanos) {
+        if let Some(press) = &mut self.press {
+            press.lapse(gone, now);
+        }
+    }
+
+    /// Lets go of all flows that are slowed down, as these tables are about to be replaced.
+    pub(super) fn end_watch(&mut self, now: Nanos) {
+        if let Some(press) = &mut self.press {
+            press.end(now);
+        }
+    }
+
     /// The lane of the one tenant that is watched.
     pub(super) fn watched_lane(&self) -> Option<usize> {
         self.watched.and_then(|tenant| self.lane_of(tenant))
@@ -429,12 +450,7 @@ impl HeavyFlows {
     pub(super) fn take_news(&mut self) -> Vec<(String, PressNews)> {
         let news = self.press.as_mut().map(Presses::take_news).unwrap_or_default();
         let named = news.into_iter().map(|news| {
-            let name = match &news {
-                PressNews::Start(flow, ..) | PressNews::Top(flow, _) | PressNews::End(flow, _) => {
-                    self.names.get(&flow.tenant).cloned()
-                }
-                PressNews::Overload(_) => None,
-            };
+            let name = news.flow().and_then(|flow| self.names.get(&flow.tenant).cloned());
             (name.unwrap_or_default(), news)
         });
         named.collect()
@@ -458,7 +474,13 @@ impl HeavyFlows {
     pub(super) fn watched_now(&self) -> Option<WatchedNow> {
         let press = self.press.as_ref()?;
         let (overloaded, top) = press.overload();
-        Some(WatchedNow { what: press.watch().clone(), overloaded, top, counters: press.counters() })
+        Some(WatchedNow {
+            what: press.watch().clone(),
+            measured: press.is_measured(),
+            overloaded,
+            top,
+            counters: press.counters(),
+        })
     }
 
     /// Totals, for metrics.

@@ -198,7 +198,12 @@ impl Engine {
         now: Nanos,
     ) -> Option<Box<HeavyFlows>> {
         tables.iter_mut().for_each(|tables| tables.begin(now));
-        let before = if counted.is_none() || tables.is_some() { self.heavy.take() } else { None };
+        let before = if counted.is_none() || tables.is_some() {
+            self.watch_no_more(now);
+            self.heavy.take()
+        } else {
+            None
+        };
         self.heavy = tables.or_else(|| self.heavy.take());
         if let (Some(heavy), Some(stated)) = (&mut self.heavy, &counted) {
             heavy.set_tenants(stated, &self.lanes);

@@ -11,14 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
 
-use plimsoll_control::backpressure::Means;
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
-use super::heavy::Counted;
-use super::press::PressNews;
 use super::{Core, Engine};
-use crate::heavy::headers;
 
 /// The CPU time of a cgroup or of threads, which another thread measures while the engine asks for it.
 #[derive(Clone, Debug, Default)]
@@ -26,17 +22,34 @@ pub struct Sampled(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    newest: Mutex<Option<(Span, Nanos)>>,
+    newest: Mutex<Newest>,
     /// Whether the engine has asked since the last measurement.
     asked: AtomicBool,
     /// The measuring thread, while it waits to be asked.
     waits: Mutex<Option<Thread>>,
 }
 
+/// What a measuring thread knows of the CPU time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Newest {
+    /// Nothing yet, or another measurement is being noted.
+    #[default]
+    Unknown,
+    /// What was used until this moment.
+    Used(Span, Nanos),
+    /// It cannot be measured: the cgroup or a thread has gone, or never was.
+    Gone,
+}
+
 impl Sampled {
+    /// Notes that the CPU time cannot be measured, until the next [`note`](Self::note).
+    pub fn lose(&self) {
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Newest::Gone;
+    }
+
     /// Notes the CPU time that was used until `at`, and answers whether the engine has asked since the last time.
     pub fn note(&self, used: Span, at: Nanos) -> bool {
-        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((used, at));
+        *self.0.newest.lock().unwrap_or_else(PoisonError::into_inner) = Newest::Used(used, at);
         self.0.asked.swap(false, Ordering::Relaxed)
     }
 
@@ -53,13 +66,13 @@ impl Sampled {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// The newest measurement; `None` also while another one is being noted.
-    pub(crate) fn newest(&self) -> Option<(Span, Nanos)> {
+    /// The newest measurement.
+    pub(crate) fn newest(&self) -> Newest {
         self.0.asked.store(true, Ordering::Relaxed);
         if let Some(thread) = self.0.waits.try_lock().ok().and_then(|mut waits| waits.take()) {
             thread.unpark();
         }
-        *self.0.newest.try_lock().ok()?
+        self.0.newest.try_lock().map_or(Newest::Unknown, |newest| *newest)
     }
 }
 
@@ -84,15 +97,39 @@ impl Engine {
                 let seen = self.inward.seen(Some(lane)).0;
                 Some((seen.cpu, Some(seen.served), now))
             }),
-            Watch::Cgroup(_) | Watch::Pids(_) => {
-                self.sampled.as_ref().and_then(Sampled::newest).map(|(used, at)| (used, None, at))
-            }
+            Watch::Cgroup(_) | Watch::Pids(_) => match self.sampled.as_ref().map(Sampled::newest) {
+                Some(Newest::Used(used, at)) => Some((used, None, at)),
+                _ => None,
+            },
         };
-        let Some((used, packets, at)) = load else { return };
+        let Some((used, packets, at)) = load else { return self.tend_unmeasured(now) };
         let mut tells = Vec::new();
         heavy.press((used, at), packets, &mut tells, now);
         if !tells.is_empty() {
             self.notify(&tells, now);
+        }
+        self.note_presses();
+    }
+
+    /// Lets go of flows that are slowed down where nothing new is measured: of each one if it is known that nothing can be.
+    pub(super) fn tend_unmeasured(&mut self, now: Nanos) {
+        let Some(heavy) = &mut self.heavy else { return };
+        let gone = match heavy.watched_by_policy() {
+            None => return,
+            Some(Watch::Engine) => false,
+            Some(Watch::Tenant(_)) => heavy.watched_lane().is_none(),
+            Some(Watch::Cgroup(_) | Watch::Pids(_)) => {
+                self.sampled.as_ref().is_none_or(|sampled| sampled.newest() == Newest::Gone)
+            }
+        };
+        heavy.lapse(gone, now);
+        self.note_presses();
+    }
+
+    /// Lets go of all flows that are slowed down, as the policy is about to change what is watched, or that it is.
+    pub(super) fn watch_no_more(&mut self, now: Nanos) {
+        if let Some(heavy) = &mut self.heavy {
+            heavy.end_watch(now);
         }
         self.note_presses();
     }
@@ -104,45 +141,9 @@ impl Engine {
         if news.is_empty() {
             return;
         }
-        let watched = heavy.watched_now().map_or_else(String::new, |watched| watched.what.to_string());
+        let watched = heavy.watched_by_policy().map_or_else(String::new, Watch::to_string);
         for (tenant, news) in news {
-            let line = match news {
-                PressNews::Overload(true) => format!("backpressure: {watched} is overloaded"),
-                PressNews::Overload(false) => format!("backpressure: {watched} is overloaded no more"),
-                PressNews::Top(flow, part) => {
-                    let (way, headers) = (way(&flow), headers(&flow.flow));
-                    let part = f64::from(part) / 10.0;
-                    format!(
-                        "backpressure: {headers} {way} tenant {tenant} has {part:.1} % of heavy hitters' packets"
-                    )
-                }
-                PressNews::Start(flow, pressed, means) => {
-                    let way = way(&flow);
-                    let how = match means {
-                        Means::Marked => format!("one of {} packets is marked", pressed.interval),
-                        Means::MeteredHere => "what is beyond waits here, or is dropped".to_owned(),
-                        Means::Told(_) => "the host that it comes from is told".to_owned(),
-                        Means::Windowed => "its receive window is made smaller".to_owned(),
-                        Means::MarkedAndMetered => {
-                            format!("one of {} packets is marked, and it is metered here", pressed.interval)
-                        }
-                        Means::MarkedAndTold(_) => format!(
-                            "one of {} packets is marked, and the host that it comes from is told",
-                            pressed.interval
-                        ),
-                    };
-                    let headers = headers(&flow.flow);
-                    let rate = pressed.target;
-                    format!("backpressure: {headers} {way} tenant {tenant} is slowed down to {rate}: {how}")
-                }
-                PressNews::End(flow, lasted) => {
-                    let (way, headers, seconds) = (way(&flow), headers(&flow.flow), lasted.as_secs_f64());
-                    format!(
-                        "backpressure: {headers} {way} tenant {tenant} is let go; it was slowed down for {seconds:.1}s"
-                    )
-                }
-            };
-            self.tell(line);
+            self.tell(format!("backpressure: {}", news.line(&watched, &tenant)));
         }
     }
 
@@ -157,10 +158,6 @@ impl Engine {
     pub fn take_told(&mut self) -> Vec<String> {
         core::mem::take(&mut self.told)
     }
-}
-
-fn way(flow: &Counted) -> &'static str {
-    if flow.inward { "to" } else { "of" }
 }
 
 /// Most lines that wait for the log.

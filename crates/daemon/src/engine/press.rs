@@ -6,6 +6,7 @@
 //! Invariant: only flows that are heavy hitters are marked or dropped, each for no longer than its lifetime after the last
 //! refresh; a frame beyond its flow's rate is lost for the reason `flow_over_rate`.
 
+mod news;
 mod treatments;
 mod window;
 
@@ -24,6 +25,9 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
 use super::heavy::{Counted, HashedCount};
+pub(super) use news::PressNews;
+pub(crate) use news::method;
+use news::{OverloadNews, Told};
 use treatments::Treatments;
 pub(super) use window::SmallWindows;
 
@@ -38,11 +42,16 @@ pub(super) struct Presses {
     windows: Option<Box<SmallWindows>>,
     /// By tenant: packets from the uplink of flows that have just begun to be slowed down, until they are taken.
     left_out: HashMap<u32, u64, RandomState>,
-    /// When the present overload began, as long as its top flow is still to be told.
+    /// When the present overload was told, as long as its top flow is still to be told.
     top_untold: Option<Nanos>,
     marked: u64,
     last: Option<Load>,
     polled: Nanos,
+    /// Whether it is known that the load cannot be measured.
+    unmeasured: bool,
+    overloads: OverloadNews,
+    /// By the flow's hash: which method was told.
+    told: HashMap<u64, Told, RandomState>,
     news: Vec<PressNews>,
 }
 
@@ -88,19 +97,6 @@ pub(super) struct Tell {
     pub(super) terms: Terms,
 }
 
-/// What an operator is told of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PressNews {
-    /// An overload begins or ends.
-    Overload(bool),
-    /// This flow sends most in an overload: the part of the packets of all heavy hitters, in thousandths.
-    Top(Counted, u32),
-    /// A flow is slowed down from now on.
-    Start(Counted, Pressed<()>, Means),
-    /// A flow is let go, after it was slowed down for this long.
-    End(Counted, Span),
-}
-
 /// Most news that wait to be taken; further ones are not told one by one.
 const MOST_NEWS: usize = 32;
 
@@ -116,6 +112,9 @@ impl Presses {
             marked: 0,
             last: None,
             polled: Nanos::ZERO,
+            unmeasured: false,
+            overloads: OverloadNews::default(),
+            told: HashMap::with_capacity_and_hasher(flows, RandomState::default()),
             news: Vec::new(),
             stated: stated.clone(),
         }
@@ -151,14 +150,51 @@ impl Presses {
         now: Nanos,
     ) {
         self.polled = now;
-        let Some(work) = self.measure(load) else { return };
+        self.unmeasured = false;
+        let Some(work) = self.measure(load) else {
+            let orders = self.control.lapse(now).to_vec();
+            return self.obey(orders, tells, now);
+        };
         let before = self.control.is_overloaded();
         let orders = self.control.poll(work, reported, path, now).to_vec();
-        if before != self.control.is_overloaded() {
-            self.say(PressNews::Overload(!before));
-            self.top_untold = self.top_untold.or((!before).then_some(now));
+        let news = &mut self.news;
+        if self.overloads.note([before, self.control.is_overloaded()], now, |said| say(news, said)) {
+            self.top_untold = Some(now);
         }
         self.say_top(now);
+        self.obey(orders, tells, now);
+    }
+
+    /// Handles that there is nothing new to poll with: lets go of flows whose lifetime is over, and of each one if it is known that
+    /// the load cannot be measured.
+    pub(super) fn lapse(&mut self, gone: bool, now: Nanos) {
+        self.polled = now;
+        self.unmeasured |= gone;
+        let orders = if gone {
+            let news = &mut self.news;
+            if self.overloads.end(now, |said| say(news, said)) {
+                say(news, PressNews::Unmeasured);
+            }
+            (self.last, self.top_untold) = (None, None);
+            self.control.let_all_go(now)
+        } else {
+            self.control.lapse(now)
+        };
+        let orders = orders.to_vec();
+        self.obey(orders, &mut Vec::new(), now);
+    }
+
+    /// Lets each flow go, as a reload ends what these tables are for.
+    pub(super) fn end(&mut self, now: Nanos) {
+        let news = &mut self.news;
+        if self.overloads.end(now, |said| say(news, said)) || self.control.pressed().len() > 0 {
+            say(news, PressNews::Unwatched);
+        }
+        let orders = self.control.let_all_go(now).to_vec();
+        self.obey(orders, &mut Vec::new(), now);
+    }
+
+    fn obey(&mut self, orders: Vec<Order<Counted>>, tells: &mut Vec<Tell>, now: Nanos) {
         for order in orders {
             match order {
                 Order::Start(pressed) => {
@@ -166,15 +202,19 @@ impl Presses {
                         self.treated.of(pressed.key.hashed()).fresh_until = now + FRESH;
                     }
                     let means = self.press(&pressed, tells, now);
-                    let Pressed { target, interval, path, since, until, ignores_marks, key } = pressed;
-                    let told = Pressed { key: (), target, interval, path, since, until, ignores_marks };
-                    self.say(PressNews::Start(key, told, means));
+                    self.told.insert(pressed.key.hashed(), Told { means, changed: None });
+                    say(&mut self.news, PressNews::Start(pressed.key, unnamed(pressed), means));
                 }
                 Order::Refresh(pressed) => {
-                    self.press(&pressed, tells, now);
+                    let means = self.press(&pressed, tells, now);
+                    let told = self.told.get_mut(&pressed.key.hashed());
+                    if told.is_some_and(|told| told.is_to_be_told(means, now)) {
+                        say(&mut self.news, PressNews::Changed(pressed.key, unnamed(pressed), means));
+                    }
                 }
                 Order::End(Pressed { key, since, .. }) => {
-                    self.say(PressNews::End(key, now.since(since)));
+                    say(&mut self.news, PressNews::End(key, now.since(since)));
+                    self.told.remove(&key.hashed());
                     self.treated.end(key.hashed());
                     if let Some(windows) = &mut self.windows {
                         windows.let_go(&key);
@@ -193,19 +233,13 @@ impl Presses {
             && let Some((flow, part)) = self.control.top_flow().zip(self.control.top())
         {
             self.top_untold = None;
-            self.say(PressNews::Top(flow, part));
+            say(&mut self.news, PressNews::Top(flow, part));
         }
     }
 
     /// Packets from the uplink of flows that have just begun to be slowed down, for this tenant, since the last call.
     pub(super) fn take_left_out(&mut self, tenant: u32) -> u64 {
         self.left_out.remove(&tenant).unwrap_or(0)
-    }
-
-    fn say(&mut self, news: PressNews) {
-        if self.news.len() < MOST_NEWS {
-            self.news.push(news);
-        }
     }
 
     pub(super) fn take_news(&mut self) -> Vec<PressNews> {
@@ -266,7 +300,9 @@ impl Presses {
             Means::Told(host) | Means::MarkedAndTold(host) => {
                 tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
             }
-            Means::MeteredHere | Means::MarkedAndMetered => self.treated.of(hash).hold(terms, now),
+            Means::MeteredHere | Means::Dropped | Means::MarkedAndMetered => {
+                self.treated.of(hash).hold(terms, now);
+            }
         }
         means
     }
@@ -325,13 +361,31 @@ impl Presses {
         (self.control.is_overloaded(), self.control.top())
     }
 
+    /// Whether the load can be measured, as far as is known.
+    pub(super) fn is_measured(&self) -> bool {
+        !self.unmeasured
+    }
+
     /// What was decided, and packets that were marked.
     pub(super) fn counters(&self) -> (Counters, u64) {
         (self.control.counters(), self.marked)
     }
 }
 
+/// The values of a flow without its name.
+fn unnamed(pressed: Pressed<Counted>) -> Pressed<()> {
+    let Pressed { target, interval, path, since, until, ignores_marks, .. } = pressed;
+    Pressed { key: (), target, interval, path, since, until, ignores_marks }
+}
+
+/// Keeps news, if few wait.
+fn say(all: &mut Vec<PressNews>, news: PressNews) {
+    if all.len() < MOST_NEWS {
+        all.push(news);
+    }
+}
+
 /// Bytes of the table of what is done with this many flows. Nothing is allocated.
 pub(super) const fn treated_bytes(flows: usize) -> usize {
-    Treatments::bytes_of(flows)
+    Treatments::bytes_of(flows) + (flows * 8 / 7).next_power_of_two() * (size_of::<(u64, Told)>() + 1)
 }

@@ -107,6 +107,8 @@ impl Engine {
     /// Like [`Engine::snapshot`], but reads the clock where a tenant's memory is touched.
     pub fn snapshot_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Snapshot {
         let now = clock(Part::Between);
+        // An engine at rest has not looked for a while.
+        self.tend_unmeasured(now);
         let mut pairs = self.all_pairs(clock);
         // Each of these calls walks over all flow queues or bundles, so each is made once for all names.
         let classes = self.nic.all_class_counters();

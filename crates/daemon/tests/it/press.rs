@@ -1,6 +1,7 @@
 //! Backpressure: while something is overloaded, the heavy flow is marked, dropped or slowed down at its source, and no other.
 
 mod hosts;
+mod told;
 mod windows;
 
 use crate::fleet::{self, Fleet, file};
@@ -108,7 +109,7 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
     // 240 Mb/s come, and the overload is found in 2 ms. Then a burst and 24 Mb/s pass: 10 packets a millisecond.
     let passed = count(&busy, HEAVY);
     assert!((1_000..1_800).contains(&passed), "{passed}");
-    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)]);
     let [mouse, _] = traffic(&mut world, Span::millis(1), 95, &mut core, &both);
     assert_eq!(count(&mouse, MOUSE), 100);
     assert_eq!(
@@ -141,7 +142,7 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
     assert_eq!(pressed(&mut world), []);
     let told = world.engine.take_told();
     let [ends, gone] = &told[..] else { panic!("{told:?}") };
-    assert!(ends.ends_with("engine is overloaded no more"), "{told:?}");
+    assert!(ends.ends_with("engine is no longer overloaded"), "{told:?}");
     let age = gone.strip_prefix(
         "backpressure: udp 10.0.0.98:8 > 10.0.0.1:80 to tenant gateway is let go; it was slowed down for ",
     );
@@ -175,11 +176,11 @@ fn a_flow_that_ignores_marks_is_metered_and_marked_no_more() {
     let heavy = flows(Ecn::Ect0);
     for _ in 0..100 {
         traffic(&mut world, Span::millis(10), 95, &mut core, &heavy);
-        if pressed(&mut world) == [(HEAVY, true, Means::MeteredHere)] {
+        if pressed(&mut world) == [(HEAVY, true, Means::Dropped)] {
             break;
         }
     }
-    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)]);
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)]);
     let [frames, _] = traffic(&mut world, Span::millis(50), 95, &mut core, &heavy);
     let marked = frames.iter().filter(|frame| Ecn::of(frame) == Some(Ecn::Ce)).count();
     assert_eq!((marked, frames.len() > 400), (0, true), "{} frames", frames.len());
@@ -192,7 +193,7 @@ fn a_flow_that_cannot_be_marked_or_may_not_be_is_metered() {
     let heavy = flows(Ecn::NotEct);
     let [frames, _] = traffic(&mut unmarkable, Span::millis(200), 95, &mut core, &heavy);
     assert!(frames.iter().all(|frame| *frame == heavy[0].1));
-    assert_eq!(pressed(&mut unmarkable), [(HEAVY, true, Means::MeteredHere)]);
+    assert_eq!(pressed(&mut unmarkable), [(HEAVY, true, Means::Dropped)]);
 
     let text =
         gateway("mode: mark").replace("gateway: {port: memory}", "gateway: {port: memory, ecn: untouched}");
@@ -202,7 +203,7 @@ fn a_flow_that_cannot_be_marked_or_may_not_be_is_metered() {
     let heavy = flows(Ecn::Ect0);
     let [frames, _] = traffic(&mut untouched, Span::millis(100), 95, &mut Stated(Span::ZERO), &heavy);
     assert!(frames.iter().all(|frame| *frame == heavy[0].1));
-    assert_eq!(pressed(&mut untouched), [(HEAVY, true, Means::MeteredHere)]);
+    assert_eq!(pressed(&mut untouched), [(HEAVY, true, Means::Dropped)]);
 }
 
 /// A flow from a tenant of this host is slowed down where it is sent, so that it takes nothing from the uplink either.
@@ -302,7 +303,7 @@ fn what_a_gateway_forwards_is_not_held_again() {
         let now = world.engine.heavy(world.now).expect("flows are counted");
         let ways: Vec<bool> = now.flows.iter().map(|flow| flow.inward).collect();
         assert_eq!((ways.contains(&true), ways.contains(&false)), (true, true), "both ways are heavy");
-        assert_eq!(pressed(&mut world), [(HEAVY, true, Means::MeteredHere)], "{watch}");
+        assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)], "{watch}");
     }
 }
 
@@ -442,7 +443,7 @@ fn a_flow_with_a_victims_headers_is_another_flow() {
             of_calm += came.len();
         }
         let pressed = pressed(&mut world);
-        assert_eq!(pressed, [(HEAVY, true, Means::MeteredHere)], "one of the two, local: {local_is_heavy}");
+        assert_eq!(pressed, [(HEAVY, true, Means::Dropped)], "one of the two, local: {local_is_heavy}");
         assert!(of_heavy < 5_000, "{of_heavy} of 19,800");
         let victim = if local_is_heavy { "uplink" } else { "shop" };
         assert_eq!(world.losses(victim), [], "the flow with the same headers loses nothing");

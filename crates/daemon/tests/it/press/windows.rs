@@ -59,13 +59,13 @@ fn windows_of_acknowledgements_are_lowered_where_the_handshake_was_seen() {
         assert_eq!(lowered > 15, works, "{seen} {untouched}: {lowered}");
         assert_eq!(lowered == 0, !works);
         let means = pressed_of(&mut world, 98);
-        assert!(means == Some(if works { Means::Windowed } else { Means::MeteredHere }), "{means:?}");
+        assert!(means == Some(if works { Means::Windowed } else { Means::Dropped }), "{means:?}");
         assert_eq!(frames < 2_000, !works, "{frames}");
         let events = world.events("gateway");
         assert_eq!(events.iter().any(|(name, _)| *name == "flow_windowed"), works);
         // This sender minds no window: it is metered after a while.
         traffic(&mut world, Span::millis(400), 95, &mut core, &heavy);
-        assert_eq!(pressed_of(&mut world, 98), Some(Means::MeteredHere));
+        assert_eq!(pressed_of(&mut world, 98), Some(Means::Dropped));
     }
 }
 
