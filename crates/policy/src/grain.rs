@@ -35,6 +35,8 @@ pub enum GrainReason {
     Deadlines(String),
     /// The strict rates below this node, which are evenly paced.
     StrictRates(String),
+    /// The priorities at this node: what is first does not wait for the rest.
+    Priorities(String),
 }
 
 impl fmt::Display for GrainReason {
@@ -45,6 +47,7 @@ impl fmt::Display for GrainReason {
             Self::Target(tenant) => write!(f, "the delay target of {tenant}"),
             Self::Deadlines(class) => write!(f, "the deadlines of {class}"),
             Self::StrictRates(node) => write!(f, "the strict rates below {node}"),
+            Self::Priorities(node) => write!(f, "the priorities of {node}"),
         }
     }
 }
@@ -56,8 +59,8 @@ impl Serialize for GrainReason {
 }
 
 impl Grain {
-    /// The longest grain there is.
-    pub const MOST: Span = Span::micros(500);
+    /// Bounds of the longest grain: what four largest frames take on the link, as a packet waits for such a frame anyway.
+    const MOST: [Span; 2] = [Span::micros(250), Span::micros(500)];
     /// A shorter one is none: a wake-up takes some tens of microseconds itself.
     pub const LEAST: Span = Span::micros(50);
 
@@ -65,6 +68,8 @@ impl Grain {
     #[must_use]
     pub fn of(program: &Program) -> Self {
         let frame = program.max_frame + program.overhead;
+        let [least, most] = Self::MOST;
+        let most = program.link.wire_time(frame).times(4).clamp(least, most);
         let limits = program
             .limits
             .iter()
@@ -74,6 +79,7 @@ impl Grain {
             targets.map(|target| (part_of(target.most), GrainReason::Target(tenant.name.clone())))
         });
         let nodes = program.nodes.iter().filter_map(|node| match node.kind {
+            NodeKind::Priority => Some((Span::ZERO, GrainReason::Priorities(node.name.clone()))),
             NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
             NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span)) => {
                 Some((part_of(span), GrainReason::Deadlines(node.name.clone())))
@@ -81,8 +87,7 @@ impl Grain {
             _ => None,
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
-        let (span, because) =
-            finest.filter(|(span, _)| *span < Self::MOST).unwrap_or((Self::MOST, GrainReason::Nothing));
+        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, GrainReason::Nothing));
         Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because }
     }
 }
@@ -117,12 +122,19 @@ mod tests {
     #[test]
     fn follows_from_what_is_promised() {
         let nothing = "nothing asks for a finer one".to_owned();
-        assert_eq!(grain("100Mbps", ""), (500, nothing.clone()));
-        assert_eq!(grain("100Gbps", ", max: 1Gbps"), (375, "the burst of max(shop)".to_owned()));
-        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 1MB"), (500, nothing.clone()));
+        assert_eq!(grain("10Mbps", ""), (500, nothing.clone()));
+        assert_eq!(grain("100Mbps", "").0, 485);
+        assert_eq!(grain("1Gbps", ", max: 100Mbps"), (250, nothing.clone()));
+        assert_eq!(grain("50Mbps", ", max: 10Mbps"), (500, nothing.clone()));
+        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 100KB"), (250, nothing.clone()));
+        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 30KB"), (90, "the burst of max(shop)".to_owned()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps, burst: 3036B"), (91, "the burst of max(shop)".to_owned()));
-        assert_eq!(grain("10Gbps", ", delay: {p99: 2ms}"), (250, "the delay target of shop".to_owned()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 2ms}"), (250, nothing.clone()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 1ms}"), (125, "the delay target of shop".to_owned()));
         assert_eq!(grain("10Gbps", ", delay: {p99: 100us}"), (0, "the delay target of shop".to_owned()));
-        assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (500, nothing));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (250, nothing));
+        let classes =
+            ", queues: {ask: {match: {dst_port: 53}}, rest: {match: {dst_port: 80}}}, among: priority";
+        assert_eq!(grain("10Gbps", classes), (0, "the priorities of shop".to_owned()));
     }
 }
