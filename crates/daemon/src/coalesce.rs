@@ -1,6 +1,6 @@
 //! Naps: the engine's thread wakes up once for what becomes due within a wake-up grain.
 //!
-//! Why: at 1 Gb/s a thread that wakes for each packet that is due spends five times the CPU time.
+//! Why: at 1 Gb/s a thread that wakes for each packet that is due spends four times the CPU time.
 //! From: what network cards do with interrupts.
 //! Not here: how long a grain is (`plimsoll_policy::Grain`), and sleeping (`wait`).
 //! Invariant: no nap while nothing waits for a rate, so a packet that finds the engine empty is not later for it; while much

@@ -1,7 +1,7 @@
 //! The wake-up grain: how long the engine's thread may sleep while packets wait for a rate.
 //!
-//! Why: a thread that sleeps and wakes for each frame at 1 Gb/s spends five times the CPU time of one that wakes for what half a
-//! millisecond carries. How fine time must be follows from what the policy promises.
+//! Why: a thread that sleeps and wakes for each frame at 1 Gb/s spends four times the CPU time of one that wakes for what a quarter
+//! of a millisecond carries. How fine time must be follows from what the policy promises.
 //! From: what the policy states; half a millisecond is half of what TCP's own small queues hold (Linux's `tcp_limit_output_bytes`).
 //! Not here: sleeping (`daemon::thread`), and making up for a late wake-up (`nic`).
 //! Invariant: a sleep of this length costs no limit any of its rate, and takes at most an eighth of each delay target.
