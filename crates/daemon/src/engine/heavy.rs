@@ -25,7 +25,7 @@ use list::{List, Listed};
 use super::flows::Hashed;
 use super::lane::Lane;
 use super::mediate::codepoint;
-use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell, treated_bytes};
+use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
 use super::round_trips::RoundTrips;
 use super::setup::untouched;
 
@@ -247,7 +247,7 @@ impl HeavyFlows {
         let meters = Meters::<Counted>::bytes_of(&MeterSettings::default());
         let windows = (press.mode == PressMode::Window)
             .then_some(("connections with their windows", SmallWindows::memory()));
-        let flows = Pressing::<Counted>::bytes_of(&settings) + treated_bytes(flows);
+        let flows = Pressing::<Counted>::bytes_of(&settings) + Presses::treated_bytes(flows);
         [
             ("flows that are slowed down", flows),
             ("meters", meters),

@@ -22,7 +22,6 @@ use super::Engine;
 use super::drops::{Event, Tally};
 use super::fleet::{AskedBy, AskedNow};
 use super::mac_table::{Mac, Owner};
-use super::outward::on_wire;
 use super::paced::Held;
 use super::pool::Buffer;
 use super::posted::Origin;
@@ -316,8 +315,7 @@ impl Engine {
             return true;
         }
         let flow = FlowKey::of(parsed).without_dscp();
-        let (_, bytes) = on_wire(offload, received.len, origin.frames());
-        self.may_pass(Held::Reported(index, flow), (index, buffer), received, origin, bytes, now)
+        self.may_pass(Held::Reported(index, flow), (index, buffer), offload, received, origin, now)
     }
 
     /// Notes whether any tenant's connections are mediated.

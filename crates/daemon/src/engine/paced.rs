@@ -14,12 +14,13 @@ use foldhash::quality::RandomState;
 use plimsoll_ports::Received;
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_vnic::Status;
-use plimsoll_wire::FlowKey;
+use plimsoll_wire::{FlowKey, Offload};
 
 use super::Engine;
 use super::drops::{Event, Loss};
 use super::heavy::Counted;
 use super::mac_table::Mac;
+use super::outward::on_wire;
 use super::pool::Buffer;
 use super::posted::Origin;
 
@@ -243,11 +244,12 @@ impl Engine {
         &mut self,
         held: Held,
         frame: (usize, Buffer),
+        offload: &Offload,
         received: &Received,
         origin: &Origin,
-        bytes: u32,
         now: Nanos,
     ) -> bool {
+        let (_, bytes) = on_wire(offload, received.len, origin.frames());
         let mut owes = [true, false];
         let passes = !self.paced.holds(&held) && self.conforms(&held, bytes, &mut owes, now);
         if !passes {

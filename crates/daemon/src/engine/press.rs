@@ -120,6 +120,11 @@ impl Presses {
         }
     }
 
+    /// Bytes of the table of what is done with this many flows. Nothing is allocated.
+    pub(super) const fn treated_bytes(flows: usize) -> usize {
+        Treatments::bytes_of(flows)
+    }
+
     pub(super) fn watch(&self) -> &Watch {
         &self.stated.watch
     }
@@ -383,9 +388,4 @@ fn say(all: &mut Vec<PressNews>, news: PressNews) {
     if all.len() < MOST_NEWS {
         all.push(news);
     }
-}
-
-/// Bytes of the table of what is done with this many flows. Nothing is allocated.
-pub(super) const fn treated_bytes(flows: usize) -> usize {
-    Treatments::bytes_of(flows) + (flows * 8 / 7).next_power_of_two() * (size_of::<(u64, Told)>() + 1)
 }

@@ -11,7 +11,6 @@ use plimsoll_units::{BitRate, Nanos};
 use plimsoll_wire::{FlowKey, Offload, Parsed};
 
 use super::super::Engine;
-use super::super::outward::on_wire;
 use super::super::paced::Held;
 use super::super::pool::Buffer;
 use super::super::posted::Origin;
@@ -77,7 +76,6 @@ impl Engine {
             return true;
         }
         let held = Held::Asked(parsed.dst_mac.0, FlowKey::of(parsed));
-        let (_, bytes) = on_wire(offload, received.len, origin.frames());
-        self.may_pass(held, (index, buffer), received, origin, bytes, now)
+        self.may_pass(held, (index, buffer), offload, received, origin, now)
     }
 }
