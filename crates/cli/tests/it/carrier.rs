@@ -34,6 +34,7 @@ fn packets_wait_while_the_far_end_of_the_uplink_is_down() {
     stage.eventually("datagrams come", || traffic.since((0, 0)).arrived > 200);
     ip(&["-n", &far, "link", "set", "eth0", "down"]);
     stage.eventually("the uplink is down", || health().contains("\"uplink_down\":true"));
+    let missing = traffic.missing();
     assert!(health().contains("degraded"), "{}", health());
     std::thread::sleep(Duration::from_secs(1));
     // The neighbour's address would be asked for, and the question must find its way as well.
@@ -41,7 +42,10 @@ fn packets_wait_while_the_far_end_of_the_uplink_is_down() {
     stage.eventually("the uplink is up", || health().contains("\"uplink_down\":false"));
     let (sent, came) = traffic.drain();
     traffic.end();
-    // The kernel tells of the lost carrier only once it has taken the far end down, some 70 ms later. What it has taken
-    // until then is lost, and what was sent in the second after it is not.
-    assert!(sent > 700 && sent - came <= 200, "{came} of {sent} came");
+    // The kernel tells of a lost carrier up to a second after it: what it took until then is lost. What is sent in the
+    // second after the daemon knows of it waits, so no more are missing in the end.
+    assert!(
+        sent > 700 && sent - came <= missing + 20,
+        "{came} of {sent} came, {missing} missing when the uplink was down"
+    );
 }

@@ -132,6 +132,12 @@ impl Traffic {
         self.counts.deaf.store(deaf, Ordering::Relaxed);
     }
 
+    /// The number of datagrams sent so far that have not arrived.
+    pub fn missing(&self) -> u64 {
+        let sent = self.counts.sent.load(Ordering::Relaxed);
+        sent.saturating_sub(self.counts.came.lock().expect("no panic beside").len() as u64)
+    }
+
     /// Stops sending, and waits until nothing arrives any more; returns the numbers of datagrams sent and received.
     pub fn drain(&mut self) -> (u64, u64) {
         self.counts.stop.store(true, Ordering::Relaxed);
