@@ -151,12 +151,25 @@ impl Forwarder {
 
     /// Starts `plimsoll run` under `policy`.
     pub fn plimsoll(binary: &Path, policy: &str) -> Result<Self> {
+        Self::plimsoll_in(None, binary, policy)
+    }
+
+    /// Starts it in a namespace, for an uplink that is there.
+    pub fn plimsoll_in(netns: Option<&Netns>, binary: &Path, policy: &str) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let file = dir.path().join("plimsoll.yaml");
         let socket = dir.path().join("api.sock");
         std::fs::write(&file, format!("{policy}api: {{socket: {}}}\n", socket.display()))?;
         let log = std::fs::File::create(dir.path().join("log"))?;
-        let child = Command::new(binary)
+        let mut command = match netns {
+            None => Command::new(binary),
+            Some(netns) => {
+                let mut inside = Command::new("ip");
+                inside.args(["netns", "exec", netns.name()]).arg(binary);
+                inside
+            }
+        };
+        let child = command
             .arg("run")
             .arg(&file)
             .stdout(log.try_clone()?)

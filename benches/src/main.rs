@@ -8,6 +8,7 @@
 mod accuracy;
 mod backpressure;
 mod control;
+mod cost;
 mod engine;
 mod forward;
 mod heavy;
@@ -94,6 +95,8 @@ enum Part {
     Forward,
     /// Rates and gaps of limited flows beside tc's htb; needs root.
     Accuracy,
+    /// CPU seconds for each gigabyte of a limited flow beside veth and tc's htb; needs root.
+    Cost,
     /// A vNIC's client process through the daemon to a sink, beside DPDK's memif.
     Vnic,
     /// A tenant beside a vNIC's client that scribbles over its memory.
@@ -130,11 +133,12 @@ fn main() -> Result<()> {
             Part::Backpressure => backpressure::measure(&options.plimsoll, effort),
             Part::Ingress => ingress::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
-            Part::Forward | Part::Accuracy if !root => {
+            Part::Forward | Part::Accuracy | Part::Cost if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");
                 Ok(Vec::new())
             }
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
+            Part::Cost => cost::measure(&options.plimsoll, options.rounds),
             Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),
             Part::Isolation => vnic::isolation(&options.plimsoll, options.rounds),
             Part::Vhost => vhost::measure(&options.plimsoll, options.rounds),

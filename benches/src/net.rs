@@ -133,6 +133,58 @@ pub fn await_readable(fds: [RawFd; 2]) {
     unsafe { libc::poll(polled.as_mut_ptr(), 2, 10) };
 }
 
+/// How many cores are busy, on average over `span`: softirqs included.
+pub fn busy_cores(span: Duration) -> Result<f64> {
+    let begun = std::time::Instant::now();
+    let (cores, idle) = idle_seconds()?;
+    std::thread::sleep(span);
+    let (_, idle_then) = idle_seconds()?;
+    Ok(cores - (idle_then - idle) / begun.elapsed().as_secs_f64())
+}
+
+/// The number of cores, and the seconds that they have been idle in all.
+fn idle_seconds() -> Result<(f64, f64)> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let cores = stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count();
+    // user, nice, system, idle, iowait, ...
+    let ticks = stat.lines().next().unwrap_or_default().split_whitespace().skip(4).take(2);
+    let idle = ticks.map(str::parse::<u64>).sum::<Result<u64, _>>().context("/proc/stat")?;
+    // SAFETY: takes an integer only.
+    let a_second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Ok((cores as f64, idle as f64 / a_second as f64))
+}
+
+/// Makes a connection use CUBIC, whatever the system's own choice is.
+pub fn cubic(stream: &std::net::TcpStream) -> Result<()> {
+    let name = b"cubic";
+    let len = libc::socklen_t::try_from(name.len())?;
+    // SAFETY: an open descriptor, and a live buffer of the length given.
+    check(unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast(),
+            len,
+        )
+    })
+    .context("CUBIC")?;
+    Ok(())
+}
+
+/// Segments that a connection has sent again.
+pub fn sent_again(stream: RawFd) -> Result<u32> {
+    // SAFETY: all zeroes is a valid `tcp_info`.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of_val(&info))?;
+    // SAFETY: an open descriptor, and a live structure of the length given.
+    check(unsafe {
+        libc::getsockopt(stream, libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
+    })
+    .context("TCP_INFO")?;
+    Ok(info.tcpi_total_retrans)
+}
+
 /// Keeps the calling thread on one core, so that the sender never takes the forwarder's.
 pub fn pin(core: usize) {
     // SAFETY: all zeroes is an empty set; `core` is in range, and the set is live during the call.

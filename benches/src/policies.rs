@@ -45,6 +45,7 @@ impl Builder {
             link: LINK,
             overhead: Bytes::ZERO,
             max_frame: Bytes::new(1_514),
+            grain: None,
             nodes: vec![root],
             limits: Vec::new(),
             tenants: Vec::new(),

@@ -15,7 +15,7 @@
 //! // One class that owns a 12 Gb/s link.
 //! let root = Node { name: "root".into(), parent: None, kind: NodeKind::Class(FlowOrder::Fifo), weight: 1, rate: None,
 //!                   min: None, max: None, descriptors: None, children: vec![], tenant: None, sender: None };
-//! let program = Program { link: BitRate::gbps(12), overhead: Bytes::ZERO, max_frame: Bytes::new(1_514),
+//! let program = Program { link: BitRate::gbps(12), overhead: Bytes::ZERO, max_frame: Bytes::new(1_514), grain: None,
 //!                         nodes: vec![root], limits: vec![], tenants: vec![], rules: vec![],
 //!                         default_class: NodeId(0) };
 //! let mut nic = Nic::new(&program, &Config::default());

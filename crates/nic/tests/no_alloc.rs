@@ -59,6 +59,7 @@ fn program() -> Program {
         link: BitRate::gbps(10),
         overhead: Bytes::new(24),
         max_frame: Bytes::new(1_514),
+        grain: None,
         nodes,
         limits: vec![limit("a", 700, 3_000), limit("b", 2_000, 30_000), limit("c", 4_000, 3_000)],
         tenants: vec![],

@@ -230,6 +230,8 @@ pub struct Uplink {
     pub overhead: Bytes,
     /// Largest IP packet.
     pub mtu: u16,
+    /// The longest wake-up grain, if stated.
+    pub grain: Option<Span>,
 }
 
 /// A place where packets enter and leave.
@@ -353,6 +355,9 @@ pub struct EngineConfig {
     /// Ways to slow the engine down on purpose, for comparisons; none otherwise.
     pub experiment: Option<Experiment>,
 }
+
+/// Longest wake-up grain that an uplink may state.
+pub const LONGEST_GRAIN: Span = Span::millis(10);
 
 /// Longest CPU time that an experiment may add to a frame: a hundred frames a second.
 pub const LONGEST_COST: Span = Span::millis(10);

@@ -1,8 +1,9 @@
 //! The wake-up grain: how long the engine's thread may sleep while packets wait for a rate.
 //!
-//! Why: a thread that sleeps and wakes for each frame at 1 Gb/s spends four times the CPU time of one that wakes for what a quarter
-//! of a millisecond carries. How fine time must be follows from what the policy promises.
-//! From: what the policy states; half a millisecond is half of what TCP's own small queues hold (Linux's `tcp_limit_output_bytes`).
+//! Why: a thread that sleeps and wakes for each frame at 1 Gb/s spends six times the CPU time of one that wakes for what half a
+//! millisecond carries. How fine time must be follows from what the policy promises.
+//! From: what the policy states; Linux's TCP, which cuts its segments so that each takes about a millisecond at the flow's rate, and
+//! lets as much wait below it (`sk_pacing_shift`).
 //! Not here: sleeping (`daemon::thread`), and making up for a late wake-up (`nic`).
 //! Invariant: a sleep of this length costs no limit any of its rate, and takes at most an eighth of each delay target.
 
@@ -27,6 +28,8 @@ pub struct Grain {
 pub enum GrainReason {
     /// Nothing asks for a finer one.
     Nothing,
+    /// The operator states it.
+    Stated,
     /// The burst of this limit.
     Burst(String),
     /// The delay target of this tenant.
@@ -42,6 +45,7 @@ pub enum GrainReason {
 impl fmt::Display for GrainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Stated => f.write_str("the uplink states it"),
             Self::Nothing => f.write_str("nothing asks for a finer one"),
             Self::Burst(limit) => write!(f, "the burst of {limit}"),
             Self::Target(tenant) => write!(f, "the delay target of {tenant}"),
@@ -59,8 +63,8 @@ impl Serialize for GrainReason {
 }
 
 impl Grain {
-    /// Bounds of the longest grain: what four largest frames take on the link, as a packet waits for such a frame anyway.
-    const MOST: [Span; 2] = [Span::micros(250), Span::micros(500)];
+    /// Bounds of the longest grain: what eight largest frames take on the link.
+    const MOST: [Span; 2] = [Span::micros(500), Span::millis(1)];
     /// A shorter one is none: a wake-up takes some tens of microseconds itself.
     pub const LEAST: Span = Span::micros(50);
 
@@ -69,7 +73,8 @@ impl Grain {
     pub fn of(program: &Program) -> Self {
         let frame = program.max_frame + program.overhead;
         let [least, most] = Self::MOST;
-        let most = program.link.wire_time(frame).times(4).clamp(least, most);
+        let usual = || (program.link.wire_time(frame).times(8).clamp(least, most), GrainReason::Nothing);
+        let (most, stated) = program.grain.map_or_else(usual, |span| (span, GrainReason::Stated));
         let limits = program
             .limits
             .iter()
@@ -87,7 +92,7 @@ impl Grain {
             _ => None,
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
-        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, GrainReason::Nothing));
+        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, stated));
         Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because }
     }
 }
@@ -122,17 +127,21 @@ mod tests {
     #[test]
     fn follows_from_what_is_promised() {
         let nothing = "nothing asks for a finer one".to_owned();
-        assert_eq!(grain("10Mbps", ""), (500, nothing.clone()));
-        assert_eq!(grain("100Mbps", "").0, 485);
-        assert_eq!(grain("1Gbps", ", max: 100Mbps"), (250, nothing.clone()));
-        assert_eq!(grain("50Mbps", ", max: 10Mbps"), (500, nothing.clone()));
-        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 100KB"), (250, nothing.clone()));
+        assert_eq!(grain("10Mbps", ""), (1_000, nothing.clone()));
+        assert_eq!(grain("100Mbps", "").0, 971);
+        assert_eq!(grain("1Gbps", ""), (500, nothing.clone()));
+        assert_eq!(grain("1Gbps", ", max: 100Mbps").0, 375);
+        assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 8KB"), (1_000, nothing.clone()));
+        assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 200KB"), (500, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 30KB"), (90, "the burst of max(shop)".to_owned()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps, burst: 3036B"), (91, "the burst of max(shop)".to_owned()));
-        assert_eq!(grain("10Gbps", ", delay: {p99: 2ms}"), (250, nothing.clone()));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 4ms}"), (500, nothing.clone()));
         assert_eq!(grain("10Gbps", ", delay: {p99: 1ms}"), (125, "the delay target of shop".to_owned()));
         assert_eq!(grain("10Gbps", ", delay: {p99: 100us}"), (0, "the delay target of shop".to_owned()));
-        assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (250, nothing));
+        assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (500, nothing));
+        assert_eq!(grain("100Mbps, grain: 4ms", "").0, 4_000);
+        assert_eq!(grain("100Mbps, grain: 0us", ""), (0, "the uplink states it".to_owned()));
+        assert_eq!(grain("100Mbps, grain: 4ms", ", max: 10Mbps").1, "the burst of max(shop)");
         let classes =
             ", queues: {ask: {match: {dst_port: 53}}, rest: {match: {dst_port: 80}}}, among: priority";
         assert_eq!(grain("10Gbps", classes), (0, "the priorities of shop".to_owned()));

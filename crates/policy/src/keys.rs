@@ -162,6 +162,8 @@ mapping! {
         overhead: SIZE,
         /// Largest IP packet.
         mtu: Whole(68, 9_600),
+        /// How long the engine's thread may sleep while packets wait for a rate, 0 to 10ms; more finely where the policy asks for it.
+        grain: TIME,
     }
 
     /// Where packets enter and leave.

@@ -32,6 +32,8 @@ pub struct Program {
     pub overhead: Bytes,
     /// Largest frame on the uplink, Ethernet header included.
     pub max_frame: Bytes,
+    /// The longest wake-up grain; what [`Grain`](crate::Grain) says when absent.
+    pub grain: Option<Span>,
     /// The scheduling tree, parents before children; the root is first.
     pub nodes: Vec<Node>,
     /// Every limit: those that a `limits:` entry states, and one for each `max`.

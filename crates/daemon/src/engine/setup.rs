@@ -96,7 +96,7 @@ mod tests {
         let (any, fine) = ("", ", delay: {p99: 100us}");
         let frame = program("10Gbps", any).max_frame;
         assert_eq!(pull(&program("10Gbps", fine), true), Bytes::new(62_500));
-        assert_eq!(pull(&program("1Gbps", any), true), Bytes::new(31_250));
+        assert_eq!(pull(&program("1Gbps", any), true), Bytes::new(62_500));
         assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(65_536));
         assert_eq!(pull(&program("100Mbps", fine), true), frame);
         assert_eq!(pull(&program("100Gbps", any), false), frame);

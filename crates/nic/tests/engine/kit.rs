@@ -32,6 +32,7 @@ impl Plan {
             link,
             overhead: Bytes::ZERO,
             max_frame: Bytes::new(FRAME),
+            grain: None,
             nodes: vec![root],
             limits: vec![],
             tenants: vec![],

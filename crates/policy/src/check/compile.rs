@@ -64,6 +64,7 @@ pub(crate) fn compile(
         link: link.rate,
         overhead: link.overhead,
         max_frame: link.max_frame,
+        grain: link.grain,
         nodes,
         limits,
         tenants: tenants(graph, descriptors, slos),

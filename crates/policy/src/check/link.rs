@@ -16,6 +16,8 @@ pub(crate) struct Link {
     pub rate: BitRate,
     pub overhead: Bytes,
     pub max_frame: Bytes,
+    /// The longest wake-up grain, if stated.
+    pub grain: Option<Span>,
 }
 
 impl Link {
@@ -36,5 +38,6 @@ const HEADER: u64 = 18;
 pub(super) fn link(uplink: Option<&UplinkEntry>, rate: BitRate) -> Link {
     let (mtu, overhead) =
         uplink.map_or((read::DEFAULT_MTU, Bytes::ZERO), |uplink| (uplink.mtu, uplink.overhead));
-    Link { rate, overhead, max_frame: Bytes::new(u64::from(mtu) + HEADER) }
+    let grain = uplink.and_then(|uplink| uplink.grain);
+    Link { rate, overhead, max_frame: Bytes::new(u64::from(mtu) + HEADER), grain }
 }

@@ -281,7 +281,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         .zip(&weights)
         .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
-    let uplink = Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu };
+    let uplink =
+        Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu, grain: uplink.grain };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay, backpressure };
     Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
 }

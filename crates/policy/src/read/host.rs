@@ -9,8 +9,8 @@ use super::syntax::{
 };
 use super::{Reader, addresses, backpressure, class, interface, named, overlay};
 use crate::addresses::MacAddr;
-use crate::config::LONGEST_COST;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
+use crate::config::{LONGEST_COST, LONGEST_GRAIN};
 use crate::keys::{
     API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
     TENANT, UPLINK, VHOST_USER,
@@ -68,7 +68,13 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
     // Its port is not known: it may be the one that says most of its packets.
     let port = Some(Located::new(Port::Vnic(PathBuf::new()), at));
     HostFile {
-        uplink: Some(UplinkEntry { port: memory, rate: None, overhead: Bytes::ZERO, mtu: DEFAULT_MTU }),
+        uplink: Some(UplinkEntry {
+            port: memory,
+            rate: None,
+            overhead: Bytes::ZERO,
+            mtu: DEFAULT_MTU,
+            grain: None,
+        }),
         engine: EngineConfig::default(),
         engine_at: at,
         cpu_at: None,
@@ -106,7 +112,18 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
         rate: keys.get("rate").and_then(|tree| reader.value(tree, "`rate`", super::class::RATE)),
         overhead,
         mtu,
+        grain: keys.get("grain").and_then(|tree| grain(reader, tree)),
     }
+}
+
+fn grain(reader: &mut Reader, tree: &Tree) -> Option<Span> {
+    let found: Located<Span> = reader.value(tree, "`grain`", "a time such as `2ms`, or `0us`")?;
+    if found.value <= LONGEST_GRAIN {
+        return Some(found.value);
+    }
+    let help = "it may be 10ms at most; `0us` makes the engine's thread wake up for each packet that is due";
+    reader.report(bad(tree.at, format!("`grain` is {}", found.value), help));
+    None
 }
 
 fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {

@@ -142,6 +142,8 @@ pub(crate) struct UplinkEntry {
     pub rate: Option<Located<BitRate>>,
     pub overhead: Bytes,
     pub mtu: u16,
+    /// The longest wake-up grain.
+    pub grain: Option<Span>,
 }
 
 pub(crate) struct TenantEntry {

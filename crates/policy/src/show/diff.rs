@@ -143,12 +143,14 @@ fn alone(properties: Properties) -> Things {
 
 fn uplink(config: &Config) -> Things {
     let uplink = &config.uplink;
-    alone(Properties::from([
+    let mut properties = Properties::from([
         ("port", uplink.port.to_string()),
         ("rate", uplink.rate.to_string()),
         ("overhead", uplink.overhead.to_string()),
         ("mtu", uplink.mtu.to_string()),
-    ]))
+    ]);
+    some(&mut properties, "grain", uplink.grain);
+    alone(properties)
 }
 
 fn engine(config: &Config) -> Things {
