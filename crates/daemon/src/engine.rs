@@ -393,7 +393,7 @@ impl Engine {
         self.tend_mediated(now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        let next = [next, self.wake_at].into_iter().flatten().min();
+        let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
         let lazily = [tended, apart, core.free_at(), self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);

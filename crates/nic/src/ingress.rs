@@ -2,11 +2,12 @@
 //!
 //! Why: what arrives for one tenant, however much and however costly, must not delay or drop what arrives for another.
 //! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations;
-//! §4's `max`, which binds also where senders obey nothing: RFC 2697's committed bucket for each tenant.
+//! §4's `max`, which binds also where senders obey nothing; appendix A.2's paced way in: what comes beyond a tenant's maximum waits
+//! until it may have it.
 //! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (the caller measures it), and rates for
 //! senders (`control`).
-//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full or the tenant has had all
-//! that it may receive, and leaves it in the order of arrival; while any packet waits, a tenant is next.
+//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full, and leaves it in the order of
+//! arrival; a tenant has no more than its maximum in any time; while any packet of another one waits, a tenant is next.
 //!
 //! ```
 //! use plimsoll_nic::{Arrival, Ingress, Station};
@@ -22,7 +23,7 @@
 //! ingress.offer(shop, packet(100)).expect("the flood has filled its own queue only");
 //!
 //! let now = Nanos::ZERO + Span::micros(40);
-//! assert_eq!(ingress.next(), Some(shop));
+//! assert_eq!(ingress.next(now), Some(shop));
 //! assert_eq!(ingress.take(shop, now).map(|packet| packet.addr), Some(100));
 //! assert_eq!(ingress.seen(flood).drops, 36);
 //! ```
@@ -33,7 +34,7 @@ mod share;
 use std::collections::VecDeque;
 
 use plimsoll_policy::Ceiling;
-use plimsoll_queues::Pace;
+use plimsoll_queues::{Pace, RankQueue};
 use plimsoll_units::{Bytes, NS_PER_SEC, Nanos, PacketRate, Span};
 
 pub use drain::Drain;
@@ -66,7 +67,7 @@ pub struct Arrival {
 pub enum NotQueued {
     /// The tenant's queue is full.
     Full,
-    /// The tenant has had all that it may receive.
+    /// The tenant's queue is full, as more came than it may receive.
     OverMax,
 }
 
@@ -79,7 +80,7 @@ pub struct IngressCounters {
     pub bytes: u64,
     /// Packets that found the queue full.
     pub drops: u64,
-    /// Packets beyond what the tenant may receive.
+    /// Packets that found the queue full, as more had come than the tenant may receive.
     pub over_max: u64,
     /// Packets that the CPU has taken.
     pub served: u64,
@@ -103,13 +104,15 @@ pub struct IngressCounters {
 pub struct Ingress {
     stations: Vec<Queue>,
     share: CpuShare,
+    /// Tenants that have packets waiting and may not have them yet, by the moment when they may.
+    resting: RankQueue,
     held: u32,
 }
 
 #[derive(Clone, Debug)]
 struct Queue {
     slots: u32,
-    police: Option<Police>,
+    shaper: Option<Shaper>,
     waiting: VecDeque<Arrival>,
     /// When packets were last taken, and how many then, if more have waited since.
     taken: Option<(Nanos, u64)>,
@@ -123,62 +126,90 @@ impl Ingress {
     #[must_use]
     pub fn new(stations: &[Station]) -> Self {
         let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
-        Self { stations: stations.iter().map(Queue::new).collect(), share: CpuShare::new(&weights), held: 0 }
+        Self {
+            stations: stations.iter().map(Queue::new).collect(),
+            share: CpuShare::new(&weights),
+            resting: RankQueue::new(stations.len()),
+            held: 0,
+        }
     }
 
     /// A packet for `tenant`, an index into what [`Ingress::new`] was given. Constant time but for a heap's depth.
     ///
     /// # Errors
     ///
-    /// [`NotQueued`] when the tenant's queue is full, or it has had all that it may receive. Other tenants' packets
-    /// never cause this.
+    /// [`NotQueued`] when the tenant's queue is full. Other tenants' packets never cause this.
     #[inline]
     pub fn offer(&mut self, tenant: u32, arrival: Arrival) -> Result<(), NotQueued> {
         let queue = &mut self.stations[tenant as usize];
         queue.epoch.packets += 1;
         queue.epoch.bytes += u64::from(arrival.len);
-        if queue.police.as_ref().is_some_and(|police| !police.admits(arrival.at)) {
-            queue.epoch.over_max += 1;
-            return Err(NotQueued::OverMax);
-        }
         if queue.waiting.len() >= queue.slots as usize {
-            queue.epoch.drops += 1;
-            return Err(NotQueued::Full);
-        }
-        if let Some(police) = &mut queue.police {
-            police.charge(arrival.len, arrival.at);
+            return Err(queue.refuse(arrival.at));
         }
         queue.waiting.push_back(arrival);
         let waiting = queue.waiting.len() as u32;
         queue.epoch.peak = queue.epoch.peak.max(waiting);
         self.held += 1;
         if waiting == 1 {
-            self.share.wake(tenant);
+            self.wake(tenant, arrival.at);
         }
         Ok(())
     }
 
-    /// A packet for `tenant` of `len` bytes for which the caller has no memory: dropped, and counted as if the queue were
-    /// full.
-    pub fn drop(&mut self, tenant: u32, len: u32) {
-        let seen = &mut self.stations[tenant as usize].epoch;
-        seen.packets += 1;
-        seen.bytes += u64::from(len);
-        seen.drops += 1;
+    /// Lets a tenant that has packets waiting be next, now or as soon as it may have one.
+    #[inline]
+    fn wake(&mut self, tenant: u32, now: Nanos) {
+        match self.stations[tenant as usize].due().filter(|due| *due > now) {
+            None => self.share.wake(tenant),
+            Some(due) => self.resting.set(tenant, due.as_u64()),
+        }
     }
 
-    /// The tenant to serve next: of those with waiting packets, the one that has had least of its share of the CPU.
+    /// A packet for `tenant` of `len` bytes for which the caller has no memory: dropped, and counted as if the queue were
+    /// full. Returns why.
+    pub fn drop(&mut self, tenant: u32, len: u32, now: Nanos) -> NotQueued {
+        let queue = &mut self.stations[tenant as usize];
+        queue.epoch.packets += 1;
+        queue.epoch.bytes += u64::from(len);
+        queue.refuse(now)
+    }
+
+    /// The tenant to serve next: of those with packets waiting that they may have, the one that has had least of its share of
+    /// the CPU.
     #[must_use]
     #[inline]
-    pub fn next(&self) -> Option<u32> {
+    pub fn next(&mut self, now: Nanos) -> Option<u32> {
+        while let Some((_, tenant)) = self.resting.first().filter(|(due, _)| *due <= now.as_u64()) {
+            self.resting.remove(tenant);
+            self.share.wake(tenant);
+        }
         self.share.least()
     }
 
-    /// Takes the tenant's oldest packet; its delay ends here.
+    /// When the next of the tenants that may not have their packets yet may have one.
+    #[must_use]
+    pub fn due(&self) -> Option<Nanos> {
+        self.resting.first().map(|(due, _)| Nanos::new(due))
+    }
+
+    /// Whether the tenant has a packet waiting that it may have.
+    #[must_use]
+    pub fn is_ready(&self, tenant: u32) -> bool {
+        self.share.is_awake(tenant)
+    }
+
+    /// Takes the tenant's oldest packet, unless it may not have it yet; the packet's delay ends here.
     #[inline]
     pub fn take(&mut self, tenant: u32, now: Nanos) -> Option<Arrival> {
+        if !self.share.is_awake(tenant) {
+            return None;
+        }
         let queue = &mut self.stations[tenant as usize];
         let arrival = queue.waiting.pop_front()?;
+        if let Some(shaper) = &mut queue.shaper {
+            shaper.charge(arrival.len, now);
+        }
         let waited = now.since(arrival.at);
         let seen = &mut queue.epoch;
         seen.served += 1;
@@ -193,6 +224,10 @@ impl Ingress {
             self.share.sleep(tenant);
         } else {
             queue.taken.get_or_insert((now, 0)).1 += 1;
+            if let Some(due) = queue.due().filter(|due| *due > now) {
+                self.share.sleep(tenant);
+                self.resting.set(tenant, due.as_u64());
+            }
         }
         self.held -= 1;
         Some(arrival)
@@ -245,15 +280,21 @@ impl Ingress {
     }
 
     /// Changes the tenants' shares, queue lengths and maxima from now on; `stations` may add tenants. Waiting packets stay.
-    pub fn set_stations(&mut self, stations: &[Station]) {
+    pub fn set_stations(&mut self, stations: &[Station], now: Nanos) {
         let weights: Vec<u32> = stations.iter().map(|station| station.weight).collect();
         self.share.set_weights(&weights);
-        for (queue, station) in self.stations.iter_mut().zip(stations) {
+        self.resting.grow(stations.len());
+        for (tenant, station) in (0..).zip(stations.iter().take(self.stations.len())) {
+            let queue = &mut self.stations[tenant as usize];
             queue.slots = station.slots.max(1);
-            if queue.police.as_ref().map(|police| police.ceiling) != station.ceiling {
-                queue.police = station.ceiling.map(Police::new);
-            }
             queue.waiting.reserve((queue.slots as usize).saturating_sub(queue.waiting.len()));
+            if queue.shaper.as_ref().map(|shaper| shaper.ceiling) != station.ceiling {
+                queue.shaper = station.ceiling.map(Shaper::new);
+                if self.resting.rank(tenant).is_some() {
+                    self.resting.remove(tenant);
+                    self.wake(tenant, now);
+                }
+            }
         }
         let further = stations.get(self.stations.len()..).unwrap_or_default();
         self.stations.extend(further.iter().map(Queue::new));
@@ -265,32 +306,55 @@ impl Queue {
         let slots = station.slots.max(1);
         Self {
             slots,
-            police: station.ceiling.map(Police::new),
+            shaper: station.ceiling.map(Shaper::new),
             waiting: VecDeque::with_capacity(slots as usize),
             taken: None,
             past: IngressCounters::default(),
             epoch: IngressCounters::default(),
         }
     }
+
+    /// When it may have its next packet, if it has a maximum.
+    #[inline]
+    fn due(&self) -> Option<Nanos> {
+        self.shaper.as_ref().map(Shaper::due)
+    }
+
+    /// Counts a packet for which there is no place, by what filled the queue.
+    #[cold]
+    fn refuse(&mut self, now: Nanos) -> NotQueued {
+        if self.shaper.as_ref().is_some_and(|shaper| shaper.is_used_up(now)) {
+            self.epoch.over_max += 1;
+            return NotQueued::OverMax;
+        }
+        self.epoch.drops += 1;
+        NotQueued::Full
+    }
 }
 
 /// Holds a tenant to what it may receive.
 #[derive(Clone, Copy, Debug)]
-struct Police {
+struct Shaper {
     ceiling: Ceiling,
     /// How far ahead of its rate a burst may be.
     ahead: Span,
     pace: Pace,
 }
 
-impl Police {
+impl Shaper {
     fn new(ceiling: Ceiling) -> Self {
         Self { ceiling, ahead: ceiling.rate.wire_time(ceiling.burst), pace: Pace::new(ceiling.rate) }
     }
 
+    /// When the next packet may be taken.
     #[inline]
-    fn admits(&self, now: Nanos) -> bool {
-        self.pace.earned() <= now + self.ahead
+    fn due(&self) -> Nanos {
+        self.pace.earned() - self.ahead
+    }
+
+    /// Whether the tenant has lately had more than its rate: half of its burst or more.
+    fn is_used_up(&self, now: Nanos) -> bool {
+        self.pace.earned().since(now).as_u64() * 2 >= self.ahead.as_u64()
     }
 
     #[inline]

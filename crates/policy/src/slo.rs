@@ -14,9 +14,9 @@
 //!   carries in a millisecond, and two largest frames at least.
 //! - *Queue on the way in*: the frames that the tenant's part of a core delivers in the way in's half of the widest
 //!   target, at [`FRAME_COST`] each; [`LEAST_SLOTS`] to [`MOST_SLOTS`].
-//! - *Ceiling* on the way in, for senders that obey nothing: what is admitted of what comes is `max` and [`CEILING_SLACK`]
+//! - *Ceiling* on the way in, for senders that obey nothing: what is delivered of what comes is `max` and [`CEILING_SLACK`]
 //!   parts of a hundred, and a burst of what that carries in [`CEILING_BURST`], two largest segments at least. A
-//!   sender that a limit or control shapes to `max` must never lose a packet to it: clocks differ, and control needs
+//!   sender that a limit or control shapes to `max` must never wait for it: clocks differ, and control needs
 //!   some epochs.
 //! - *Threshold* above which control presses senders back: it holds the mean near the threshold, and the tail below one
 //!   and a half of it (PicNIC §6.1.2, Figure 10). So of each target's half: ten elevenths up to the median, two thirds

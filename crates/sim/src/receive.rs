@@ -232,7 +232,7 @@ impl Receive {
     pub(crate) fn next(&self) -> Option<Nanos> {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.front().map(|done| done.at),
-            Service::Fair(cpu) => cpu.doing.map(|(at, _)| at),
+            Service::Fair(cpu) => cpu.doing.map(|(at, _)| at).or_else(|| cpu.ingress.due()),
         }
     }
 
@@ -337,21 +337,30 @@ impl Fair {
         let now = came.at;
         self.ring.push_back(came);
         if self.doing.is_none() {
-            let idle = now.since(self.idle_since);
-            self.drain.processed(idle);
-            if spec.round > Span::ZERO {
-                let cost = self.work.rest_of(spec.round, idle);
-                self.work.worked.note(now, now + cost);
-                self.doing = Some((now + cost, CpuWork::Rest));
-            } else {
-                self.begin(spec, now);
-            }
+            self.resume(spec, now);
         }
         true
     }
 
+    /// Begins to work after the CPU had nothing to do.
+    fn resume(&mut self, spec: &ReceiveRing, now: Nanos) {
+        let idle = now.since(self.idle_since);
+        self.drain.processed(idle);
+        if spec.round > Span::ZERO {
+            let cost = self.work.rest_of(spec.round, idle);
+            self.work.worked.note(now, now + cost);
+            self.doing = Some((now + cost, CpuWork::Rest));
+        } else {
+            self.begin(spec, now);
+        }
+    }
+
     fn finish(&mut self, spec: &ReceiveRing, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
-        let (_, work) = self.doing.take()?;
+        let Some((_, work)) = self.doing.take() else {
+            // A tenant that has had its maximum may have its next packet.
+            self.resume(spec, now);
+            return None;
+        };
         let done = match work {
             CpuWork::Fetch { cost } => {
                 self.drain.fetched(cost);
@@ -372,7 +381,7 @@ impl Fair {
     }
 
     fn begin(&mut self, spec: &ReceiveRing, now: Nanos) {
-        let step = if spec.round > Span::ZERO { self.in_rounds() } else { self.at_once() };
+        let step = if spec.round > Span::ZERO { self.in_rounds(now) } else { self.at_once(now) };
         self.doing = step.map(|step| self.take_on(step, spec, now));
         if let Some((end, _)) = self.doing {
             self.work.worked.note(now, end);
@@ -382,8 +391,8 @@ impl Fair {
 
     /// The next step without rounds. Fetching comes first, as far as its share allows, so that packets are dropped in the tenants'
     /// queues and not in the NIC's ring.
-    fn at_once(&self) -> Option<Step> {
-        match self.ingress.next() {
+    fn at_once(&mut self, now: Nanos) -> Option<Step> {
+        match self.ingress.next(now) {
             Some(tenant) if self.ring.is_empty() || !self.drain.may() => Some(Step::Process(tenant)),
             _ if self.ring.is_empty() => None,
             _ => Some(Step::Fetch),
@@ -391,10 +400,10 @@ impl Fair {
     }
 
     /// The next step of a round; `None` after a round without packets.
-    fn in_rounds(&mut self) -> Option<Step> {
-        let ingress = &self.ingress;
-        let waits = |tenant| ingress.waiting(tenant).len() > 0;
-        let step = self.round.step(self.ring.len(), self.drain.may(), ingress.next(), waits);
+    fn in_rounds(&mut self, now: Nanos) -> Option<Step> {
+        let next = self.ingress.next(now);
+        let is_ready = |tenant| self.ingress.is_ready(tenant);
+        let step = self.round.step(self.ring.len(), self.drain.may(), next, is_ready);
         (step != Step::Rest || !self.round.found_nothing()).then_some(step)
     }
 

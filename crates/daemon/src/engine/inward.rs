@@ -98,8 +98,8 @@ impl Inward {
     }
 
     /// Whether to fetch now, before frames that wait are delivered.
-    fn may_fetch(&self, core: &impl Core) -> bool {
-        self.ingress.held() == 0 || core.fetches_first() && self.drain.may()
+    fn may_fetch(&mut self, core: &impl Core, now: Nanos) -> bool {
+        self.ingress.next(now).is_none() || core.fetches_first() && self.drain.may()
     }
 
     /// Charges the time in which a station's frames were delivered.
@@ -128,7 +128,12 @@ impl Inward {
         self.before.resize(stations.len().max(self.before.len()), Before::default());
         self.sources.resize(self.before.len(), Sources::default());
         self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
-        self.ingress.set_stations(&stations);
+        self.ingress.set_stations(&stations, now);
+    }
+
+    /// When a tenant that has had its maximum may have its next frame.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.ingress.due()
     }
 
     /// Counters of a lane's station, or of the common one, and how many frames wait there.
@@ -170,7 +175,7 @@ impl Inward {
     ) -> Result<(), Loss> {
         let place = Sources::place(source);
         if place.is_some() && self.is_over_share(station, place) {
-            self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX));
+            self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
         let waits = Waits { received: *received, place };
@@ -194,8 +199,7 @@ impl Inward {
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
         let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
         let Some(buffer) = buffer else {
-            self.ingress.drop(station, arrival.len);
-            return Err(NotQueued::Full);
+            return Err(self.ingress.drop(station, arrival.len, now));
         };
         if let Err(why) = self.ingress.offer(station, arrival) {
             pool.give(buffer);
@@ -245,13 +249,13 @@ impl Engine {
             if core.is_busy(now) {
                 break;
             }
-            if fetched < FETCHES && !empty && self.inward.may_fetch(core) {
+            if fetched < FETCHES && !empty && self.inward.may_fetch(core, now) {
                 let count = self.fetch(core, batch, now);
                 (fetched, empty) = (fetched + count, count < batch);
                 let after = clock(Part::Fetch);
                 self.inward.drain.fetched(core.fetched(count, after.since(now)));
                 now = after;
-            } else if let Some(station) = self.inward.ingress.next() {
+            } else if let Some(station) = self.inward.ingress.next(now) {
                 let count = self.deliver_some(station, quantum, now);
                 delivered += count;
                 let after = clock(Part::Deliver);

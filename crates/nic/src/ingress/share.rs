@@ -52,6 +52,12 @@ impl CpuShare {
         self.ready.set(tenant, *used);
     }
 
+    /// Whether a tenant is one of those that may be next.
+    #[inline]
+    pub(super) fn is_awake(&self, tenant: u32) -> bool {
+        self.ready.rank(tenant).is_some()
+    }
+
     pub(super) fn sleep(&mut self, tenant: u32) {
         self.ready.remove(tenant);
     }

@@ -18,7 +18,7 @@ fn backlogged(weights: &[u32], costs: &[u64], end: Span) -> Vec<u64> {
         for tenant in 0..weights.len() as u32 {
             while ingress.offer(tenant, packet(0, now)).is_ok() {}
         }
-        let tenant = ingress.next().expect("every tenant waits");
+        let tenant = ingress.next(now).expect("every tenant waits");
         ingress.take(tenant, now);
         let cost = Span::ns(costs[tenant as usize]);
         now += cost;
@@ -49,7 +49,7 @@ fn a_flood_fills_its_own_queue_and_is_passed() {
         if round % 5 == 0 {
             ingress.offer(calm, packet(round, now)).expect("its queue is its own");
         }
-        let tenant = ingress.next().expect("the flood waits");
+        let tenant = ingress.next(now).expect("the flood waits");
         let arrival = ingress.take(tenant, now).expect("next has something");
         if tenant == calm {
             longest = longest.max(now.since(arrival.at));
@@ -77,7 +77,7 @@ fn silence_earns_no_more_than_the_credit() {
         if round % 3 == 0 {
             ingress.offer(steady, packet(0, now)).expect("it needs a third of the time");
         }
-        if let Some(tenant) = ingress.next() {
+        if let Some(tenant) = ingress.next(now) {
             let arrival = ingress.take(tenant, now).expect("next has something");
             if tenant == steady {
                 waited = waited.max(now.since(arrival.at));
@@ -126,11 +126,11 @@ fn the_service_rate_is_that_of_the_time_in_which_packets_wait() {
 fn tenants_are_added_while_packets_wait() {
     let mut ingress = Ingress::new(&[station(1, 2)]);
     ingress.offer(0, packet(7, Nanos::ZERO)).expect("it is empty");
-    ingress.set_stations(&[station(1, 1), station(3, 4)]);
+    ingress.set_stations(&[station(1, 1), station(3, 4)], Nanos::ZERO);
     assert!(ingress.offer(0, packet(8, Nanos::ZERO)).is_err(), "a slot less");
     ingress.offer(1, packet(9, Nanos::ZERO)).expect("it is new");
     let taken: Vec<u64> =
-        (0..2).filter_map(|_| ingress.take(ingress.next()?, Nanos::ZERO)).map(|a| a.addr).collect();
+        take_all(&mut ingress, Nanos::ZERO).iter().map(|(_, arrival)| arrival.addr).collect();
     assert_eq!(taken, [7, 9]);
 }
 
@@ -193,7 +193,7 @@ proptest! {
                     }
                 }
                 Step::Serve => {
-                    let next = ingress.next();
+                    let next = ingress.next(now);
                     prop_assert_eq!(next.is_some(), model.iter().any(|queue| !queue.is_empty()));
                     if let Some(tenant) = next {
                         let taken = ingress.take(tenant, now).map(|arrival| arrival.addr);
@@ -235,49 +235,85 @@ const CEILING: Ceiling = Ceiling {
     burst: Bytes::new(1_000),
 };
 
+/// Takes all that may be taken, one tenant after the other.
+fn take_all(ingress: &mut Ingress, now: Nanos) -> Vec<(u32, Arrival)> {
+    core::iter::from_fn(|| {
+        let tenant = ingress.next(now)?;
+        let arrival = ingress.take(tenant, now).expect("next has something");
+        ingress.charge(tenant, Span::ns(100), now);
+        Some((tenant, arrival))
+    })
+    .collect()
+}
+
 #[test]
-fn what_comes_beyond_what_a_tenant_may_receive_is_dropped_and_no_other() {
-    let held = Station { ceiling: Some(CEILING), ..station(1, 1_000_000) };
-    let mut ingress = Ingress::new(&[held, station(1, 1_000_000)]);
+fn what_comes_beyond_what_a_tenant_may_receive_waits_and_no_other() {
+    let held = Station { ceiling: Some(CEILING), ..station(1, 64) };
+    let mut ingress = Ingress::new(&[held, station(1, 1)]);
     let (greedy, calm) = (0, 1);
     // Ten times its rate for a second, beside as much for a tenant without a maximum.
+    let mut taken = [0, 0];
     for micros in (0..1_000_000).step_by(10) {
         let at = Nanos::ZERO + Span::micros(micros);
         let _ = ingress.offer(greedy, packet(0, at));
         ingress.offer(calm, packet(0, at)).expect("it has no maximum");
+        take_all(&mut ingress, at).iter().for_each(|(tenant, _)| taken[*tenant as usize] += 1);
     }
+    // 10,000 packets are the rate's, ten the burst's, and one is ahead.
+    assert_eq!(taken, [10_010, 100_000]);
     let seen = ingress.seen(greedy);
     assert_eq!((seen.packets, seen.drops, seen.bytes), (100_000, 0, 10_000_000), "all that came is counted");
-    // 10,000 packets are the rate's, ten the burst's, and one is ahead.
-    assert_eq!(seen.packets - seen.over_max, 10_010);
+    assert_eq!(seen.packets - seen.over_max, 10_010 + 64, "a full queue is what its maximum has made");
     assert_eq!(ingress.seen(calm).over_max, 0);
-    // Another maximum holds at once, and one that stays forgets nothing.
-    let now = Nanos::ZERO + Span::secs(1);
-    ingress.set_stations(&[held, station(1, 1_000_000)]);
-    let admitted = (0..100).filter(|_| ingress.offer(greedy, packet(0, now)).is_ok()).count();
-    assert!(admitted <= 1, "{admitted}");
-    ingress.set_stations(&[station(1, 1_000_000); 2]);
-    assert!((0..1_000).all(|_| ingress.offer(greedy, packet(0, now)).is_ok()));
+    let last = Nanos::ZERO + Span::micros(999_990);
+    assert!(ingress.next(last).is_none() && !ingress.is_ready(greedy));
+    assert_eq!(ingress.due(), Some(Nanos::ZERO + Span::secs(1)));
+    // A maximum that stays forgets nothing, and another one holds at once.
+    ingress.set_stations(&[held, station(1, 1)], last);
+    assert_eq!(take_all(&mut ingress, last), []);
+    ingress.set_stations(&[station(1, 64), station(1, 1)], last);
+    assert_eq!((take_all(&mut ingress, last).len(), ingress.due()), (64, None));
 }
 
 proptest! {
-    /// Bytes admitted in a run <= rate x elapsed + burst + a packet, whatever comes; and a tenant that keeps to its rate loses
-    /// nothing.
+    /// Bytes taken in a run <= rate x elapsed + burst + a packet, whatever comes; what came is taken in its order or refused;
+    /// a tenant that keeps to its rate waits for nothing; and while something waits, there is a moment when it may be taken.
     #[test]
-    fn a_ceiling_holds_and_spares_who_keeps_to_it(
+    fn a_maximum_holds_and_spares_who_keeps_to_it(
         packets in proptest::collection::vec((0_u64..2_000_000, 60_u32..1_000), 1..200),
     ) {
-        let held = Station { ceiling: Some(CEILING), ..station(1, 1_000) };
+        let held = Station { ceiling: Some(CEILING), ..station(1, 16) };
         let mut ingress = Ingress::new(&[held, held]);
-        let (mut now, mut due, mut bytes) = (Nanos::ZERO, Nanos::ZERO, 0_u64);
-        for (gap, len) in packets {
-            now += Span::ns(gap);
-            if ingress.offer(0, Arrival { addr: 0, len, at: now }).is_ok() {
-                bytes += u64::from(len);
+        let (mut now, mut steady, mut bytes) = (Nanos::ZERO, Nanos::ZERO, 0_u64);
+        let (mut order, mut accepted) = (Vec::new(), Vec::new());
+        for (addr, (gap, len)) in (0..).zip(packets) {
+            // All that becomes due meanwhile is taken at its moment.
+            let until = now + Span::ns(gap);
+            while let Some(due) = ingress.due().filter(|due| *due <= until) {
+                now = now.max(due);
+                for (tenant, arrival) in take_all(&mut ingress, now) {
+                    prop_assert_eq!(tenant, 0);
+                    bytes += u64::from(arrival.len);
+                    order.push(arrival.addr);
+                }
+                prop_assert!(bytes <= now.as_u64() / 1_000 + 2_000, "{} at {:?}", bytes, now);
             }
-            prop_assert!(bytes <= now.as_u64() / 1_000 + 1_000 + 1_000, "{bytes} at {now:?}");
-            prop_assert_eq!(ingress.offer(1, Arrival { addr: 0, len, at: due }), Ok(()));
-            due += Span::micros(u64::from(len));
+            now = until;
+            if ingress.offer(0, Arrival { addr, len, at: now }).is_ok() {
+                accepted.push(addr);
+            }
+            if steady <= now {
+                prop_assert_eq!(ingress.offer(1, Arrival { addr, len, at: now }), Ok(()));
+                prop_assert!(ingress.is_ready(1));
+                steady = now + Span::micros(u64::from(len));
+            }
+            for (tenant, arrival) in take_all(&mut ingress, now) {
+                bytes += if tenant == 0 { u64::from(arrival.len) } else { 0 };
+                order.extend((tenant == 0).then_some(arrival.addr));
+            }
+            prop_assert!(bytes <= now.as_u64() / 1_000 + 2_000, "{} at {:?}", bytes, now);
+            prop_assert_eq!(ingress.held() > 0, ingress.due().is_some());
         }
+        prop_assert_eq!(&order[..], &accepted[..order.len()]);
     }
 }
