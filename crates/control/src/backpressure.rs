@@ -12,8 +12,12 @@
 //! - while the overload lasts, or
 //! - while the flow still sends at least half of its target (an eighth while its marks can become rarer, as these may keep it
 //!   down), and the overload would return without the pressing: if all such flows sent what they sent most since they were
-//!   pressed, each packet costing the same CPU time, the load would reach the threshold below which an overload ends. It is the
-//!   lower one, as acknowledgements would come back too.
+//!   pressed, each packet costing the same CPU time, or if they brought the load that they were pressed for, the load would reach
+//!   the threshold below which an overload ends. It is the lower one, as acknowledgements would come back too.
+//!
+//! A flow at its target shows no more what it wants. If it was caught with its first report, or as it began, its rate since then is
+//! little more than its target. So its part of the load that it was pressed for is kept: with the load of all others as it is now,
+//! that tells whether the overload would return. Once others bring less, the flow is let go.
 //!
 //! Any other flow is let go at the end of its lifetime.
 //!
@@ -320,13 +324,25 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
                 continue;
             }
             let path = path(&key).unwrap_or(self.settings.path);
-            let flow = Flow::new(key, target, path, rate, now, self.settings.lifetime);
+            let brought = self.brought(&heavy, rate, work);
+            let flow = Flow::new(key, target, path, (rate, brought), now, self.settings.lifetime);
             self.orders.push(Order::Start(*flow.pressed()));
             self.counters.started += 1;
             if let Err(place) = position(&self.flows, &key) {
                 self.flows.insert(place, flow);
             }
         }
+    }
+
+    /// The part of the load that a chosen flow brings, by its packets: of the newest poll, or of the last two windows if that is
+    /// more. A flow that has just begun has more of the newest poll.
+    fn brought(&self, heavy: &Heavy<K>, rate: Option<Rate>, work: Work) -> PerMille {
+        let used = self.trigger.used();
+        let listed = self.weighed.iter().map(|heavy| heavy.sent.packets).fold(0, u64::saturating_add);
+        let recent = target::part_of(used, heavy.sent.packets, self.recent_packets().max(listed));
+        let all = Gauge::new(work.packets, 0, work.over).rate();
+        let newest = rate.zip(all).map(|(rate, all)| target::part_of(used, rate.packets, all.packets));
+        recent.max(newest.unwrap_or(0))
     }
 
     /// Whether the chosen flows have too few packets for the overload to be theirs: not one in so many.
@@ -426,13 +442,16 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         now <= allowed.saturating_add(allowed / 4) && sending.all(|flow| least(flow.target()))
     }
 
-    /// Whether the overload would return if pressed flows sent as much as they once did. The packets that answer theirs, such as
-    /// acknowledgements, would come back as well and are not known, so the lower threshold counts.
+    /// Whether the overload would return if pressed flows sent as much as they once did, or brought the load that they were pressed
+    /// for. The packets that answer theirs, such as acknowledgements, would come back as well and are not known, so the lower
+    /// threshold counts.
     fn would_return(&self, used: PerMille, all: u64) -> bool {
         let filling = || self.flows.iter().filter(|flow| flow.fills_target());
         let sum = |packets: fn(&Flow<K>) -> u64| filling().map(packets).fold(0, u64::saturating_add);
         let (now, wanted) = (sum(|flow| flow.sends().now), sum(Flow::wanted_packets));
-        target::load_with(used, all, now, wanted) >= self.trigger.thresholds().off_below
+        let brought = filling().map(Flow::brought).fold(0, PerMille::saturating_add);
+        let load = target::load_with(used, all, now, wanted);
+        load.max(target::load_with_brought(used, all, now, brought)) >= self.trigger.thresholds().off_below
     }
 
     /// The factor by which automatic targets change after a window.

@@ -11,6 +11,7 @@ use super::marking::{marking_interval, scaled, trimmed};
 use super::reports::{Gauge, Rate};
 use super::target::Sends;
 use super::{Path, times};
+use crate::PerMille;
 
 /// A flow that is pressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(super) struct Flow<K> {
     rate: Option<Rate>,
     /// The highest rate since it is pressed.
     wanted: Rate,
+    /// Its part of the load that it was pressed for.
+    brought: PerMille,
     window: Gauge,
     /// Whether it was reported in the running window, and in the last one.
     reported: [bool; 2],
@@ -60,7 +63,7 @@ impl<K: Copy> Flow<K> {
         key: K,
         target: BitRate,
         path: Path,
-        rate: Option<Rate>,
+        (rate, brought): (Option<Rate>, PerMille),
         now: Nanos,
         lifetime: Span,
     ) -> Self {
@@ -81,6 +84,7 @@ impl<K: Copy> Flow<K> {
             ordered: now,
             rate,
             wanted: rate.unwrap_or_default(),
+            brought,
             window: Gauge::default(),
             reported: [true; 2],
             trim: Gauge::default(),
@@ -145,6 +149,11 @@ impl<K: Copy> Flow<K> {
     /// Packets per second when it sent most.
     pub(super) fn wanted_packets(&self) -> u64 {
         self.wanted.packets
+    }
+
+    /// Its part of the load that it was pressed for, in thousandths of the capacity.
+    pub(super) fn brought(&self) -> PerMille {
+        self.brought
     }
 
     /// Changes the target by a factor, and the marking interval with it. Each step goes from what the flow sends within its

@@ -39,6 +39,20 @@ pub(super) fn load_with(used: PerMille, all: u64, now: u64, wanted: u64) -> PerM
     PerMille::try_from(u128::from(used) + more).unwrap_or(PerMille::MAX)
 }
 
+/// The load if flows with `now` packets per second of `all` brought this much load instead. Saturates.
+pub(super) fn load_with_brought(used: PerMille, all: u64, now: u64, brought: PerMille) -> PerMille {
+    let own = (u128::from(used) * u128::from(now)).checked_div(u128::from(all.max(now))).unwrap_or(0);
+    let others = u128::from(used) - own;
+    PerMille::try_from(others + u128::from(brought)).unwrap_or(PerMille::MAX)
+}
+
+/// The part of `load` that belongs to `packets` of `all`.
+pub(super) fn part_of(load: PerMille, packets: u64, all: u64) -> PerMille {
+    let part = u128::from(load) * u128::from(packets.min(all));
+    // At most `load`.
+    part.checked_div(u128::from(all)).unwrap_or(0) as PerMille
+}
+
 /// The factor that changes nothing.
 pub(super) const ONE: u64 = 64 * WHOLE;
 
@@ -65,6 +79,16 @@ mod tests {
         assert_eq!(factor(1_000, 0, u64::MAX, Sends::default(), even(u64::MAX)), ONE / 4);
         assert_eq!(factor(0, 1_000, u64::MAX, Sends::default(), even(1)), ONE + ONE / 2);
         assert_eq!(factor(450, 675, 600_000, Sends::default(), even(300_000)), ONE + ONE / 2);
+    }
+
+    #[test]
+    fn a_flow_that_returns_brings_what_it_brought() {
+        assert_eq!(part_of(800, 30, 40), 600);
+        assert_eq!([part_of(800, 50, 40), part_of(800, 0, 0)], [800, 0]);
+        assert_eq!(load_with_brought(400, 100, 50, 600), 800);
+        assert_eq!(load_with_brought(400, 10, 50, 600), 600, "all is its own");
+        assert_eq!(load_with_brought(400, 0, 0, 600), 1_000);
+        assert_eq!(load_with_brought(PerMille::MAX, 1, 0, 1), PerMille::MAX);
     }
 
     #[test]

@@ -155,6 +155,33 @@ fn a_flow_stays_pressed_while_the_overload_would_return() {
     assert_eq!(core.backpressure.counters().started, 1);
 }
 
+/// The flow is pressed with its first report, so that it shows no rate but its target's: 13 % of the core. It brought 90 %.
+#[test]
+fn a_flow_that_was_caught_at_once_stays_pressed() {
+    let mut core = Core::new(Settings::default(), 0, &[6_000]);
+    core.run(20_000);
+    assert_eq!((core.starts(), core.ends()), (vec![(1, 0)], vec![]));
+    assert_eq!(core.load, 127);
+}
+
+/// The flow doubles its rate each 2 ms until it is caught, among mice that had sent all the time. Then it wants more than it
+/// showed. As soon as the mice have gone it brings no overload any more, and is let go.
+#[test]
+fn a_flow_that_was_caught_as_it_began_stays_pressed_while_others_send() {
+    let mut core = Core::new(Settings::default(), 3_000, &[0]);
+    core.run(100);
+    for rate in [100, 200, 400, 800, 1_600, 3_200] {
+        core.flows[0].0 = rate * MBPS;
+        core.run(2);
+    }
+    core.run(20_000);
+    assert_eq!((core.starts().len(), core.ends()), (1, vec![]));
+    assert!((550..600).contains(&core.load), "{}", core.load);
+    core.mice = 100;
+    core.run(3_100);
+    assert_eq!((core.backpressure.pressed().len(), core.backpressure.counters().started), (0, 1));
+}
+
 #[test]
 fn a_flow_that_ends_is_let_go_after_its_lifetime() {
     let mut core = Core::new(Settings::default(), 3_900, &[2_000]);

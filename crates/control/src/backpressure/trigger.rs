@@ -83,7 +83,7 @@ impl Trigger {
         if over > Span::ZERO {
             self.busy = left_of(self.busy, over) + busy;
             self.over = left_of(self.over, over) + over;
-            let used = utilization(self.busy, self.over, self.capacity);
+            let used = self.used();
             let Thresholds { on_at, off_below } = self.thresholds;
             self.on = used >= if before { off_below } else { on_at };
         }
@@ -93,6 +93,12 @@ impl Trigger {
             (true, true) => Overload::Lasts,
             (true, false) => Overload::Ends,
         }
+    }
+
+    /// The load that counts: thousandths of the capacity.
+    #[must_use]
+    pub fn used(&self) -> PerMille {
+        utilization(self.busy, self.over, self.capacity)
     }
 
     /// Whether the last poll found an overload.
