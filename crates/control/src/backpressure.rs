@@ -17,7 +17,9 @@
 //!
 //! A flow at its target shows no more what it wants. If it was caught with its first report, or as it began, its rate since then is
 //! little more than its target. So its part of the load that it was pressed for is kept: with the load of all others as it is now,
-//! that tells whether the overload would return. Once others bring less, the flow is let go.
+//! that tells whether the overload would return. Once others bring less, the flow is let go. Packets may not be what made the load:
+//! if the overload lasts for 200 ms although the flow is pressed, this part is forgotten, and after ten lifetimes without an
+//! overload as well, so that the flow is tried.
 //!
 //! Any other flow is let go at the end of its lifetime.
 //!
@@ -155,6 +157,9 @@ pub struct Backpressure<K> {
     window: Window,
     /// Packets that the watched thing handled in the window before.
     before: u64,
+    /// Windows in a row that ended in an overload, and when the last one of these ended.
+    windows_on: u32,
+    calm_since: Nanos,
     /// A window of overload ended in which no flow was to be chosen and pressed flows kept to their targets.
     widens: bool,
     /// The reported flows with what counts for the choice, and those of them that are chosen.
@@ -212,6 +217,8 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
             flows: Vec::with_capacity(settings.flows),
             window: Window::new(now),
             before: 0,
+            windows_on: 0,
+            calm_since: now,
             widens: false,
             weighed: Vec::with_capacity(settings.reports),
             chosen: Vec::with_capacity(settings.reports),
@@ -408,6 +415,18 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
         self.reports.end_window();
         self.flows.iter_mut().for_each(Flow::end_window);
         let on = self.trigger.is_on();
+        self.windows_on = if on { self.windows_on.saturating_add(1) } else { 0 };
+        self.calm_since = if on { now } else { self.calm_since };
+        let lasts = self.windows_on > AT_ONCE;
+        let settings = &self.settings;
+        let since = |span: Span| now.since(self.calm_since) >= span;
+        let tried = !on && since(settings.lifetime.times(TRIED));
+        for flow in &mut self.flows {
+            let obeys = now.since(flow.pressed().since) >= settings.window.times(AT_ONCE.into());
+            if tried || lasts && obeys {
+                flow.forget_brought();
+            }
+        }
         let held = on || self.would_return(used, all);
         self.widens = on && self.is_exhausted();
         let factor = self.next_factor(used, all);
@@ -526,5 +545,10 @@ fn times(bits: u64, factor: u64) -> BitRate {
 /// One in how many packets the chosen flows must have at least; and those that are chosen as none stands out.
 const FEW: u64 = 20;
 const FEW_ALIKE: u64 = 5;
+/// Windows of overload after which a pressed flow's part of the load counts no more: one that was the cause shows it sooner, or shows
+/// its rate, as marks act slowly.
+const AT_ONCE: u32 = 10;
+/// Lifetimes without an overload after which a pressed flow's part of the load counts no more.
+const TRIED: u64 = 10;
 /// How far below the release threshold automatic targets aim, and how far below that the load must be for them to rise.
 const MARGIN: PerMille = 25;

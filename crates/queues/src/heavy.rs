@@ -268,6 +268,13 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         !self.reports.is_empty()
     }
 
+    /// What the flow of this hash sent in the running generation and the one before, whether it is heavy or not, as far as its count
+    /// has been moved to the flow table; `None` where it has no place there.
+    #[must_use]
+    pub fn sent(&self, hash: u64) -> Option<Tally> {
+        self.flows.sent(hash)
+    }
+
     /// What was counted and moved.
     #[must_use]
     pub fn counters(&self) -> HeavyCounters {

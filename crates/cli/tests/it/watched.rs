@@ -43,6 +43,8 @@ fn watching(tag: &str, watch: &str, while_busy: impl FnOnce(&Stage), rest: impl 
     });
     assert!(report(&stage).and_then(|report| report.watched).is_some_and(|watched| watched.overloads > 0));
     stage.eventually("the log says so", || stage.read("log").contains(" is overloaded"));
+    // It goes on in spite of the rate, so that the flow's packets are not its cause.
+    thread::sleep(std::time::Duration::from_millis(400));
     rest();
     stage.eventually("the flow is let go", || {
         report(&stage).is_some_and(|report| report.flows.iter().any(|flow| flow.pressed.is_none()))

@@ -156,6 +156,11 @@ impl<K: Copy> Flow<K> {
         self.brought
     }
 
+    /// Forgets what it brought: that was not what made the load, or shows in its rate.
+    pub(super) fn forget_brought(&mut self) {
+        self.brought = 0;
+    }
+
     /// Changes the target by a factor, and the marking interval with it. Each step goes from what the flow sends within its
     /// target.
     pub(super) fn retarget(&mut self, factor: u64, least: BitRate) {

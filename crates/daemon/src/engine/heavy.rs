@@ -221,7 +221,7 @@ impl HeavyFlows {
             round_trips: stated.press.as_ref().map(|_| RoundTrips::new()),
             watched: None,
             listed: List::new(),
-            read: Vec::with_capacity(MOST),
+            read: Vec::with_capacity(MOST + stated.press.as_ref().map_or(0, |press| press.flows as usize)),
             read_at: Nanos::ZERO,
         }
     }
@@ -460,6 +460,10 @@ impl HeavyFlows {
         self.read_at = now;
         self.read.clear();
         self.hitters.read(MOST, &mut self.read);
+        if let Some(press) = &mut self.press {
+            let hitters = &self.hitters;
+            press.add_held(|hash| hitters.sent(hash), &mut self.read);
+        }
         for heavy in &self.read {
             if self.listed.take(heavy, now) {
                 let hash = heavy.key.hashed();

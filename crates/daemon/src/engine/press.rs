@@ -20,7 +20,7 @@ use plimsoll_control::backpressure::{
     Work,
 };
 use plimsoll_policy::{Press, PressMode, Watch};
-use plimsoll_queues::Heavy;
+use plimsoll_queues::{Heavy, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
@@ -123,6 +123,8 @@ impl Presses {
     /// Bytes of the table of what is done with this many flows. Nothing is allocated.
     pub(super) const fn treated_bytes(flows: usize) -> usize {
         Treatments::bytes_of(flows)
+            + (flows * 8 / 7).next_power_of_two() * (size_of::<(u64, Told)>() + 1)
+            + flows * size_of::<Heavy<Counted>>()
     }
 
     pub(super) fn watch(&self) -> &Watch {
@@ -207,7 +209,8 @@ impl Presses {
                         self.treated.of(pressed.key.hashed()).fresh_until = now + FRESH;
                     }
                     let means = self.press(&pressed, tells, now);
-                    self.told.insert(pressed.key.hashed(), Told { means, changed: None });
+                    self.told
+                        .insert(pressed.key.hashed(), Told { means, changed: None, sent: Tally::default() });
                     say(&mut self.news, PressNews::Start(pressed.key, unnamed(pressed), means));
                 }
                 Order::Refresh(pressed) => {
@@ -228,6 +231,22 @@ impl Presses {
             }
         }
         self.treated.tidy(now);
+    }
+
+    /// Adds flows that are slowed down and have sent something since the last call: their rate may be what keeps them from being
+    /// reported as heavy. Those that are reported as well count once.
+    pub(super) fn add_held(
+        &mut self,
+        sent: impl Fn(u64) -> Option<Tally>,
+        reported: &mut Vec<Heavy<Counted>>,
+    ) {
+        for &Pressed { key, .. } in self.control.pressed() {
+            let hash = key.hashed();
+            let Some((told, sent)) = self.told.get_mut(&hash).zip(sent(hash)) else { continue };
+            if core::mem::replace(&mut told.sent, sent) != sent && sent.packets > 0 {
+                reported.push(Heavy { key, sent });
+            }
+        }
     }
 
     /// Tells the top flow of an overload once (MIMIC §II, figure 2): when others had the time to be reported as well, or when the

@@ -137,8 +137,8 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
         assert!(page.contains(&format!("\nplimsoll_{line}\n")), "{line} in {page}");
     }
 
-    // The overload ends: after its lifetime the flow is as before.
-    traffic(&mut world, Span::millis(3_200), 10, &mut core, &heavy);
+    // The flow pauses, and with it the overload ends: after its lifetime the flow is as before.
+    traffic(&mut world, Span::millis(3_200), 10, &mut core, &both[1..]);
     assert_eq!(pressed(&mut world), []);
     let told = world.engine.take_told();
     let [ends, gone] = &told[..] else { panic!("{told:?}") };

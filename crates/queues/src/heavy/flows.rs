@@ -208,6 +208,11 @@ impl<K: Copy + Default> Flows<K> {
         (sent.packets > 0).then(|| Heavy { key: self.keys[place], sent })
     }
 
+    /// What a flow sent in this generation and the one before.
+    pub(super) fn sent(&self, hash: u64) -> Option<Tally> {
+        self.find(hash).map(|place| self.entries[place].recent(self.generation))
+    }
+
     pub(super) fn expired(&self) -> Tally {
         self.expired
     }

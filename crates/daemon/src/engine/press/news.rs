@@ -5,6 +5,7 @@
 //! Invariant: of the overloads in a second at most one is told by itself, and the others as their number.
 
 use plimsoll_control::backpressure::{Means, Pressed};
+use plimsoll_queues::Tally;
 use plimsoll_units::{Nanos, Span};
 
 use super::super::heavy::Counted;
@@ -151,12 +152,14 @@ impl OverloadNews {
     }
 }
 
-/// The method by which a flow is slowed down, as it was last told.
+/// What is known of a flow that is slowed down: the method, as it was last told, and its count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) means: Means,
     /// When a change was last told.
     pub(super) changed: Option<Nanos>,
+    /// What the flow had sent when this was last looked at.
+    pub(super) sent: Tally,
 }
 
 impl Told {
@@ -164,7 +167,7 @@ impl Told {
     pub(super) fn is_to_be_told(&mut self, means: Means, now: Nanos) -> bool {
         let due = means != self.means && self.changed.is_none_or(|changed| now.since(changed) >= EACH);
         if due {
-            *self = Self { means, changed: Some(now) };
+            *self = Self { means, changed: Some(now), ..*self };
         }
         due
     }
@@ -193,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_change_of_method_is_told_once_a_second() {
-        let mut told = Told { means: Means::Marked, changed: None };
+        let mut told = Told { means: Means::Marked, changed: None, sent: Tally::default() };
         let mut is_told = |means, ms| told.is_to_be_told(means, at(ms));
         assert!(
             !is_told(Means::Marked, 0) && is_told(Means::MeteredHere, 1) && !is_told(Means::MeteredHere, 2)

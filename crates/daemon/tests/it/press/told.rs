@@ -138,3 +138,35 @@ fn a_load_near_its_threshold_does_not_flood_the_log() {
     assert!((2..=3).contains(&about("times more in the last 1.0s")), "{told:?}");
     assert!(told.len() < 20, "{told:?}");
 }
+
+/// The flow keeps to its rate, 3,000 packets a second. Heavy hitters send 8,000, but the overload would return without the rate.
+#[test]
+fn a_flow_whose_rate_keeps_it_below_heavy_stays_slowed_down() {
+    let text = gateway("mode: drop").replace("heavy: 1kpps", "heavy: 8kpps");
+    let mut world = World::new(&text, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.run(Span::millis(1), STEP);
+    let mut core = Stated(Span::ZERO);
+    let frame = udp(98, 1, HEAVY, 0, 1_000);
+    traffic(&mut world, Span::millis(100), 95, &mut core, &[(None, frame.clone())]);
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)]);
+    let each = Span::micros(333);
+    for _ in 0..30_000 {
+        let _ = world.wire.send(&frame, None);
+        let now = world.now;
+        world.engine.turn_on(&mut core, &|_| now);
+        drain(&mut world.tenants[0]);
+        world.now += each;
+        core.0 += Span::ns(each.as_u64() / 20);
+    }
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)], "{:?}", world.engine.take_told());
+    assert!(!world.engine.take_told().iter().any(|line| line.contains("let go")));
+
+    // It ends, and is let go.
+    for _ in 0..32 {
+        world.now += Span::millis(100);
+        let now = world.now;
+        world.engine.turn_on(&mut core, &|_| now);
+    }
+    assert_eq!(pressed(&mut world), []);
+}
