@@ -19,7 +19,7 @@ use plimsoll_control::backpressure::{
     Place, Pressed, Settings, SmallWindows, Terms, Verdict, Work,
 };
 use plimsoll_policy::{self as policy, PressMode, Watch};
-use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, Tally};
 use plimsoll_scenario::{Excess, PressModel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
@@ -112,6 +112,8 @@ pub(crate) struct Press {
     pub(crate) guests: Guests,
     waiting: BTreeMap<Held, Waiting>,
     read: Vec<Heavy<Counted>>,
+    /// Of flows that are slowed down: what each had sent at the last look.
+    held: BTreeMap<Counted, Tally>,
     /// CPU time, when it was read, and packets that were counted by then.
     last: Option<(Span, Nanos, u64)>,
     next_poll: Option<Nanos>,
@@ -154,6 +156,7 @@ impl Press {
             guests: Guests::new(&plan.mediated, plan.seed),
             waiting: BTreeMap::new(),
             read: Vec::new(),
+            held: BTreeMap::new(),
             last: None,
             top_known: false,
             seen: Seen::default(),
@@ -268,6 +271,13 @@ impl Press {
         hitters.advance(now);
         self.read.clear();
         hitters.read(MOST_READ, &mut self.read);
+        // As live: a flow that is slowed down counts although its rate may keep it from being reported as heavy.
+        for Pressed { key, .. } in self.control.iter().flat_map(|control| control.pressed()) {
+            let Some(sent) = hitters.sent(key).filter(|sent| sent.packets > 0) else { continue };
+            if self.held.insert(*key, sent) != Some(sent) {
+                self.read.push(Heavy { key: *key, sent });
+            }
+        }
         let packets = hitters.counters().seen.packets;
         let Some(press) = self.plan.stated.as_ref().and_then(|stated| stated.press.as_ref()) else {
             self.next_poll = Some(now + UPDATE);
@@ -321,6 +331,7 @@ impl Press {
             Order::Refresh(pressed) => self.press(&pressed, now),
             Order::End(Pressed { key, .. }) => {
                 self.marks.remove(&key);
+                self.held.remove(&key);
                 self.here.remove(&key, HERE);
                 if let Some(held) = &mut self.windows {
                     held.let_go(&windows::slowed(&key));

@@ -67,6 +67,12 @@ impl Hitters {
         each!(&mut self.tables, hitters => hitters.read(max, out));
     }
 
+    /// What a flow sent in the running generation and the one before, whether it is heavy or not.
+    pub(super) fn sent(&self, flow: &Counted) -> Option<Tally> {
+        let hash = hash(flow, self.seed);
+        each!(&self.tables, hitters => hitters.sent(hash))
+    }
+
     pub(super) fn counters(&self) -> HeavyCounters {
         each!(&self.tables, hitters => hitters.counters())
     }
