@@ -88,18 +88,10 @@ impl World {
             let sender = press.counted(key, (tenant, receiver), false, FlowSource::Here);
             let receiver = near
                 .and_then(|receiver| press.counted(key, (receiver, Some(tenant)), true, FlowSource::Here));
-            for counted in sender.into_iter().chain(receiver) {
-                let (mark, act) = press.count(&counted, (frames, bytes), packet.codepoint(), now);
-                packet.ce |= mark;
-                let waits = Held::Here(counted);
-                match if press.holds(&waits) { Act::Wait } else { act } {
-                    Act::Pass => {}
-                    act => held = Some((waits, act)),
-                }
-            }
+            held = press.stops_here([sender, receiver], &mut packet, (frames, bytes), now);
         }
-        let Some((held, act)) = held else { return Some(packet) };
-        let kept = act == Act::Wait && press.keep(held, packet, bytes);
+        let Some((held, act, owes)) = held else { return Some(packet) };
+        let kept = act == Act::Wait && press.keep(held, owes, packet, bytes);
         let next = press.next(|packet| on_wire(packet).1, now);
         let source = self.nodes[node as usize].press_source;
         self.agenda.keep(source, next);
@@ -196,7 +188,7 @@ impl World {
             let packet = match held {
                 Held::Asked(_) => self.pass_out(packet, Gate::Reported),
                 Held::Reported(..) => self.pass_out(packet, Gate::Here),
-                Held::Here(_) => Some(packet),
+                Held::Here(..) => Some(packet),
             };
             if let Some(packet) = packet {
                 self.enter(packet);
