@@ -67,6 +67,8 @@ pub enum Law {
     DelayNotHeld,
     /// The rates that a sub-policy promises should be covered by its place's guarantee.
     MinNotBacked,
+    /// The rate of a flow that backpressure slows down should be no less than what its tenants are promised.
+    MinNotHeld,
     /// A `max` above the link limits nothing.
     MaxAboveLink,
     /// A match can hold for some packet.
@@ -99,7 +101,7 @@ pub enum Law {
 
 impl Law {
     /// Every rule, in the order of the reference.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::Syntax,
         Self::File,
         Self::UnknownKey,
@@ -121,6 +123,7 @@ impl Law {
         Self::MinAboveMax,
         Self::DelayNotHeld,
         Self::MinNotBacked,
+        Self::MinNotHeld,
         Self::MaxAboveLink,
         Self::NeverMatches,
         Self::MatchOnNode,

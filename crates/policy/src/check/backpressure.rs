@@ -6,7 +6,7 @@
 //! Invariant: the tenants are in the order of the file, each once.
 
 use plimsoll_document::{Located, Mark, Name, nearest};
-use plimsoll_units::PacketRate;
+use plimsoll_units::{BitRate, PacketRate};
 
 use crate::config::Backpressure;
 use crate::law::{Law, Problem, Problems};
@@ -40,7 +40,9 @@ pub(crate) fn judge(
         if busy && watch == Watch::Engine {
             always_busy(stated.at, problems);
         }
-        press(watch, stated.at, &entry.press, fleet, problems)
+        let press = press(watch, stated.at, &entry.press, fleet, problems);
+        promises(&entry.press, tenants, &counted, problems);
+        press
     });
     if press.is_none() {
         nothing_watched(&entry.press, problems);
@@ -166,6 +168,38 @@ fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Proble
         problems
             .push(problem.help(format!("a meter must outlive a few lost refreshes: write {least} or more")));
     }
+}
+
+/// Warns that tenants are promised more than the stated rate of a flow that is slowed down.
+fn promises(entry: &PressEntry, tenants: &[TenantEntry], counted: &[String], problems: &mut Problems) {
+    let Some(rate) = entry.rate.as_ref().or(entry.least.as_ref()) else { return };
+    let above = |min: Option<Located<BitRate>>| min.filter(|min| min.value > rate.value);
+    let mut promised = Vec::new();
+    for tenant in tenants {
+        let name = &tenant.name.value;
+        // A flow to a counted tenant is held where it comes from, whatever tenant of this host that is.
+        promised.extend(above(tenant.class.min).map(|min| (min.at, format!("`{name}` {}", min.value))));
+        let inward = above(tenant.ingress_min()).filter(|_| counted.contains(name));
+        // Without a promise of its own, what a tenant receives is promised as what it sends.
+        let inward = inward.filter(|_| tenant.ingress.min.is_some());
+        promised.extend(inward.map(|min| (min.at, format!("`{name}` {} on the way in", min.value))));
+    }
+    if promised.is_empty() {
+        return;
+    }
+    let list: Vec<&str> = promised.iter().take(MOST_NAMED).map(|(_, text)| text.as_str()).collect();
+    let more = if promised.len() > MOST_NAMED { ", and others" } else { "" };
+    let message = format!(
+        "a flow that is slowed down is held to {}, below what is promised: {}{more}",
+        rate.value,
+        list.join(", ")
+    );
+    let problem = Problem::warning(Law::MinNotHeld, rate.at, message).label("below a promise");
+    let problem =
+        promised.iter().take(MOST_NAMED).fold(problem, |problem, (at, _)| problem.also(*at, "promised here"));
+    problems.push(problem.help(
+        "a tenant that sends one flow does not get its `min` while that flow is slowed down: raise the rate, or lower the `min`",
+    ));
 }
 
 /// Warns that no notification can reach the sources of flows that come over the uplink.

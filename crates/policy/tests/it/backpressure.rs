@@ -134,6 +134,38 @@ fn a_fleet_that_can_be_told_raises_no_doubt() {
     }
 }
 
+/// A flow out of a tenant, or for one whose flows are counted, is held to the rate whatever the tenant is promised.
+#[test]
+fn a_promise_above_the_rate_of_a_slowed_flow_is_doubted() {
+    let doubts = |keys: &str| -> Vec<String> {
+        let text = format!(
+            "uplink: {{port: memory, rate: 10Gbps}}\ntenants:\n  gateway: {{port: memory, min: 1Gbps, ingress: {{min: \
+             2Gbps}}}}\n  shop: {{port: memory, min: 500Mbps, ingress: {{min: 3Gbps}}}}\n  rest: {{port: \
+             memory}}\nbackpressure: {{watch: engine, mode: drop, {keys}}}\n"
+        );
+        let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        let found = checked.warnings.iter().filter(|problem| problem.rule == Law::MinNotHeld);
+        found.map(|problem| problem.message.clone()).collect()
+    };
+    let told = |rate: &str, promised: &str| {
+        vec![format!("a flow that is slowed down is held to {rate}, below what is promised: {promised}")]
+    };
+    let all = "`gateway` 1Gbps, `gateway` 2Gbps on the way in, `shop` 500Mbps, `shop` 3Gbps on the way in";
+    assert_eq!(doubts("rate: 400Mbps"), told("400Mbps", all));
+    assert_eq!(doubts("least: 400Mbps"), told("400Mbps", all), "`auto` may go down to it");
+    assert_eq!(
+        doubts("rate: 1Gbps, tenants: [gateway]"),
+        told("1Gbps", "`gateway` 2Gbps on the way in"),
+        "what comes for others is not counted"
+    );
+    assert_eq!(doubts("rate: 3Gbps"), Vec::<String>::new());
+    assert_eq!(
+        doubts("lifetime: 3s"),
+        Vec::<String>::new(),
+        "the default's least is no decision of the operator's"
+    );
+}
+
 #[test]
 fn check_shows_what_is_watched_and_what_is_done() {
     let shown = |keys: &str| {
