@@ -237,10 +237,8 @@ impl<R: Rule> Reader<R> {
         match text.trim().parse() {
             Ok(value) => Some(Located::new(value, tree.at)),
             Err(_) if is_zero(text) => {
-                let problem = Problem::error(R::of(Mistake::Zero), tree.at, format!("{what} is zero"));
-                self.report(problem.label("zero").help(format!(
-                    "write {example}, or leave out what should get nothing: zero would stop its traffic forever"
-                )));
+                let why = "or leave out what should get nothing: zero would stop its traffic forever";
+                self.zero(tree, what, &format!("write {example}, {why}"));
                 None
             }
             Err(_) => {
@@ -251,13 +249,32 @@ impl<R: Rule> Reader<R> {
         }
     }
 
+    /// [`value`](Self::value) of a key that is never zero: `instead` goes on after the example, and says what zero would do.
+    pub fn nonzero<T: FromStr>(
+        &mut self,
+        tree: &Tree,
+        what: &str,
+        example: &str,
+        instead: &str,
+    ) -> Option<Located<T>> {
+        if is_zero(self.text(tree, what, example)?) {
+            self.zero(tree, what, &format!("write {example}, {instead}"));
+            return None;
+        }
+        self.value(tree, what, example)
+    }
+
+    fn zero(&mut self, tree: &Tree, what: &str, help: &str) {
+        let problem = Problem::error(R::of(Mistake::Zero), tree.at, format!("{what} is zero"));
+        self.report(problem.label("zero").help(help));
+    }
+
     /// A whole number above zero and up to `most`.
     pub fn positive(&mut self, tree: &Tree, what: &str, most: u32) -> Option<Located<u32>> {
         let example = format!("a whole number from 1 to {most}");
         let found = self.value::<u32>(tree, what, &example)?;
         if found.value == 0 {
-            let problem = Problem::error(R::of(Mistake::Zero), tree.at, format!("{what} is zero"));
-            self.report(problem.label("zero").help(format!("write {example}")));
+            self.zero(tree, what, &format!("write {example}"));
             return None;
         }
         if found.value > most {

@@ -16,6 +16,7 @@ const PRESS_KEYS: [&str; 11] =
     ["cores", "threshold", "release", "poll", "part", "mode", "rate", "least", "lifetime", "burst", "flows"];
 const WATCH_HELP: &str =
     "write `engine`, `{tenant: gateway}`, `{cgroup: /gateway.slice}` or `{pids: [123, 124]}`";
+const ENDS_AT_ONCE: &str = "or leave it out for 3s: with zero a meter would end as it begins";
 const PART: &str = "a part such as `80%` or `0.8`, at most `100%`, in steps of `0.1%`";
 
 pub(super) fn backpressure(reader: &mut Reader, tree: &Tree) -> BackpressureEntry {
@@ -25,7 +26,10 @@ pub(super) fn backpressure(reader: &mut Reader, tree: &Tree) -> BackpressureEntr
         tenants: keys.get("tenants").map(|tree| reader.names(tree, "`tenants` of `backpressure`")),
         heavy: keys
             .get("heavy")
-            .and_then(|tree| reader.value(tree, "`heavy`", rate))
+            .and_then(|tree| {
+                let zero = "or leave it out for 10kpps: with zero every flow would be a heavy hitter";
+                reader.nonzero(tree, "`heavy`", rate, zero)
+            })
             .map(|found| found.value),
         watch: keys.get("watch").map(|tree| {
             let found = watch(reader, tree).unwrap_or(WatchEntry::Unreadable);
@@ -91,20 +95,28 @@ fn pids(reader: &mut Reader, tree: &Tree) -> Option<Vec<u32>> {
 
 fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
     let stated = PRESS_KEYS.into_iter().filter_map(|key| Some((key, keys.key_at(key)?))).collect();
-    let mut part =
-        |key: &str| -> Option<Located<Part>> { reader.value(keys.get(key)?, &format!("`{key}`"), PART) };
-    let (threshold, release, part) = (part("threshold"), part("release"), part("part"));
+    let mut part = |key: &str, zero: &str| -> Option<Located<Part>> {
+        reader.nonzero(keys.get(key)?, &format!("`{key}`"), PART, zero)
+    };
+    let threshold = part("threshold", "or leave it out for 80%: with zero there would always be an overload");
+    let release = part("release", "or leave it out: no load is below zero, so no overload would end");
+    let part = part("part", "or leave it out for 10%: with zero every heavy hitter would be slowed down");
     PressEntry {
         stated,
         cores: keys.get("cores").and_then(|tree| cores(reader, tree)),
         threshold,
         release,
-        poll: keys.get("poll").and_then(|tree| within(reader, tree, "`poll`", Press::POLLS)),
+        poll: keys.get("poll").and_then(|tree| {
+            let zero = "or leave it out for 1ms: some time must pass between two looks at the load";
+            within(reader, tree, "`poll`", Press::POLLS, zero)
+        }),
         part: part.map(|part| part.value),
         mode: keys.get("mode").and_then(|tree| mode(reader, tree)),
         rate: keys.get("rate").and_then(|tree| rate(reader, tree)),
         least: keys.get("least").and_then(|tree| metered(reader, tree, "`least`", class::RATE)),
-        lifetime: keys.get("lifetime").and_then(|tree| within(reader, tree, "`lifetime`", Press::LIFETIMES)),
+        lifetime: keys
+            .get("lifetime")
+            .and_then(|tree| within(reader, tree, "`lifetime`", Press::LIFETIMES, ENDS_AT_ONCE)),
         burst: keys.get("burst").and_then(|tree| burst(reader, tree, "`burst` of `backpressure`")),
         flows: keys
             .get("flows")
@@ -116,7 +128,8 @@ fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
 /// Cores, in thousandths.
 fn cores(reader: &mut Reader, tree: &Tree) -> Option<u32> {
     let example = format!("a number of cores such as `2` or `0.5`, at most {MOST_CORES}");
-    let found: Located<f64> = reader.value(tree, "`cores`", &example)?;
+    let zero = "or leave it out for one core: without any there would always be an overload";
+    let found: Located<f64> = reader.nonzero(tree, "`cores`", &example, zero)?;
     let range: RangeInclusive<f64> = 1.0..=f64::from(MOST_CORES * 1_000);
     let thousandths = (found.value * 1_000.0).round();
     if range.contains(&thousandths) {
@@ -126,9 +139,16 @@ fn cores(reader: &mut Reader, tree: &Tree) -> Option<u32> {
     None
 }
 
-fn within(reader: &mut Reader, tree: &Tree, what: &str, [least, most]: [Span; 2]) -> Option<Located<Span>> {
+/// A time within bounds; `zero` says what zero would do.
+fn within(
+    reader: &mut Reader,
+    tree: &Tree,
+    what: &str,
+    [least, most]: [Span; 2],
+    zero: &str,
+) -> Option<Located<Span>> {
     let example = format!("a time from {least} to {most}");
-    let found: Located<Span> = reader.value(tree, what, &example)?;
+    let found: Located<Span> = reader.nonzero(tree, what, &example, zero)?;
     if (least..=most).contains(&found.value) {
         return Some(found);
     }
@@ -158,7 +178,8 @@ fn rate(reader: &mut Reader, tree: &Tree) -> Option<Located<BitRate>> {
 
 /// A rate to which a flow can be held.
 fn metered(reader: &mut Reader, tree: &Tree, what: &str, example: &str) -> Option<Located<BitRate>> {
-    let found: Located<BitRate> = reader.value(tree, what, example)?;
+    let zero = format!("at least {}: backpressure slows a flow down, and never stops it", Press::LEAST_RATE);
+    let found: Located<BitRate> = reader.nonzero(tree, what, example, &zero)?;
     if found.value >= Press::LEAST_RATE {
         return Some(found);
     }
@@ -170,7 +191,8 @@ fn metered(reader: &mut Reader, tree: &Tree, what: &str, example: &str) -> Optio
 fn burst(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Bytes> {
     let (least, most) = (Press::LEAST_BURST, Press::MOST_BURST);
     let example = format!("a size from {least} to {most}");
-    let found = reader.value::<Bytes>(tree, what, &example)?.value;
+    let zero = "or leave it out for 128KiB: a meter without a burst lets no packet pass";
+    let found = reader.nonzero::<Bytes>(tree, what, &example, zero)?.value;
     if (least..=most).contains(&found) {
         return Some(found);
     }
@@ -183,6 +205,12 @@ pub(super) fn ecn(reader: &mut Reader, tree: &Tree, what: &str) -> Ecn {
     if let Value::Map(entries) = &tree.value
         && !entries.is_empty()
     {
+        if let Some((key, _)) = entries.iter().find(|(key, _)| key.value == "mediated") {
+            let message = format!("`mediated` of `ecn` of {what} takes no further keys");
+            let help = "write `ecn: mediated`, or `ecn: {mediate: {rate: 850Mbps}}` to state its `rate`, `lifetime` or `burst`";
+            reader.report(bad(key.at, message, help));
+            return Ecn::default();
+        }
         let keys = reader.fields(tree, tree.at, &format!("`ecn` of {what}"), &ECN_LONG);
         let mediate = keys.get("mediate").map(|tree| mediate(reader, tree));
         return mediate.map_or_else(Ecn::default, Ecn::Mediated);
@@ -207,7 +235,7 @@ fn mediate(reader: &mut Reader, tree: &Tree) -> Mediate {
     let rate = keys.get("rate").and_then(|tree| metered(reader, tree, "`rate` of `mediate`", class::RATE));
     let lifetime = keys
         .get("lifetime")
-        .and_then(|tree| within(reader, tree, "`lifetime` of `mediate`", Press::LIFETIMES));
+        .and_then(|tree| within(reader, tree, "`lifetime` of `mediate`", Press::LIFETIMES, ENDS_AT_ONCE));
     let burst = keys.get("burst").and_then(|tree| burst(reader, tree, "`burst` of `mediate`"));
     Mediate {
         rate: rate.map_or(default.rate, |found| found.value),

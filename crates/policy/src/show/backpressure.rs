@@ -55,9 +55,15 @@ fn heavy_text(stated: &Backpressure, config: &Config) -> String {
         .map(|tenant| tenant.name.as_str())
         .collect();
     if !untouched.is_empty() {
+        // The modes `meter` and `drop` treat the flows of all tenants alike.
+        let instead = match press.mode {
+            PressMode::Mark | PressMode::Window => ", and flows metered instead,",
+            PressMode::MarkAndMeter => ", and flows metered alone,",
+            PressMode::Meter | PressMode::Drop => "",
+        };
         let _ = writeln!(
             text,
-            "  ECN bits and TCP flags are never changed, and flows metered instead, for {}",
+            "  ECN bits and TCP flags are never changed{instead} for {}",
             untouched.join(", ")
         );
     }

@@ -181,8 +181,20 @@ fn check_shows_what_is_watched_and_what_is_done() {
          Backpressure: the CPU time of `gateway` on the way in is watched every 1ms; overload begins at 80% of 2 cores and \
          ends below 70%\n  it slows down flows with more than 10% of all heavy hitters' packets, 256 at most, each to 850Mbps\n  \
          by a meter with a burst of 131.072kB, which expires 3s after its last refresh, at the source's host\n  \
-         ECN bits and TCP flags are never changed, and flows metered instead, for shop"
+         ECN bits and TCP flags are never changed for shop"
     );
+    for (mode, instead) in [
+        ("mark", ", and flows metered instead, for shop"),
+        ("mark_and_meter", ", and flows metered alone, for shop"),
+        ("window", ", and flows metered instead, for shop"),
+        ("drop", " for shop"),
+    ] {
+        let text = shown(&format!("watch: engine, mode: {mode}"));
+        assert!(
+            text.ends_with(&format!("  ECN bits and TCP flags are never changed{instead}")),
+            "{mode}: {text}"
+        );
+    }
     let text = shown("watch: {cgroup: /gw.slice}, mode: mark");
     assert!(
         text.contains(
