@@ -34,6 +34,8 @@ pub enum Cause {
     ItsSenders,
     /// The tenant sends a remote receiver more than that receiver allows.
     Receiver,
+    /// Backpressure holds a flow to a rate below what the tenant is promised.
+    Backpressure,
     /// The tenant's machine or process does not read its port, or too slowly.
     NotReading,
     /// The tenant's device is gone.
@@ -186,7 +188,7 @@ impl Case<'_> {
             self.breach("sent more than max", of_most(own.most_sent, max), Blame::of(Cause::Engine, why));
         }
         if let (Some(min), Some(least)) = (promise.out_min, own.least_sent) {
-            let blame = self.egress_blame(false);
+            let blame = self.pressed_back().unwrap_or_else(|| self.egress_blame(false));
             self.breach("sent less than min", of_least(least, min), blame);
         }
         let lost = own.lost_by_us();
@@ -418,6 +420,16 @@ impl Case<'_> {
         Some(Blame { cause: Cause::Receiver, who: Some(receiver.clone()), why })
     }
 
+    /// Blames backpressure that held the tenant's flows while it sent less than its minimum, unless the machine failed.
+    fn pressed_back(&self) -> Option<Blame> {
+        if !self.own.below_min_by_backpressure || self.machine().is_some() {
+            return None;
+        }
+        let (who, _) = self.own.pressed.iter().max_by_key(|&(_, times)| times)?;
+        let why = format!("held by {who}: a flow of it is slowed down to a rate below its `min`");
+        Some(Blame { cause: Cause::Backpressure, who: Some(who.clone()), why })
+    }
+
     /// Whether the engine's absence explains the loss: at most twice the part of all frames that came meanwhile is lost.
     fn stalls_explain(&self) -> bool {
         let lost = self.own.lost_by_us() as f64;
@@ -495,6 +507,7 @@ impl Cause {
             Self::Itself => "itself",
             Self::ItsSenders => "its senders",
             Self::Receiver => "its receiver",
+            Self::Backpressure => "backpressure",
             Self::NotReading => "itself: not reading",
             Self::DeviceGone => "itself: no device",
             Self::LinkDown => "uplink down",

@@ -32,6 +32,8 @@ pub struct Parts {
     pub sent_bytes: u64,
     /// Time that limits held the packets that left.
     pub shaped: Span,
+    /// The part of `shaped` for which rates of backpressure held them.
+    pub pressed: Span,
     /// Time that the packets that left waited for other reasons.
     pub waited: Span,
     /// Frames for the tenant that its device had no room for, or that came while the device was gone.
@@ -60,6 +62,7 @@ impl Parts {
             late: [vec![0; targets], vec![0; targets]],
             sent_bytes: 0,
             shaped: Span::ZERO,
+            pressed: Span::ZERO,
             waited: Span::ZERO,
             unread: 0,
         }
@@ -91,6 +94,14 @@ impl Parts {
         count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us, 1);
     }
 
+    /// Counts `packets` packets that go on together after each has waited `held` for a rate of backpressure.
+    #[inline]
+    pub fn pressed(&mut self, held: Span, packets: u32) {
+        let held = held.times(packets.into());
+        self.shaped += held;
+        self.pressed += held;
+    }
+
     /// Adds later parts. Where the number of targets has changed, late packets of earlier targets are forgotten.
     pub fn add(&mut self, later: &Self) {
         for (to, later) in [
@@ -110,6 +121,7 @@ impl Parts {
         }
         self.sent_bytes += later.sent_bytes;
         self.shaped += later.shaped;
+        self.pressed += later.pressed;
         self.waited += later.waited;
         self.unread += later.unread;
     }
@@ -121,7 +133,8 @@ impl Parts {
             late.clear();
             late.resize(targets, 0);
         }
-        (self.sent_bytes, self.shaped, self.waited, self.unread) = (0, Span::ZERO, Span::ZERO, 0);
+        (self.sent_bytes, self.unread) = (0, 0);
+        (self.shaped, self.pressed, self.waited) = (Span::ZERO, Span::ZERO, Span::ZERO);
     }
 }
 

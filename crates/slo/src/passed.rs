@@ -83,6 +83,8 @@ pub struct Passed {
     pub waited: f64,
     /// The lowest rate, in bits per second, of a window in which the tenant wanted at least its `min` and got less.
     pub least_sent: Option<f64>,
+    /// Whether backpressure held its flows in such a window.
+    pub below_min_by_backpressure: bool,
     /// The highest rate that it sent in a window.
     pub most_sent: f64,
     /// The highest rate that came for it in a window.
@@ -179,9 +181,11 @@ impl Passed {
         let offered = rate(offered_bytes);
         // A port that was not read may have had more to offer. Behind its own limits a tenant waits as the policy says.
         let held_back = grown(was.held_back, now.held_back) > 0;
-        let short = min.map(|min| min as f64).is_some_and(|min| {
-            sent * SLACK < min && (held_back || offered >= min) && parts.shaped <= parts.waited
-        });
+        let wants = (held_back || offered >= min.unwrap_or(0) as f64) && parts.shaped <= parts.waited;
+        // Behind backpressure it may offer less, as TCP then sends less. It wants more if a packet waited at any time.
+        let pressed_back = parts.pressed.as_secs_f64() >= length || lost.contains_key(OVER_RATE);
+        let below = min.is_some_and(|min| sent * SLACK < min as f64);
+        let short = below && (wants || pressed_back);
         let over_max = grown(was.inward.over_max, now.inward.over_max);
         let came = grown(was.inward.bytes, now.inward.bytes);
         let bunched = slo.is_some_and(|slo| is_bunched(slo, came, host));
@@ -206,6 +210,7 @@ impl Passed {
             shaped: parts.shaped.as_secs_f64(),
             waited: parts.waited.as_secs_f64(),
             least_sent: short.then_some(sent),
+            below_min_by_backpressure: short && pressed_back,
             most_sent: sent,
             most_due: due,
             most_offered: offered,
@@ -248,6 +253,7 @@ impl Passed {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
+        self.below_min_by_backpressure |= later.below_min_by_backpressure;
         self.most_sent = self.most_sent.max(later.most_sent);
         self.most_due = self.most_due.max(later.most_due);
         self.most_offered = self.most_offered.max(later.most_offered);
@@ -272,6 +278,8 @@ fn is_bunched(slo: &Slo, came: u64, host: &Host) -> bool {
     away >= ceiling.rate.wire_time(ceiling.burst).as_secs_f64() && came as f64 * 8.0 <= may
 }
 
+/// The drop reason of what is beyond a rate of backpressure.
+const OVER_RATE: &str = "flow_over_rate";
 /// Drop reasons that can break a promise.
 const OURS: [&str; 12] = [
     "flow_full",
@@ -283,7 +291,7 @@ const OURS: [&str; 12] = [
     "kernel",
     "kernel_full",
     "inconsistent",
-    "flow_over_rate",
+    OVER_RATE,
     // In simulation: the guest's own queue, and a host whose daemon is down.
     "guest_queue_full",
     "daemon_down",

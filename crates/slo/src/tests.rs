@@ -304,6 +304,32 @@ fn what_a_receiver_refuses_is_its_senders_own_and_what_the_fabric_loses_is_not()
     assert_eq!(told(&world.look(), "shop"), (Verdict::Beyond, Some(Cause::ItsSenders)));
 }
 
+/// The flow of a tenant with a promise of 40 Mb/s is held to 20 Mb/s. Its TCP then offers no more than that.
+#[test]
+fn a_promise_that_backpressure_keeps_from_holding_is_broken_by_it() {
+    let mut world = World::new();
+    let mut look = |offered, sent, waited: Span, by: &str, lost| {
+        world.sends("shop", offered, sent);
+        world.parts("shop").pressed(waited, 1);
+        *world.lane("shop").pressed.entry(by.to_owned()).or_default() += 400;
+        if lost > 0 {
+            world.loses("shop", "flow_over_rate", lost);
+        }
+        let report = world.look();
+        let breaches = &report.tenants["shop"].whole.breaches;
+        (told(&report, "shop"), breaches.first().and_then(|breach| breach.who.clone()))
+    };
+    let here = "backpressure of this host";
+    let broken = ((Verdict::Broken, Some(Cause::Backpressure)), Some(here.to_owned()));
+    assert_eq!(look(20, 20, Span::millis(1_500), here, 0), broken, "a packet waited at any time");
+    assert_eq!(look(60, 20, Span::ZERO, here, 9), broken, "what was beyond the rate was dropped");
+    let there = "x at c (backpressure)";
+    let by_another = ((Verdict::Broken, Some(Cause::Backpressure)), Some(there.to_owned()));
+    assert_eq!(look(20, 20, Span::secs(3), there, 0), by_another);
+    assert_eq!(look(20, 20, Span::millis(200), here, 0).0, (Verdict::Held, None), "it had no more to send");
+    assert_eq!(look(41, 41, Span::secs(3), here, 0).0, (Verdict::Held, None), "it has its minimum");
+}
+
 /// Without a core for 3 % of a second, about 3 % of the packets may be lost for that, not half of them.
 #[test]
 fn a_short_stall_does_not_explain_what_a_receiver_refused() {

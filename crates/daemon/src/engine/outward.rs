@@ -25,7 +25,7 @@ use super::fleet::Fleet;
 use super::flows::Hashed;
 use super::heavy::{HashedCount, markable};
 use super::mac_table::{Learned, Mac, MacTable, Owner};
-use super::paced::Passed;
+use super::paced::{Holder, Passed};
 use super::pool::{self, Buffer};
 use super::posted::Origin;
 use super::press::{Act, Way};
@@ -272,6 +272,7 @@ impl Engine {
                 Way::Pass => {}
                 Way::Wait => *owes = true,
                 Way::Drop => {
+                    *lane.pressed.entry(Holder::Here).or_default() += 1;
                     lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
                     lane.give(buffer, origin, Status::Dropped);
                     return false;

@@ -230,7 +230,7 @@ impl Engine {
     fn go_on(&mut self, frame: &Frame, now: Nanos) {
         let Frame { lane: index, buffer, received, origin, since, .. } = frame;
         let Some(lane) = &mut self.lanes[*index] else { return };
-        lane.recent.shaped += now.since(*since).times(origin.frames().into());
+        lane.recent.pressed(now.since(*since), origin.frames());
         if lane.tenant.is_some() {
             return self.admit(*index, *buffer, received, *origin, now);
         }
