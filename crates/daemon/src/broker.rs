@@ -118,9 +118,7 @@ impl Broker {
             sampler::bound(&press.watch).into_iter().collect()
         };
         let open = |(index, file): (u32, PathBuf)| match self {
-            Self::Here(_) => {
-                File::open(&file).map_err(|error| io::Error::other(format!("{}: {error}", file.display())))
-            }
+            Self::Here(_) => sampler::open(&file),
             Self::Process(client) => client.open_load(number, used.then_some(index)),
         };
         (0..).zip(files).map(open).collect()

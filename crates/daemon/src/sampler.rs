@@ -21,6 +21,8 @@ use crate::thread::Clock;
 /// The kernel adds up CPU time when a thread is switched or at its tick, up to 10 ms apart: a shorter time between two
 /// looks would show no use and then twice the use.
 const TICK: Span = Span::millis(10);
+/// Where cgroups are.
+const CGROUPS: &str = "/sys/fs/cgroup";
 /// Looks after which the thread sleeps if the engine has not asked.
 const UNASKED: u32 = 10;
 /// How often files that cannot be read are tried again.
@@ -36,7 +38,7 @@ pub(crate) fn files(watch: &Watch) -> Vec<PathBuf> {
 }
 
 fn cgroup(path: &Path) -> PathBuf {
-    Path::new("/sys/fs/cgroup").join(path.strip_prefix("/").unwrap_or(path))
+    Path::new(CGROUPS).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// The file that bounds the CPU time of what is watched, if there is one.
@@ -100,6 +102,12 @@ impl Sampler {
         }
     }
 
+    /// The error where a file can be read and has no CPU time, as `cpu.stat` of cgroup v1.
+    fn no_time(&self) -> io::Error {
+        let hint = if matches!(self.press.watch, Watch::Cgroup(_)) { hint(Path::new(CGROUPS)) } else { "" };
+        io::Error::other(format!("its file has no CPU time{hint}"))
+    }
+
     /// Measures until the engine is gone, or a file cannot be read any more.
     fn measure(&self, files: &[File]) -> io::Result<()> {
         let clock = Clock::default();
@@ -108,7 +116,7 @@ impl Sampler {
         loop {
             let mut used = Span::ZERO;
             for file in files {
-                used += time(&read(file)?).ok_or_else(|| io::Error::other("it does not tell a CPU time"))?;
+                used += time(&read(file)?).ok_or_else(|| self.no_time())?;
             }
             unasked = if self.sampled.note(used, clock.now()) { 0 } else { unasked + 1 };
             if unasked < UNASKED {
@@ -116,6 +124,30 @@ impl Sampler {
             } else if !self.sampled.wait_to_be_asked() {
                 return Ok(());
             }
+        }
+    }
+}
+
+/// Opens one of these files for reading; an error names it, and says what helps where the machine has no cgroup v2.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    File::open(path).map_err(|error| {
+        let hint = if path.starts_with(CGROUPS) { hint(Path::new(CGROUPS)) } else { "" };
+        io::Error::other(format!("{}: {error}{hint}", path.display()))
+    })
+}
+
+/// What helps where cgroup v2 is not mounted at this folder; nothing where it is.
+fn hint(cgroups: &Path) -> &'static str {
+    let is_v2 = |folder: &Path| folder.join("cgroup.controllers").exists();
+    match (is_v2(cgroups), is_v2(&cgroups.join("unified"))) {
+        (true, _) => "",
+        (false, true) => {
+            " (this machine has cgroup v1 there, and cgroup v2 at /sys/fs/cgroup/unified: put `/unified` before the path, or watch \
+             `{pids: [..]}`)"
+        }
+        (false, false) => {
+            " (this machine has no cgroup v2 there, and cgroup v1 is not read: watch `{pids: [..]}`, or start the machine with \
+             systemd.unified_cgroup_hierarchy=1)"
         }
     }
 }
@@ -165,6 +197,23 @@ mod tests {
         assert_eq!(files(&watch), [Path::new("/sys/fs/cgroup/gateway.slice/cpu.stat")]);
         assert_eq!(bound(&watch).as_deref(), Some(Path::new("/sys/fs/cgroup/gateway.slice/cpu.max")));
         assert_eq!(files(&Watch::Pids(vec![7, 8])).len(), 2);
+    }
+
+    #[test]
+    fn a_machine_without_cgroup_v2_is_told_what_helps() {
+        let root = std::env::temp_dir().join(format!("plimsoll-cgroups-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("unified")).expect("a folder");
+        assert!(hint(&root).contains("no cgroup v2 there") && hint(&root).contains("watch `{pids: [..]}`"));
+        std::fs::write(root.join("unified/cgroup.controllers"), "").expect("a file");
+        assert!(hint(&root).contains("put `/unified` before the path"));
+        std::fs::write(root.join("cgroup.controllers"), "").expect("a file");
+        assert_eq!(hint(&root), "");
+        std::fs::remove_dir_all(&root).expect("it was there");
+
+        let error =
+            open(Path::new("/sys/fs/cgroup/no such group/cpu.stat")).expect_err("no such group").to_string();
+        assert!(error.starts_with("/sys/fs/cgroup/no such group/cpu.stat: No such file"), "{error}");
+        assert!(error.ends_with(hint(Path::new(CGROUPS))), "{error}");
     }
 
     /// This process's own threads are measured while the engine asks, and the thread ends with its last use.

@@ -214,12 +214,9 @@ impl<'a> Server<'a> {
             None => sampler::bound(&press.watch),
         });
         let Some(file) = file else { return socket::send(socket, &unknown(), &[]) };
-        match fs::File::open(&file) {
+        match sampler::open(&file) {
             Ok(opened) => socket::send(socket, &Reply::Done, &[opened.as_fd()]),
-            Err(error) => {
-                let why = format!("{}: {error}", file.display());
-                socket::send(socket, &Reply::Failed(why), &[])
-            }
+            Err(error) => socket::send(socket, &Reply::Failed(error.to_string()), &[]),
         }
     }
 
