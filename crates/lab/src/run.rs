@@ -371,8 +371,7 @@ struct Driven {
 /// The time that each host's CPU for received packets worked, in windows.
 type Loads = BTreeMap<String, Vec<Span>>;
 
-/// Notes how many packets of a workload a meter held up or dropped, from the counts of the tenants that send. Where several
-/// workloads have the same sender it is not known of which they were.
+/// Notes how many packets of a workload a meter held up or dropped, from the counts of the tenants that send.
 fn attribute(
     metered: &BTreeMap<String, u64>,
     jobs: &[Job],
@@ -380,10 +379,15 @@ fn attribute(
 ) {
     for job in jobs {
         let sender = &job.tenant.netns;
-        let alone = jobs.iter().filter(|other| other.tenant.netns == *sender).count() == 1;
-        let Some(count) = metered.get(sender).filter(|_| alone) else { continue };
-        workloads.entry(job.workload.name.clone()).or_default().metered = Some(*count);
+        let beside = jobs.iter().filter(|other| other.tenant.netns == *sender).count();
+        let Some(count) = metered.get(sender).and_then(|count| of_one(*count, beside)) else { continue };
+        workloads.entry(job.workload.name.clone()).or_default().metered = Some(count);
     }
+}
+
+/// What one of a sender's workloads has of its count. Of several it is not known, unless none has any.
+fn of_one(count: u64, workloads: usize) -> Option<u64> {
+    (workloads == 1 || count == 0).then_some(count)
 }
 
 /// A run's jobs, their live counters, and the run's clock.
@@ -510,5 +514,13 @@ mod tests {
         assert_eq!((said(5, 4.0), said(60, 58.0), said(1, 0.0)), (false, false, true));
         assert_eq!((said(7_200, 3_600.0), said(3_600, 3_540.0)), (true, false));
         assert_eq!(not_judged(1, &BTreeMap::new()), None, "of the kernel's own nothing is asked");
+    }
+
+    #[test]
+    fn a_senders_count_is_a_workloads_where_it_has_one_or_the_count_is_zero() {
+        assert_eq!(
+            [of_one(7, 1), of_one(0, 1), of_one(0, 3), of_one(7, 2)],
+            [Some(7), Some(0), Some(0), None]
+        );
     }
 }
