@@ -6,21 +6,23 @@
 //! Invariant: memory is fixed; a flow's packets count for the tenant that sends or receives them, and no other.
 
 mod list;
+mod now;
 
 use std::collections::HashMap;
 
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Backpressure as Pressing, Counters, FlowSource, Means, MeterSettings, Meters, Path, Settings,
+    Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
-use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, protocol};
 
 pub(super) use list::MOST;
 use list::{List, Listed};
+pub use now::{FlowsNow, HeavyFlow, HeavyNow, PressedNow, WatchedNow};
 
 use super::flows::Hashed;
 use super::lane::Lane;
@@ -128,81 +130,6 @@ impl Counted {
 
 /// An odd number with its bits spread (2^64 divided by the golden ratio).
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// A heavy hitter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeavyFlow {
-    /// The tenant that sends it, or that receives it.
-    pub tenant: String,
-    /// Whether it comes for the tenant.
-    pub inward: bool,
-    /// Its headers.
-    pub flow: FlowKey,
-    /// What it sent in `over`.
-    pub sent: Tally,
-    /// When it was first found.
-    pub since: Nanos,
-    /// Its round trip, if that is measured.
-    pub round_trip: Option<Span>,
-    /// How it is slowed down, if it is.
-    pub pressed: Option<PressedNow>,
-}
-
-/// How a flow is slowed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PressedNow {
-    /// Its rate.
-    pub rate: BitRate,
-    /// Since when.
-    pub since: Nanos,
-    /// By which method.
-    pub means: Means,
-    /// One of how many packets is marked, where they are.
-    pub interval: u32,
-}
-
-/// What is watched, as it was at the last look.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WatchedNow {
-    /// What it is, as the policy states it.
-    pub what: Watch,
-    /// Whether its load can be measured, as far as is known.
-    pub measured: bool,
-    /// Whether it is overloaded.
-    pub overloaded: bool,
-    /// The part of heavy hitters' packets that the top flow had in the last overload, in thousandths.
-    pub top: Option<u32>,
-    /// What was decided since the start, and packets that were marked.
-    pub counters: (Counters, u64),
-}
-
-/// How many flows there are of what kind, without a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowsNow {
-    /// Heavy hitters.
-    pub heavy: usize,
-    /// Flows that are slowed down.
-    pub pressed: usize,
-    /// What counting did since it began.
-    pub counters: HeavyCounters,
-    /// What is watched, if anything is.
-    pub watched: Option<WatchedNow>,
-}
-
-/// The heavy hitters at one moment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeavyNow {
-    /// The flows, the one with most packets first.
-    pub flows: Vec<HeavyFlow>,
-    /// All that was counted in `over`.
-    pub all: Tally,
-    /// The time that counts cover.
-    pub over: Span,
-    /// What counting did since it began.
-    pub counters: HeavyCounters,
-    /// What is watched, if anything is.
-    pub watched: Option<WatchedNow>,
-}
 
 /// How often reports are read.
 const EACH: Span = Span::millis(100);
@@ -473,52 +400,6 @@ impl HeavyFlows {
         let (names, round_trips) = (&self.names, &mut self.round_trips);
         let gone = |flow: &Counted| round_trips.iter_mut().for_each(|trips| trips.end(flow));
         self.listed.forget(now, |flow| names.contains_key(&flow.tenant), gone);
-    }
-
-    pub(super) fn watched_now(&self) -> Option<WatchedNow> {
-        let press = self.press.as_ref()?;
-        let (overloaded, top) = press.overload();
-        Some(WatchedNow {
-            what: press.watch().clone(),
-            measured: press.is_measured(),
-            overloaded,
-            top,
-            counters: press.counters(),
-        })
-    }
-
-    /// Totals, for metrics.
-    #[must_use]
-    pub fn totals(&self) -> FlowsNow {
-        FlowsNow {
-            heavy: self.listed.len(),
-            pressed: self.press.as_ref().map_or(0, Presses::len),
-            counters: self.hitters.counters(),
-            watched: self.watched_now(),
-        }
-    }
-
-    /// The flows that are heavy now.
-    #[must_use]
-    pub fn now(&mut self, now: Nanos) -> HeavyNow {
-        self.advance(now);
-        let (all, over) = self.hitters.recent(now);
-        let names = &self.names;
-        let flow = |listed: &Listed| {
-            let Listed { of: Counted { flow, tenant, inward, .. }, sent, since, .. } = *listed;
-            let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of));
-            let pressed = pressed.map(|(pressed, means)| PressedNow {
-                rate: pressed.target,
-                since: pressed.since,
-                means,
-                interval: pressed.interval,
-            });
-            let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(&listed.of));
-            Some(HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed })
-        };
-        let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
-        flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
-        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
     }
 }
 
