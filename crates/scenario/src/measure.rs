@@ -63,6 +63,12 @@ impl<'a> Measures<'a> {
         self.rate(self.found(run, subject).map(|found| &found.bytes), window)
     }
 
+    /// Rate of what workloads send to a destination.
+    pub(crate) fn to(&self, run: &'a Run, destination: &str, window: Window) -> f64 {
+        let there = self.scenario.workloads.iter().filter(|workload| workload.to == destination);
+        there.map(|workload| self.throughput(run, Some(&workload.name), window)).sum()
+    }
+
     /// Rate of payload that was delivered; nothing where that was not counted.
     fn goodput(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
         let delivered = || self.found(run, subject).map(|found| &found.delivered);

@@ -219,12 +219,21 @@ impl Scenario {
         self.tenants.iter().find(|tenant| tenant.name == name).map(|tenant| tenant.address)
     }
 
+    /// Destinations that tables show: all but the first, unless there are many.
+    pub(crate) fn shown_destinations(&self) -> impl Iterator<Item = &str> {
+        let few = self.destinations.len() <= MOST_SHOWN;
+        self.destinations.iter().skip(1).filter(move |_| few).map(|place| place.name.as_str())
+    }
+
     /// Where a destination is; `None` for a name that is none.
     #[must_use]
     pub fn destination_address(&self, name: &str) -> Option<Ipv4Addr> {
         self.destinations.iter().find(|place| place.name == name).map(|place| place.address)
     }
 }
+
+/// Destinations of a scenario whose tables show each of them.
+const MOST_SHOWN: usize = 4;
 
 /// Names, but one for each family.
 fn families<'a>(names: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Vec<&'a str> {

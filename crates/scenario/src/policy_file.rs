@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, absolute};
 
 use plimsoll_document::{Tree, Value};
 use plimsoll_units::BitRate;
@@ -114,17 +114,23 @@ impl Scenario {
     /// breaks a rule, with what it says. Places are those of [`Scenario::policy_file`]'s text.
     #[must_use]
     pub fn check_policies(&self) -> Vec<(String, plimsoll_policy::Errors)> {
-        let wiring = Wiring { uplink: "memory".to_owned(), ..Wiring::default() };
-        let check = |system: &System| {
-            let name = format!("{}, policy of {}", self.name, system.name);
-            let mut text = Some(self.policy_file(system, &wiring));
-            let mut load = |path: &str| match text.take() {
-                Some(text) => Ok(text),
-                None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
-            };
-            plimsoll_policy::check_with(&name, &mut load).err().map(|errors| (system.name.clone(), errors))
-        };
+        let check = |system: &System| Some((system.name.clone(), self.checked(system).err()?));
         self.systems.iter().filter(|system| system.kind.on_engine()).filter_map(check).collect()
+    }
+
+    /// The policy of a system that runs on the engine, with tenants' files, as the policy's checker has it.
+    ///
+    /// # Errors
+    /// What the checker says.
+    pub fn checked(&self, system: &System) -> Result<plimsoll_policy::Checked, plimsoll_policy::Errors> {
+        let wiring = Wiring { uplink: "memory".to_owned(), ..Wiring::default() };
+        let name = format!("{}, policy of {}", self.name, system.name);
+        let mut text = Some(self.policy_file(system, &wiring));
+        let mut load = |path: &str| match text.take() {
+            Some(text) => Ok(text),
+            None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
+        };
+        plimsoll_policy::check_with(&name, &mut load)
     }
 
     /// The tenants with what a system's own `tenants:` promises them, for systems of the kernel.
@@ -186,7 +192,7 @@ impl Scenario {
             let envelope = system.kind == SystemKind::Plimsoll;
             if envelope {
                 let _ = write!(text, "\n    {key}:");
-                yaml::write(&sections.rebase(key, value), text, 6, 0);
+                yaml::write(&sections.rebase(key, value, wiring), text, 6, 0);
             }
         }
     }
@@ -318,11 +324,14 @@ impl PolicySections {
         }
     }
 
-    /// Makes the path of a tenant's policy file relative to the scenario's folder.
-    fn rebase(&self, key: &str, value: &Tree) -> Tree {
+    /// Makes the path of a tenant's policy file start where the scenario is. A daemon, which has an API, reads it from another
+    /// folder.
+    fn rebase(&self, key: &str, value: &Tree, wiring: &Wiring) -> Tree {
         match &value.value {
             Value::Text(path) if key == "policy" => {
-                yaml::text(self.base.join(path).to_string_lossy().into_owned())
+                let path = self.base.join(path);
+                let path = if wiring.api.is_some() { absolute(&path).unwrap_or(path) } else { path };
+                yaml::text(path.to_string_lossy().into_owned())
             }
             _ => value.clone(),
         }

@@ -27,6 +27,9 @@ pub struct Summary {
     pub cpu: Option<f64>,
     /// Tenants in the order of the file.
     pub tenants: Vec<TenantSummary>,
+    /// Destinations beyond the first, in the order of the file, where there are few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationSummary>,
     /// Packets lost in a run whose tenant is not known, by place and reason, such as `the uplink ingress_full`.
     pub drops: BTreeMap<String, f64>,
     /// Workloads that ask for answers, in the order of the file.
@@ -45,6 +48,15 @@ pub struct TenantSummary {
     pub throughput_bps: Option<f64>,
     /// Packets lost in a run, by reason.
     pub drops: BTreeMap<String, f64>,
+}
+
+/// Figures of one destination.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DestinationSummary {
+    /// Its name.
+    pub destination: String,
+    /// Bits a second of whole frames that workloads send there.
+    pub throughput_bps: Option<f64>,
 }
 
 /// Figures of one workload that sends through a gateway, and of the gateway.
@@ -117,6 +129,10 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         throughput_bps: over(&|run| rate(run, name)),
         drops: drops(&runs, |run| counted(measures.drops(run, Some(name)))),
     });
+    let destinations = scenario.shown_destinations().map(|name| DestinationSummary {
+        destination: name.to_owned(),
+        throughput_bps: over(&|run| measures.to(run, name, usual)),
+    });
     let asking = scenario.shown_asking();
     let latency = asking.into_iter().map(|(name, workload)| {
         let at = |percent| over(&|run| percentile(&measures.latencies(run, Some(name), usual), percent));
@@ -156,6 +172,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         jain: over(&share),
         cpu: over(&|run| run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / scenario.duration.as_secs_f64())),
         tenants: tenants.collect(),
+        destinations: destinations.collect(),
         drops: drops(&runs, |run| without_tenant(scenario, run)),
         latency: latency.collect(),
         through: through.collect(),

@@ -81,6 +81,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     let mut header = vec!["system".to_owned()];
     header.extend(first.tenants.iter().map(|tenant| format!("{}\nMb/s", tenant.tenant)));
     header.push("all\nMb/s".to_owned());
+    header.extend(first.destinations.iter().map(|one| format!("to {}\nMb/s", one.destination)));
     if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
         header.push(format!("{}\n1/s", latency.workload));
         header.extend(["p50\nms", "p99\nms", "p99.9\nms"].map(str::to_owned));
@@ -92,6 +93,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
         let mut row = vec![summary.system.clone()];
         row.extend(summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)));
         row.push(mega(summary.throughput_bps));
+        row.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
         row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
         let lost = summary.lost();
         row.push(if lost.is_empty() { "-".to_owned() } else { lost.join("\n") });

@@ -34,6 +34,7 @@ pub(super) fn figures(scenario: &Scenario, results: &Results, summaries: &[Summa
         return Vec::new();
     }
     let mut figures = vec![throughput(scenario, &measures, &ran)];
+    figures.extend(destination(scenario, &measures, &ran));
     figures.extend(load(scenario, &measures, &ran));
     figures.extend(latency(scenario, &measures, &ran));
     figures.extend(bars(scenario, &ran));
@@ -80,6 +81,40 @@ fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) ->
     Figure { name: "throughput", caption, scene: canvas.scene() }
 }
 
+/// Throughput to the second destination over time, a curve for each system.
+fn destination(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Option<Figure> {
+    let name = scenario.shown_destinations().next()?;
+    let (window, seconds) = (shown_window(scenario), scenario.duration.as_secs_f64());
+    let curves = ran.iter().map(|summary| {
+        let runs: Vec<&Run> = measures.runs(&summary.system).collect();
+        let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
+        let value = |part: Window| {
+            let sum: f64 = runs.iter().map(|run| measures.to(run, name, part)).sum();
+            (middle(part, window), sum / runs.len() as f64 / 1e6)
+        };
+        parts.map(value).collect()
+    });
+    let curves: Vec<Vec<(f64, f64)>> = curves.collect();
+    let most = curves.iter().flatten().map(|(_, rate)| *rate).fold(0.0, f64::max);
+    let mut canvas = Canvas::new(&format!("Throughput to {name} over time, of all tenants together"));
+    canvas.legend(&ran.iter().map(|summary| summary.system.clone()).collect::<Vec<_>>());
+    let x = Axis::linear("time since the start (s)", seconds).until(seconds);
+    let panel = canvas.panel("", 240.0, x, Axis::linear("throughput (Mb/s)", most));
+    for (at, note) in arrivals(scenario) {
+        canvas.moment(&panel, at, &note);
+    }
+    for (n, curve) in curves.iter().enumerate() {
+        canvas.curve(&panel, n, curve);
+    }
+    let caption = format!("Whole frames in windows of {window}; dashed lines: workloads that begin or end.");
+    Some(Figure { name: "destination", caption, scene: canvas.scene() })
+}
+
+/// The middle of a window of the given length, in seconds.
+fn middle(part: Window, window: Span) -> f64 {
+    part.from.since(plimsoll_units::Nanos::ZERO).as_secs_f64() + window.as_secs_f64() / 2.0
+}
+
 /// Load of a gateway's CPU over time, a curve for each system.
 fn load(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Option<Figure> {
     let host = ran.iter().flat_map(|summary| &summary.through).next()?.host.as_str();
@@ -96,10 +131,8 @@ fn load(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Optio
         let runs: Vec<&Run> = measures.runs(&summary.system).collect();
         let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
         let curve = parts.map(|part| {
-            let middle =
-                part.from.since(plimsoll_units::Nanos::ZERO).as_secs_f64() + window.as_secs_f64() / 2.0;
             let loads: Vec<f64> = runs.iter().map(|run| measures.load(run, Some(host), part)).collect();
-            (middle, (median(&loads) * 100.0).min(100.0))
+            (middle(part, window), (median(&loads) * 100.0).min(100.0))
         });
         let known: Vec<(f64, f64)> = curve.filter(|(_, load)| load.is_finite()).collect();
         canvas.curve(&panel, n, &known);
@@ -126,9 +159,8 @@ fn over_time(
 ) -> Vec<(f64, f64)> {
     let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
     let value = |part: Window| {
-        let middle = part.from.since(plimsoll_units::Nanos::ZERO).as_secs_f64() + window.as_secs_f64() / 2.0;
         let sum: f64 = runs.iter().map(|run| measures.throughput(run, Some(tenant), part)).sum();
-        (middle, sum / runs.len() as f64 / 1e6)
+        (middle(part, window), sum / runs.len() as f64 / 1e6)
     };
     parts.map(value).collect()
 }

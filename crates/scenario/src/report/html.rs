@@ -88,6 +88,9 @@ fn systems(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
         let _ = write!(page, "<th>{}<br><small>Mb/s</small></th>", escape(&tenant.tenant));
     }
     page.push_str("<th>all<br><small>Mb/s</small></th>");
+    for one in &first.destinations {
+        let _ = write!(page, "<th>to {}<br><small>Mb/s</small></th>", escape(&one.destination));
+    }
     if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
         let _ =
             write!(page, "<th>{}<br><small>answers/s</small></th>{PERCENTILES}", escape(&latency.workload));
@@ -106,6 +109,7 @@ const PERCENTILES: &str = "<th>p50<br><small>ms</small></th><th>p99<br><small>ms
 fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
     let mut cells: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
     cells.push(mega(summary.throughput_bps));
+    cells.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
     cells.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
     cells.push(figure(summary.jain));
     let _ = write!(page, "<tr><td class=\"name\">{}</td>", escape(&summary.system));
