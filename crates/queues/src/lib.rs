@@ -1,4 +1,5 @@
-//! Data structures of the engine: rank queues, the timing wheel, exact rate clocks, counters of flows and of distinct things.
+//! Data structures of the engine: rank queues, the timing wheel, exact rate clocks, CoDel, counters of flows
+//! and of distinct things.
 //!
 //! Why: the scheduler's speed and its promises rest on these; each is small enough to be compared with a slow oracle.
 //! Not here: packets, policies, clocks.
@@ -6,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod codel;
 mod heavy;
 mod hyperloglog;
 pub mod pace;
@@ -13,6 +15,7 @@ pub mod rank;
 pub mod wheel;
 
 pub use bits::Bits;
+pub use codel::{Codel, CodelTimes, Markable};
 pub use heavy::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 pub use hyperloglog::HyperLogLog;
 pub use pace::Pace;
