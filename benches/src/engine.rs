@@ -128,7 +128,7 @@ impl Engine {
 
     #[inline]
     fn post(&mut self, queue: QueueId, addr: u64) -> bool {
-        let descriptor = Descriptor { addr, len: FRAME, segment: 0, header: 0, tag: 0 };
+        let descriptor = Descriptor { addr, len: FRAME, ..Descriptor::default() };
         let posted = self.nic.post(queue, descriptor).is_ok();
         if posted {
             self.bells.bell(queue);

@@ -63,6 +63,14 @@ fn text(explanation: &Explanation) -> String {
             drops(&explanation.turned_away)
         );
     }
+    let (marked, dropped) = explanation.signalled;
+    if marked + dropped > 0 {
+        let (marked, dropped) = (count(marked), count(dropped));
+        let _ = writeln!(
+            text,
+            "short   {marked} packets of the class marked and {dropped} dropped: they had waited too long"
+        );
+    }
     for (index, flow) in explanation.slowed_down.iter().enumerate() {
         let head = if index == 0 { "slowed" } else { "" };
         let _ = writeln!(text, "{head:<8}{flow}");
@@ -146,6 +154,7 @@ mod tests {
             }],
             limits: vec![("wan".into(), 500_000_000)],
             turned_away: [("spoofed_arp".to_owned(), 12)].into(),
+            signalled: (40, 2),
             slowed_down: Vec::new(),
             matched: 20,
             logged: 65_536,
@@ -157,6 +166,7 @@ mod tests {
             "limits  wan (500Mbps)",
             "ranks   shop in root (rate_share): 7, at 400Mbps",
             "dropped spoofed_arp 12 (addresses that are not the tenant's)",
+            "short   40 packets of the class marked and 2 dropped: they had waited too long",
             "the last 20 packets that matched, of 65.5k that left; times and counts are means for one packet:",
             "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
             "    50us   50%  at limit wan (5 of the 20 waited there longest)",

@@ -84,9 +84,10 @@ pub(crate) fn stats(args: &Ask) -> Result<(), Failure> {
 
 fn tree(stats: &Stats) -> Option<String> {
     let mut table = table(
-        &["class", "rate", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "drops"],
+        &["class", "rate", "packets", "bytes", "waiting", "p50", "p99", "p99.9", "marked", "drops"],
         &[
             CellAlignment::Left,
+            CellAlignment::Right,
             CellAlignment::Right,
             CellAlignment::Right,
             CellAlignment::Right,
@@ -111,11 +112,15 @@ fn tree(stats: &Stats) -> Option<String> {
             delay(|d| d.p50),
             delay(|d| d.p99),
             delay(|d| d.p999),
+            count(node.marked),
             drops_below_each_other(&node.drops),
         ]);
     }
     if let Some(rates) = table.column_mut(1).filter(|_| stats.nodes.iter().all(|node| node.rate.is_none())) {
         rates.set_constraint(ColumnConstraint::Hidden);
+    }
+    if let Some(marks) = table.column_mut(8).filter(|_| stats.nodes.iter().all(|node| node.marked == 0)) {
+        marks.set_constraint(ColumnConstraint::Hidden);
     }
     Some(table.to_string())
 }

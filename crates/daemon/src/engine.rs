@@ -34,6 +34,7 @@ mod rates;
 mod round_trips;
 mod rules;
 mod setup;
+mod short;
 mod snapshot;
 mod sources;
 mod verify;

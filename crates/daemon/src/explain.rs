@@ -40,6 +40,9 @@ pub struct Explanation {
     /// by reason, of the tenant that the filter names, or of all.
     #[serde(default)]
     pub turned_away: BTreeMap<String, u64>,
+    /// Frames of the class that left with a mark, and that were dropped, because they had waited for too long (`flows: fq`).
+    #[serde(default)]
+    pub signalled: (u64, u64),
     /// Flows with such packets that backpressure holds, each in one line.
     #[serde(default)]
     pub slowed_down: Vec<String>,
@@ -148,6 +151,10 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
         ranks: ranks.iter().filter(|_| !open).map(|rank| rank_now(snapshot, rank)).collect(),
         limits: named_limits(program, placements[0].limits.iter().filter(|limit| !open && of_all(limit))),
         turned_away: turned_away(snapshot, filter),
+        signalled: (!open)
+            .then(|| snapshot.nodes.get(class.0 as usize))
+            .flatten()
+            .map_or((0, 0), |node| (node.counters.marked, node.counters.dropped)),
         slowed_down: Vec::new(),
         matched: matching.len(),
         logged: world.log.len(),

@@ -137,7 +137,16 @@ fn classes(page: &mut Page, stats: &Stats) {
             page.line("plimsoll_class_rate_bytes_per_second", &[("class", &node.path)], rate as f64 / 8.0);
         }
     }
-    page.head("plimsoll_class_drops_total", "counter", "Descriptors not taken, by class and reason.");
+    page.head(
+        "plimsoll_class_marked_total",
+        "counter",
+        "Frames that left with a mark of congestion, by class.",
+    );
+    for class in &classes {
+        page.line("plimsoll_class_marked_total", &[("class", &class.path)], class.marked as f64);
+    }
+    let help = "Descriptors not taken, and frames that had waited for too long, by class and reason.";
+    page.head("plimsoll_class_drops_total", "counter", help);
     for class in &classes {
         for (reason, count) in &class.drops {
             page.line(
@@ -415,10 +424,12 @@ mod tests {
             kind: "class".into(),
             delay: Some(delay),
             rate: Some(80),
+            marked: 7,
             ..NodeStats::default()
         };
         let page = page(&Stats { nodes: vec![node], ..Stats::default() });
         assert!(page.contains(r#"plimsoll_class_packets_total{class="a\"b"} 0"#), "{page}");
+        assert!(page.contains(r#"plimsoll_class_marked_total{class="a\"b"} 7"#), "{page}");
         assert!(page.contains(r#"plimsoll_class_rate_bytes_per_second{class="a\"b"} 10"#), "{page}");
         assert!(
             page.contains(r#"plimsoll_class_delay_seconds_bucket{class="a\"b",le="0.00001"} 2"#),

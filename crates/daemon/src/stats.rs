@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use plimsoll_control::Limits;
-use plimsoll_nic::{ClassCounters, Refusal};
+use plimsoll_nic::{ClassCounters, Refusal, WAITED_TOO_LONG};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use plimsoll_ports::{Counters, DropReason, PairCounters};
 use plimsoll_slo::Parts;
@@ -166,7 +166,10 @@ pub struct NodeStats {
     pub backlog_packets: u64,
     /// Their bytes.
     pub backlog_bytes: u64,
-    /// Descriptors that were not taken, by reason.
+    /// Frames that left with a mark of congestion, in classes with `flows: fq`.
+    #[serde(default)]
+    pub marked: u64,
+    /// Descriptors that were not taken, and frames that had waited for too long, by reason.
     pub drops: BTreeMap<String, u64>,
     /// From doorbell to port.
     pub delay: Option<Delay>,
@@ -490,6 +493,8 @@ fn sums(snapshot: &Snapshot) -> Vec<(ClassCounters, Option<Histogram<u64>>)> {
         let (above, (counters, delays)) = (&mut below[parent as usize], &from[0]);
         above.0.packets += counters.packets;
         above.0.bytes += counters.bytes;
+        above.0.marked += counters.marked;
+        above.0.dropped += counters.dropped;
         above.0.backlog_packets += counters.backlog_packets;
         above.0.backlog_bytes += counters.backlog_bytes;
         for (to, refused) in above.0.refused.iter_mut().zip(counters.refused) {
@@ -513,6 +518,7 @@ fn node(
 ) -> NodeStats {
     let node = program.node(id);
     let refused = Refusal::ALL.map(Refusal::name).into_iter().zip(counters.refused);
+    let reasons = refused.chain([(WAITED_TOO_LONG, counters.dropped)]);
     NodeStats {
         path: node.name.clone(),
         parent: node.parent.map(|parent| program.node(parent).name.clone()),
@@ -526,7 +532,8 @@ fn node(
         bytes: counters.bytes,
         backlog_packets: counters.backlog_packets,
         backlog_bytes: counters.backlog_bytes,
-        drops: refused
+        marked: counters.marked,
+        drops: reasons
             .filter(|&(_, count)| count > 0)
             .map(|(name, count)| (name.to_owned(), count))
             .collect(),
@@ -547,6 +554,7 @@ pub fn kind_name(kind: NodeKind) -> &'static str {
         NodeKind::RateShare(_) => "rate_share",
         NodeKind::Class(FlowOrder::Fifo) => "class",
         NodeKind::Class(FlowOrder::Drr) => "class, flows: drr",
+        NodeKind::Class(FlowOrder::Fq(_)) => "class, flows: fq",
         NodeKind::Class(FlowOrder::Lstf(_)) => "class, flows: lstf",
         NodeKind::Class(FlowOrder::Edf(_)) => "class, flows: edf",
     }

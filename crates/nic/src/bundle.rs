@@ -10,10 +10,12 @@ use core::ops::Range;
 use core::slice::from_ref;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
+use plimsoll_queues::codel::CodelTimes;
 use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::circle::Circle;
+use crate::fair::Fair;
 use crate::heads::Heads;
 use crate::host::{Host, Pull};
 use crate::ids::{GateId, RecordId, SlotId, TreeId};
@@ -148,12 +150,16 @@ enum Flows {
     Ranked(Heads),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
     Round(Circle),
+    /// In turns, flows that have just begun first.
+    Fair(Box<Fair>),
 }
 
 impl Bundle {
-    pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds) -> Self {
+    /// `quantum`: bytes of a flow queue's turn, where flow queues take turns.
+    pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds, quantum: i32) -> Self {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
+            FlowOrder::Fq(codel) => Flows::Fair(Box::new(Fair::new(codel, quantum))),
             FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Heads::default()),
         };
         Self {
@@ -219,6 +225,7 @@ impl Bundle {
         match &mut self.flows {
             Flows::Ranked(heads) => heads.reserve(wanted),
             Flows::Round(circle) => circle.reserve(wanted),
+            Flows::Fair(fair) => fair.reserve(wanted),
         }
     }
 
@@ -228,6 +235,7 @@ impl Bundle {
         match &self.flows {
             Flows::Ranked(heads) => heads.len() as u32,
             Flows::Round(circle) => circle.len(),
+            Flows::Fair(fair) => fair.len(),
         }
     }
 
@@ -237,6 +245,7 @@ impl Bundle {
         match &self.flows {
             Flows::Ranked(heads) => heads.first().map(|(_, _, record)| record),
             Flows::Round(circle) => circle.get(0),
+            Flows::Fair(fair) => fair.get(0),
         }
     }
 
@@ -246,18 +255,20 @@ impl Bundle {
         match &self.flows {
             Flows::Ranked(heads) => heads.upcoming(turns),
             Flows::Round(circle) => circle.get(turns),
+            Flows::Fair(fair) => fair.get(turns),
         }
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
-    pub(crate) fn insert(&mut self, id: RecordId, host: &Host, arrivals: u64) {
+    pub(crate) fn insert(&mut self, id: RecordId, host: &mut Host, arrivals: u64) {
         match &mut self.flows {
             Flows::Ranked(heads) => {
                 let rank = flow_rank(self.order, id, host, arrivals);
                 heads.push((rank, host.queue_of(id), id));
             }
             Flows::Round(circle) => circle.push_back(id),
+            Flows::Fair(fair) => fair.insert(id, host),
         }
     }
 
@@ -267,9 +278,15 @@ impl Bundle {
         matches!(self.flows, Flows::Round(_)).then_some(quantum)
     }
 
+    /// CoDel's times, in a class that keeps its queues short.
+    #[inline]
+    pub(crate) fn codel(&self) -> Option<&CodelTimes> {
+        if let Flows::Fair(fair) = &self.flows { Some(&fair.times) } else { None }
+    }
+
     /// The front flow queue sent a pull.
     #[inline]
-    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &Host, arrivals: u64) {
+    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &mut Host, arrivals: u64) {
         match &mut self.flows {
             Flows::Ranked(heads) => {
                 heads.pop_first();
@@ -278,6 +295,7 @@ impl Bundle {
                 }
             }
             Flows::Round(circle) => circle.serve(id, pull.turn_over, !pull.more),
+            Flows::Fair(fair) => fair.settle(id, pull, host),
         }
     }
 }
@@ -287,7 +305,7 @@ impl Bundle {
 fn flow_rank(order: FlowOrder, id: RecordId, host: &Host, arrivals: u64) -> u64 {
     match order {
         FlowOrder::Fifo => host.arrival(id, arrivals),
-        FlowOrder::Drr => 0,
+        FlowOrder::Drr | FlowOrder::Fq(_) => 0,
         FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(id, default.as_u64()),
     }
 }

@@ -27,6 +27,9 @@ impl Nic {
         for (class, &[packets, bytes]) in classes.iter_mut().zip(self.sums.iter()) {
             (class.packets, class.bytes) = (packets, bytes);
         }
+        for (class, &[marked, dropped]) in classes.iter_mut().zip(self.signalled.iter()) {
+            (class.marked, class.dropped) = (marked, dropped);
+        }
         for (home, packets, bytes) in self.host.counted() {
             let class = &mut classes[self.class_at(home).0 as usize];
             class.packets += u64::from(packets);
@@ -101,6 +104,13 @@ impl Nic {
             .zip(self.forest.ranks(class))
             .map(|(pair, rank)| NodeRank { child: pair[0], node: pair[1], rank })
             .collect()
+    }
+
+    /// Whether the policy has a class with `flows: fq`: only then does it matter whether packets may be marked.
+    #[inline]
+    #[must_use]
+    pub fn keeps_queues_short(&self) -> bool {
+        self.host.keeps_flows()
     }
 
     /// How many flow queues are open.

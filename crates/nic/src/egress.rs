@@ -10,9 +10,11 @@ mod descriptors;
 mod doorbells;
 mod grants;
 mod link;
+mod short;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program};
 use plimsoll_queues::Wheel;
+use plimsoll_queues::codel::Verdict;
 use plimsoll_units::{Nanos, Span};
 
 use crate::account::Accounts;
@@ -51,6 +53,8 @@ pub struct Nic {
     pub(crate) refused: Table<NodeId, [u64; Refusal::COUNT]>,
     /// The frames that left classes without a bundle, and their bytes, as far as they are added up.
     pub(crate) sums: Table<NodeId, [u64; 2]>,
+    /// The frames that CoDel marked and dropped, by class.
+    pub(crate) signalled: Table<NodeId, [u64; 2]>,
     pub(crate) completions: CompletionQueue,
     pub(crate) stats: EngineStats,
     pub(crate) config: Config,
@@ -122,7 +126,7 @@ impl Nic {
         }
         let Some(id) = home.as_bundle() else { return };
         let bundle = &mut self.bundles[id];
-        bundle.insert(record, &self.host, self.arrivals);
+        bundle.insert(record, &mut self.host, self.arrivals);
         if bundle.place == Place::Idle {
             self.awaken(id, now);
         } else if bundle.ranks_packets {
@@ -239,10 +243,18 @@ impl Nic {
             }
         }
         let bundle = &mut self.bundles[id];
+        let mut verdict = Verdict::Pass;
+        if let Some(times) = bundle.codel() {
+            verdict = self.host.judge(queue, times, now);
+            if verdict != Verdict::Pass && self.signal(id, queue, verdict, now, out) {
+                return;
+            }
+        }
+        let bundle = &mut self.bundles[id];
         let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
-        out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull));
+        out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull, verdict));
         bundle.done.count(&pull);
-        bundle.settle(queue, &pull, &self.host, self.arrivals);
+        bundle.settle(queue, &pull, &mut self.host, self.arrivals);
         bundle.entries = 1;
         let idle = bundle.active() == 0;
         if idle {
@@ -263,7 +275,7 @@ impl Nic {
         let record = child.as_record().expect("a flow queue that is picked has a record");
         let pull = self.host.pull(record, now, None);
         let class = self.host.home_of(record).as_class().expect("it hangs in its class's seat");
-        out.push(transmit(class, (None, Span::ZERO), &pull));
+        out.push(transmit(class, (None, Span::ZERO), &pull, Verdict::Pass));
         if self.host.count(record, pull.frames, wire_bytes(&pull)) {
             self.add_up(record, class);
         }
@@ -354,7 +366,7 @@ impl Nic {
     fn head_of(&self, bundle: &Bundle) -> Head {
         let default = match bundle.order {
             FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
-            FlowOrder::Fifo | FlowOrder::Drr => 0,
+            FlowOrder::Fifo | FlowOrder::Drr | FlowOrder::Fq(_) => 0,
         };
         bundle.front().map_or_else(Head::default, |queue| Head {
             arrival: self.host.arrival(queue, self.arrivals),
@@ -393,7 +405,12 @@ impl Done {
 }
 
 #[inline(always)]
-fn transmit(class: NodeId, (limited_by, limited): (Option<LimitId>, Span), pull: &Pull) -> Transmit {
+fn transmit(
+    class: NodeId,
+    (limited_by, limited): (Option<LimitId>, Span),
+    pull: &Pull,
+    verdict: Verdict,
+) -> Transmit {
     Transmit {
         queue: pull.queue,
         class,
@@ -408,6 +425,7 @@ fn transmit(class: NodeId, (limited_by, limited): (Option<LimitId>, Span), pull:
         head: pull.since,
         limited_by,
         limited,
+        verdict,
     }
 }
 

@@ -12,7 +12,7 @@ use plimsoll_policy::{Match, Node, NodeId, NodeKind, Program};
 use plimsoll_queues::Wheel;
 
 use crate::config::Config;
-use crate::host::{NAME_BYTES, RECORD_BYTES, SLOT_BYTES};
+use crate::host::{FLOW_BYTES, NAME_BYTES, RECORD_BYTES, SLOT_BYTES};
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
 use crate::refusal::Refusal;
@@ -81,11 +81,15 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         },
         Part { what: "flow queue that holds nothing", bytes: queues * NAME_BYTES as u64 },
     ];
+    if crate::install::has_fair_class(program) {
+        let bytes = queues * FLOW_BYTES as u64;
+        class.push(Part { what: "what CoDel and turns remember of a flow", bytes });
+    }
     if queues > classes {
         class.push(Part { what: "the order among its queues", bytes: below });
     }
     let mut beside = vec![
-        Part { what: "counters", bytes: queues * ((Refusal::COUNT + 2) * size_of::<u64>()) as u64 },
+        Part { what: "counters", bytes: queues * ((Refusal::COUNT + 4) * size_of::<u64>()) as u64 },
         Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) },
     ];
     let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);

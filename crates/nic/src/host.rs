@@ -7,17 +7,21 @@
 //! descriptors has a record.
 
 mod cut;
+mod fair;
 mod rings;
 
 use plimsoll_units::Nanos;
+use plimsoll_wire::Ecn;
 
 use crate::account::Accounts;
 use crate::ids::{OwnerId, QueueId, RecordId, Table, Tagged};
 use crate::refusal::Refusal;
 pub(crate) use cut::Cut;
 pub use cut::MAX_DESCRIPTOR;
+pub(crate) use fair::FLOW_BYTES;
+use fair::FlowState;
 pub(crate) use rings::SLOT_BYTES;
-use rings::{Rings, Slot};
+use rings::{Rings, Slot, SlotTag};
 
 /// A frame that the host hands to the engine, or a large segment that leaves as several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,8 +34,10 @@ pub struct Descriptor {
     pub segment: u16,
     /// Header bytes, repeated before each segment.
     pub header: u16,
-    /// Slack or deadline in microseconds from the doorbell; 0 for the class's own.
+    /// Slack or deadline in microseconds from the doorbell, 17 minutes at most; 0 for the class's own.
     pub tag: u32,
+    /// ECN field of its packets: whether they may be marked.
+    pub ecn: Ecn,
 }
 
 /// Every flow queue of the host.
@@ -51,6 +57,8 @@ pub(crate) struct Host {
     free: QueueId,
     open: usize,
     cut: Cut,
+    /// By flow queue, for classes with `flows: fq`; empty in a policy without one.
+    fair: Table<QueueId, FlowState>,
 }
 
 /// A flow queue that holds no descriptors.
@@ -147,6 +155,7 @@ impl Host {
             free: QueueId(0),
             open: 0,
             cut,
+            fair: Table::default(),
         }
     }
 
@@ -172,6 +181,7 @@ impl Host {
         self.open += 1;
         *name = Name::bare(home, 0);
         self.tags[queue] = 0;
+        self.forget_flow(queue);
         if !self.scarce {
             self.assign(queue, RecordId(queue.0), owner, pull);
         }
@@ -301,6 +311,7 @@ impl Host {
     /// Moves a flow queue, with what it holds, to another home.
     pub(crate) fn rehome(&mut self, queue: QueueId, home: Tagged, owner: OwnerId, pull: u32) {
         self.set_home(queue, home);
+        self.forget_flow(queue);
         let Some(id) = self.resolve(queue) else {
             self.names[queue] = Name::bare(home, 0);
             return;
@@ -362,7 +373,8 @@ impl Host {
         accounts.take(record.owner)?;
         record.tail = tail.wrapping_add(1);
         let tag = if descriptor.tag == 0 { record.tag } else { descriptor.tag };
-        let Descriptor { addr, len, segment, header, .. } = *descriptor;
+        let Descriptor { addr, len, segment, header, ecn, .. } = *descriptor;
+        let tag = SlotTag::new(tag, ecn);
         *self.rings.slot_mut(id, tail) = Slot { addr, arrived: 0, len, arrival: 0, segment, header, tag };
         Ok(())
     }
@@ -414,7 +426,8 @@ impl Host {
     #[inline]
     pub(crate) fn deadline(&self, id: RecordId, default: u64) -> u64 {
         let slot = self.rings.slot(id, self.records[id].head);
-        let wait = if slot.tag == 0 { default } else { u64::from(slot.tag) * 1_000 };
+        let tag = slot.tag.micros();
+        let wait = if tag == 0 { default } else { u64::from(tag) * 1_000 };
         slot.arrived.saturating_add(wait)
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use plimsoll_policy::{LimitId, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId};
+use plimsoll_policy::{FlowOrder, LimitId, Node, NodeId, NodeKind, Placement, Program, Scope, TenantId};
 use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
@@ -50,7 +50,7 @@ impl Nic {
         let timers = forest.timers().len();
         Self {
             program: program.clone(),
-            host: Host::new(config.queues, config.ring, config.descriptors, cut),
+            host: host_of(program, config, cut),
             accounts: accounts_of(program, config.descriptors),
             wheel: Wheel::new(program.limits.len() + timers, WHEEL_SLOTS, WHEEL_GRAIN),
             forest,
@@ -63,6 +63,7 @@ impl Nic {
             arrivals: 0,
             refused: vec![[0; Refusal::COUNT]; program.nodes.len()].into(),
             sums: vec![[0; 2]; program.nodes.len()].into(),
+            signalled: vec![[0; 2]; program.nodes.len()].into(),
             completions: CompletionQueue::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
@@ -105,6 +106,7 @@ impl Nic {
         let cut = cut_of(program, self.config.pull);
         self.host.set_cut(cut);
         self.host.fit(self.config.descriptors);
+        self.host.keep_flows(has_fair_class(program));
         self.arrivals = old.arrivals;
         self.stats = old.stats;
         self.link = old.link;
@@ -155,9 +157,11 @@ impl Nic {
     /// Where a flow queue of this placement belongs: a class with one flow queue and no limits needs no bundle.
     fn home_for(&mut self, placement: &Placement) -> Option<Tagged> {
         let class = placement.class;
-        let NodeKind::Class(_) = self.program.nodes.get(class.0 as usize)?.kind else { return None };
+        let NodeKind::Class(order) = self.program.nodes.get(class.0 as usize)?.kind else { return None };
         let seat = self.forest.seat(class);
-        let bare = placement.limits.is_empty() && self.forest.does_without_bundle(seat);
+        // CoDel looks at bundles' packets only.
+        let plain = !matches!(order, FlowOrder::Fq(_)) && placement.limits.is_empty();
+        let bare = plain && self.forest.does_without_bundle(seat);
         if bare && self.forest.child(seat).is_nothing() {
             return Some(Tagged::class(class));
         }
@@ -192,7 +196,7 @@ impl Nic {
         let bundle = &mut self.bundles[bundle];
         bundle.join();
         if let Some(id) = record.filter(|&id| self.host.holds_packets(id)) {
-            bundle.insert(id, &self.host, self.arrivals);
+            bundle.insert(id, &mut self.host, self.arrivals);
             (bundle.place, bundle.entries, bundle.fresh) = (Place::Tree, 1, false);
         }
         Some(())
@@ -238,7 +242,7 @@ impl Nic {
         let place = self.node_for(placement.class);
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
         self.holds.extend(placement.limits.iter().map(|&limit| Hold::new(limit)));
-        self.bundles.push(Bundle::new(placement.class, order, seat, holds));
+        self.bundles.push(Bundle::new(placement.class, order, seat, holds, self.layout.quantum));
         self.bundles[id].ranks_packets = self.forest.ranks_packets(seat);
         self.bundles[id].gate = self.forest.gate_above(seat);
         if let Some((first, seat)) = first {
@@ -424,6 +428,16 @@ fn cut_of(program: &Program, pull: Bytes) -> Cut {
     let small = |bytes: Bytes| u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
     let (overhead, max_frame) = (small(program.overhead), small(program.max_frame));
     Cut { overhead, max_frame, pull: small(pull).max(max_frame + overhead) }
+}
+
+fn host_of(program: &Program, config: &Config, cut: Cut) -> Host {
+    let mut host = Host::new(config.queues, config.ring, config.descriptors, cut);
+    host.keep_flows(has_fair_class(program));
+    host
+}
+
+pub(crate) fn has_fair_class(program: &Program) -> bool {
+    program.nodes.iter().any(|node| matches!(node.kind, NodeKind::Class(FlowOrder::Fq(_))))
 }
 
 fn accounts_of(program: &Program, descriptors: u32) -> Accounts {

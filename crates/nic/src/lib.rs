@@ -43,6 +43,7 @@ mod config;
 mod counters;
 mod doorbell;
 mod egress;
+mod fair;
 mod footprint;
 mod heads;
 mod host;
@@ -64,8 +65,10 @@ pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR};
 pub use ids::QueueId;
 pub use ingress::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
+pub use plimsoll_queues::codel::Verdict;
 pub use refusal::Refusal;
 pub use stats::{
     ClassCounters, Completion, EngineStats, LimitCounters, NodeRank, Outcome, TenantCounters, Transmit,
+    WAITED_TOO_LONG,
 };
 pub use waits::Waits;

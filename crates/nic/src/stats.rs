@@ -1,6 +1,7 @@
 //! Counters that the engine keeps, and the shapes in which it shows them.
 
 use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_queues::codel::Verdict;
 use plimsoll_units::{Nanos, Span};
 
 use crate::ids::QueueId;
@@ -35,7 +36,13 @@ pub struct Transmit {
     pub limited_by: Option<LimitId>,
     /// How long limits held it, altogether.
     pub limited: Span,
+    /// Whether it leaves as it is, with a mark, or not at all: its class has `flows: fq`, and it has waited for too long. One
+    /// that is dropped has taken no time on the link, and is completed as [`Outcome::Dropped`].
+    pub verdict: Verdict,
 }
+
+/// The reason of drops by CoDel as counters and operators call it.
+pub const WAITED_TOO_LONG: &str = "waited_too_long";
 
 /// Whether a transmitted frame left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +77,10 @@ pub struct ClassCounters {
     pub backlog_bytes: u64,
     /// Descriptors that were not taken, by [`Refusal`].
     pub refused: [u64; Refusal::COUNT],
+    /// Frames that left with a mark of congestion, because they had waited for too long.
+    pub marked: u64,
+    /// Frames that were dropped because they had waited for too long.
+    pub dropped: u64,
 }
 
 /// Counters of a limit.

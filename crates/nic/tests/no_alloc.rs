@@ -6,10 +6,11 @@ use std::alloc::System;
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
 use plimsoll_policy::{
-    Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope,
+    Codel, Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope,
     TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_wire::Ecn;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 #[global_allocator]
@@ -21,7 +22,8 @@ fn program() -> Program {
     let kinds =
         [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr, NodeKind::Fifo, NodeKind::Lstf, NodeKind::Edf];
     let wait = Span::micros(50);
-    let orders = [FlowOrder::Fifo, FlowOrder::Drr, FlowOrder::Lstf(wait), FlowOrder::Edf(wait)];
+    let short = FlowOrder::Fq(Codel { target: Span::micros(5), interval: Span::micros(100) });
+    let orders = [FlowOrder::Fifo, FlowOrder::Drr, FlowOrder::Lstf(wait), FlowOrder::Edf(wait), short];
     for (kind, weight) in kinds.into_iter().zip(1..) {
         let parent = add(&mut nodes, NodeId(0), kind, weight);
         for (order, weight) in orders.into_iter().zip(1..) {
@@ -117,6 +119,7 @@ impl Host {
                 segment: if large { 1_400 } else { 0 },
                 header: if large { 54 } else { 0 },
                 tag: (random % 90) as u32,
+                ecn: Ecn::from_bits(random as u8),
             };
             if self.nic.post(queue, descriptor).is_ok() {
                 self.doorbells.bell(queue);

@@ -69,7 +69,16 @@ pub const ECN_KEYS: Shape = ECN;
 const QUEUES: Shape = Named(&Map(&QUEUE));
 const PORT: Shape = Either(&[Words(&[("memory", "Frames in memory.")]), Shape::OneOf(&PORTS)]);
 /// The value of `flows`.
-pub const FLOWS: Shape = Words(&[("fifo", ""), ("drr", ""), ("lstf", ""), ("edf", "")]);
+pub const FLOWS: Shape = Either(&[
+    Words(&[
+        ("fifo", "By arrival."),
+        ("drr", "In turns."),
+        ("fq", "In turns, flows that have just begun first; the queue of each is kept short."),
+        ("lstf", "By slack."),
+        ("edf", "By deadline."),
+    ]),
+    Shape::OneOf(&FLOWS_LONG),
+]);
 const AMONG: Shape = Words(&[("drr", ""), ("priority", "")]);
 
 const COMPLETIONS: Shape = Words(&[
@@ -486,6 +495,19 @@ mapping! {
         slack: TIME,
         /// Deadline of packets that bring none.
         deadline: TIME,
+    }
+
+    pub(crate) static FLOWS_LONG = "Flows" {
+        /// In turns, flows that have just begun first; the queue of each is kept short.
+        fq: Map(&FQ),
+    }
+
+    /// When the queue of a flow is too long (CoDel, RFC 8289).
+    pub(crate) static FQ = "Fq" {
+        /// How long packets may wait at all times.
+        target: TIME,
+        /// How long they may wait for longer than the target before one is marked or dropped: about the longest round trip.
+        interval: TIME,
     }
 
     /// One of several queues of a class.

@@ -114,6 +114,17 @@ pub enum FlowOrder {
     Lstf(Span),
     /// Earliest deadline first; packets that bring no deadline have this one.
     Edf(Span),
+    /// Turns as [`FlowOrder::Drr`], flows that have just begun first; each flow's queue is kept short by CoDel (RFC 8290).
+    Fq(Codel),
+}
+
+/// When a flow's queue is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Codel {
+    /// How long packets may wait at all times.
+    pub target: Span,
+    /// How long they may wait for longer than that before one is marked or dropped.
+    pub interval: Span,
 }
 
 /// A rate that the policy states, enforced by waiting.

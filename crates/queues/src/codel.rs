@@ -41,9 +41,10 @@ pub enum Markable {
 }
 
 /// What becomes of a packet that leaves its queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
     /// It leaves as it is.
+    #[default]
     Pass,
     /// It leaves with a mark: congestion experienced.
     Mark,

@@ -8,6 +8,7 @@
 use plimsoll_nic::{Config, Descriptor, QueueId, Refusal, Transmit};
 use plimsoll_policy::{LimitId, NodeId, Placement, Sources};
 use plimsoll_units::{Bytes, Nanos, Span};
+use plimsoll_wire::Ecn;
 
 use crate::numbers::{Cursor, Unreadable, put};
 
@@ -232,13 +233,15 @@ pub(crate) mod write {
 
     #[inline]
     pub(crate) fn post(to: &mut Vec<u8>, queue: QueueId, descriptor: &Descriptor, refused: Option<Refusal>) {
-        let Descriptor { len, segment, header, tag, addr: _ } = *descriptor;
-        let plain = (segment, header, tag, refused) == (0, 0, 0, None);
+        let Descriptor { len, segment, header, tag, ecn, addr: _ } = *descriptor;
+        let plain = (segment, header, tag, ecn, refused) == (0, 0, 0, Ecn::NotEct, None);
         to.push(if plain { FRAME } else { POST });
         put(to, queue.0.into());
         put(to, len.into());
         if !plain {
-            let rest = [segment.into(), header.into(), tag.into(), refused.map_or(0, |why| why as u64 + 1)];
+            // The ECN field stands above the header's length: traces without it read as before.
+            let header = u64::from(header) | u64::from(ecn.bits()) << 16;
+            let rest = [segment.into(), header, tag.into(), refused.map_or(0, |why| why as u64 + 1)];
             rest.into_iter().for_each(|number| put(to, number));
         }
     }
@@ -377,10 +380,15 @@ fn read_post(bytes: &mut Cursor<'_>, plain: bool) -> Result<Event, Unreadable> {
             refused: None,
         });
     }
-    let (segment, header, tag) = (bytes.small()?, bytes.small()?, bytes.small()?);
+    let (segment, header, tag) = (bytes.small()?, bytes.small::<u32>()?, bytes.small()?);
+    let ecn = header >> 16;
+    if ecn > u32::from(Ecn::Ce.bits()) {
+        return Err(Unreadable);
+    }
+    let (header, ecn) = (header as u16, Ecn::from_bits(ecn as u8));
     let refused = match bytes.small::<usize>()?.checked_sub(1) {
         None => None,
         Some(why) => Some(*Refusal::ALL.get(why).ok_or(Unreadable)?),
     };
-    Ok(Event::Post { queue, descriptor: Descriptor { addr: 0, len, segment, header, tag }, refused })
+    Ok(Event::Post { queue, descriptor: Descriptor { addr: 0, len, segment, header, tag, ecn }, refused })
 }

@@ -10,7 +10,9 @@ use core::slice::from_ref;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_control::Limits;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Waits};
+use plimsoll_nic::{
+    Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Verdict, Waits,
+};
 use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, TenantId, UNLIMITED};
 use plimsoll_scenario::{Change, EngineCost, Host, Setting, TransmitCompletions, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
@@ -283,7 +285,8 @@ impl HostNic {
         let address = self.free.last().copied().unwrap_or(self.held.len() as u32);
         let (segment, header) = packet.cut_as();
         let (addr, len) = (address.into(), packet.len);
-        let descriptor = Descriptor { addr, len, segment, header, ..Descriptor::default() };
+        let ecn = packet.ecn();
+        let descriptor = Descriptor { addr, len, segment, header, ecn, ..Descriptor::default() };
         // A packet that is refused has been read and classified all the same.
         self.cpu.posted += 1;
         self.engine.post(queue, descriptor)?;
@@ -390,8 +393,8 @@ impl HostNic {
         self.cpu.work(posted, self.cpu.cost.process, now);
     }
 
-    /// Sends the next batch at `now`, each packet through `leave`, which returns when the link has sent it. `false` when no
-    /// packet leaves now.
+    /// Sends the next batch at `now`, each packet through `leave`, which returns when the link has sent it; also those that the
+    /// engine drops, which `leave` counts. `false` when no packet leaves now.
     #[inline]
     pub(crate) fn poll(
         &mut self,
@@ -414,10 +417,19 @@ impl HostNic {
                 prefetch_index(from_ref(&next.packet.flow), 0);
                 prefetch_index(from_ref(&next.tenant), 0);
             }
+            if transmit.verdict == Verdict::Mark {
+                packet.ce = true;
+            }
             let waited = self.waits.of(&transmit, now);
             let end = leave(packet, &transmit, waited, &self.engine);
-            self.bounds.leaves(&transmit, conforms, end);
-            self.engine.complete(&transmit, Outcome::Sent);
+            let outcome = match transmit.verdict {
+                Verdict::Drop => Outcome::Dropped,
+                Verdict::Pass | Verdict::Mark => Outcome::Sent,
+            };
+            if outcome == Outcome::Sent {
+                self.bounds.leaves(&transmit, conforms, end);
+            }
+            self.engine.complete(&transmit, outcome);
             if transmit.last {
                 if let Some(holdings) = &mut self.holdings {
                     holdings.change(&packet, false, now);

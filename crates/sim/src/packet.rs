@@ -98,6 +98,16 @@ impl Packet {
         }
     }
 
+    /// The ECN field for the engine.
+    pub(crate) fn ecn(&self) -> plimsoll_wire::Ecn {
+        match self.codepoint() {
+            Codepoint::NotEct => plimsoll_wire::Ecn::NotEct,
+            Codepoint::Ect0 => plimsoll_wire::Ecn::Ect0,
+            Codepoint::Ect1 => plimsoll_wire::Ecn::Ect1,
+            Codepoint::Ce => plimsoll_wire::Ecn::Ce,
+        }
+    }
+
     /// Whether its headers are not as its sender wrote them.
     pub(crate) fn is_changed(&self) -> bool {
         Written::of(self) != self.written

@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit};
+use plimsoll_nic::{
+    Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit, Verdict, WAITED_TOO_LONG,
+};
 use plimsoll_policy::{Checked, Classifier, Fields, Metadata, NodeId, Prefix, TenantId};
 use plimsoll_units::{Bytes, Nanos, Span};
 use plimsoll_wire::{FlowKey, Ip, Parsed, parse};
@@ -248,8 +250,12 @@ fn needed(parsed: &Parsed) -> usize {
 }
 
 impl ClassTally {
-    /// Counts a packet that leaves.
+    /// Counts a packet that leaves, or that had waited for too long.
     pub(crate) fn leaves(&mut self, transmit: &Transmit, now: Nanos) {
+        if transmit.verdict == Verdict::Drop {
+            *self.drops.entry(WAITED_TOO_LONG).or_default() += u64::from(transmit.frames);
+            return;
+        }
         self.bytes += u64::from(transmit.len) + u64::from(transmit.frames - 1) * u64::from(transmit.header);
         self.packets += u64::from(transmit.frames);
         self.waits.push(now.since(transmit.arrived).as_u64());

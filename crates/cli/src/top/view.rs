@@ -151,7 +151,7 @@ impl View {
             right(delay(|d| d.p50), 7),
             right(delay(|d| d.p99), 7),
             right(delay(|d| d.p999), 7),
-            Cell::from(drops(&node.drops)).style(lost),
+            Cell::from(with_marks(node)).style(lost),
         ])
     }
 
@@ -229,6 +229,15 @@ impl View {
     }
 }
 
+/// A class's drops by reason, and its marked packets.
+fn with_marks(node: &NodeStats) -> String {
+    match (node.marked, node.drops.is_empty()) {
+        (0, _) => drops(&node.drops),
+        (marked, true) => format!("marked {}", count(marked)),
+        (marked, false) => format!("{}, marked {}", drops(&node.drops), count(marked)),
+    }
+}
+
 /// A node's note: `400Mbps` for a strict rate, an envelope `2Gbps..8Gbps` or `..8Gbps`, or the kind of its order.
 fn envelope(node: &NodeStats) -> String {
     let shown = |bits: Option<u64>| bits.map_or(String::new(), |bits| rate(bits as f64));
@@ -285,6 +294,7 @@ mod tests {
         (shop.min, shop.max) = (Some(2_000_000_000), Some(8_000_000_000));
         shop.delay = Some(Delay { count: 9, p50: 12.0, p99: 140.0, p999: 1_500.0, ..Delay::default() });
         shop.drops.insert("flow_full".into(), 12);
+        shop.marked = 40;
         let mut batch = node("root/batch", 1, "class", 0);
         batch.rate = Some(300_000_000);
         let port = PortStats {
@@ -364,7 +374,7 @@ mod tests {
             "plimsoll  1Gbps of 10Gbps (10%)",
             "  shop",
             "2Gbps..8Gbps",
-            "flow_full 12",
+            "flow_full 12, ma",
             "140us",
             "tap shop/eth0",
             "wan",

@@ -7,7 +7,7 @@
 
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
-use plimsoll_nic::{Outcome, Transmit};
+use plimsoll_nic::{Outcome, Transmit, Verdict};
 use plimsoll_policy::NodeId;
 use plimsoll_ports::{DropReason, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
@@ -168,6 +168,10 @@ impl Engine {
             (self.uplink.resume, self.uplink.flooded) = (0, 0);
             return Some((Outcome::Dropped, 1));
         };
+        if transmit.verdict != Verdict::Pass && self.signal(&mut lane, buffer, transmit) {
+            self.lanes[from as usize] = Some(lane);
+            return Some((Outcome::Dropped, 1));
+        }
         let (frame, held) = lane.pool.frame(buffer);
         if held.following > 0 {
             let outcome = self.send_train(&mut lane, buffer, transmit, from, now);

@@ -60,6 +60,8 @@ pub enum Loss {
     SourceOverShare,
     /// Its flow is slowed down by backpressure, and it was beyond the flow's rate.
     FlowOverRate,
+    /// It had waited for too long in a class with `flows: fq`.
+    WaitedTooLong,
 }
 
 /// Events that are counted although no frame was lost.
@@ -165,7 +167,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -189,6 +191,7 @@ impl Loss {
         Self::Forged,
         Self::SourceOverShare,
         Self::FlowOverRate,
+        Self::WaitedTooLong,
     ];
 
     /// The reason as operators see it.
@@ -218,6 +221,7 @@ impl Loss {
             Self::Forged => "overlay_forged",
             Self::SourceOverShare => "overlay_source_over_share",
             Self::FlowOverRate => "flow_over_rate",
+            Self::WaitedTooLong => plimsoll_nic::WAITED_TOO_LONG,
         }
     }
 }

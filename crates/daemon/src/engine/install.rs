@@ -437,4 +437,6 @@ pub(crate) fn add_class(to: &mut ClassCounters, counted: &ClassCounters) {
     for (to, counted) in to.refused.iter_mut().zip(counted.refused) {
         *to += counted;
     }
+    to.marked += counted.marked;
+    to.dropped += counted.dropped;
 }

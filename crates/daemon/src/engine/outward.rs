@@ -194,7 +194,14 @@ impl Engine {
             hash,
         };
         lane.pool.set_held(buffer, held);
-        let (descriptor, frames) = (held.descriptor(buffer.address(token), origin.tag), held.frames());
+        // Read anew: backpressure and mediation may have written it.
+        let ecn = if self.nic.keeps_queues_short() && !lane.untouched {
+            Ecn::of(lane.pool.bytes(buffer))
+        } else {
+            None
+        };
+        let descriptor = held.descriptor(buffer.address(token), origin.tag, ecn.unwrap_or_default());
+        let frames = held.frames();
         let posted = queue.and_then(|queue| {
             match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
                 parked::Admission::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),

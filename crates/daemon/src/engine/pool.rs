@@ -7,7 +7,7 @@
 
 use plimsoll_nic::{Descriptor, Transmit};
 use plimsoll_ports::Ticket;
-use plimsoll_wire::Offload;
+use plimsoll_wire::{Ecn, Offload};
 
 use super::mac_table::Mac;
 use crate::departures::{Headers, Packed};
@@ -227,14 +227,14 @@ impl<H: Copy + Default> Pool<H> {
 impl Held {
     /// The descriptor of a frame for the engine. A train looks to the engine like a segment that is cut: the part of each
     /// frame behind its Ethernet header is a segment's payload.
-    pub(crate) fn descriptor(&self, addr: u64, tag: u32) -> Descriptor {
+    pub(crate) fn descriptor(&self, addr: u64, tag: u32, ecn: Ecn) -> Descriptor {
         let Offload { header, segment, .. } = self.offload;
         match self.following {
-            0 => Descriptor { addr, len: self.len, segment, header, tag },
+            0 => Descriptor { addr, len: self.len, segment, header, tag, ecn },
             _ => {
                 let segment = self.len - ETHERNET;
                 let len = ETHERNET + segment * self.frames();
-                Descriptor { addr, len, segment: segment as u16, header: ETHERNET as u16, tag }
+                Descriptor { addr, len, segment: segment as u16, header: ETHERNET as u16, tag, ecn }
             }
         }
     }

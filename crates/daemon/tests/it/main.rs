@@ -17,6 +17,7 @@ mod reload_in;
 mod round_trips;
 mod sealed;
 mod shares;
+mod short_queues;
 mod support;
 mod trains;
 mod vhost_user;

@@ -5,6 +5,7 @@
 //! Not here: which part of a ring is in use (`host`).
 //! Invariant: a ring's slots are addressed modulo its size, a power of two.
 
+use plimsoll_wire::Ecn;
 use prefetch_index::prefetch_index;
 
 use crate::ids::RecordId;
@@ -37,7 +38,31 @@ pub(super) struct Slot {
     pub(super) arrival: u32,
     pub(super) segment: u16,
     pub(super) header: u16,
-    pub(super) tag: u32,
+    pub(super) tag: SlotTag,
+}
+
+/// A descriptor's slack or deadline in microseconds, and in the upper two bits its ECN field: two slots fill a cache line.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SlotTag(u32);
+
+impl SlotTag {
+    const MICROS: u32 = u32::MAX >> 2;
+
+    /// A slack or deadline of more than 17 minutes becomes one of 17 minutes.
+    #[inline]
+    pub(super) fn new(micros: u32, ecn: Ecn) -> Self {
+        Self(micros.min(Self::MICROS) | u32::from(ecn.bits()) << 30)
+    }
+
+    #[inline]
+    pub(super) fn micros(self) -> u32 {
+        self.0 & Self::MICROS
+    }
+
+    #[inline]
+    pub(super) fn ecn(self) -> Ecn {
+        Ecn::from_bits((self.0 >> 30) as u8)
+    }
 }
 
 impl Rings {

@@ -39,7 +39,7 @@ impl Bundles {
         let rank = match self.order {
             FlowOrder::Fifo => head.arrival,
             FlowOrder::Lstf(_) | FlowOrder::Edf(_) => head.deadline,
-            FlowOrder::Drr => {
+            FlowOrder::Drr | FlowOrder::Fq(_) => {
                 let floor = if returning { self.v.saturating_sub(self.step) } else { self.v };
                 let start = &mut self.starts[slot];
                 *start = (*start).max(floor);
@@ -80,7 +80,7 @@ impl Bundles {
         let by = core::mem::take(&mut self.v);
         for (slot, start) in (0..).zip(self.starts.iter_mut()) {
             *start = start.saturating_sub(by);
-            if self.order == FlowOrder::Drr && self.queue.rank(slot).is_some() {
+            if matches!(self.order, FlowOrder::Drr | FlowOrder::Fq(_)) && self.queue.rank(slot).is_some() {
                 self.queue.set(slot, *start);
             }
         }

@@ -4,8 +4,9 @@
 //! Invariant: every case is a legal policy: minima fit the link and their own maxima, bursts hold a frame.
 
 use plimsoll_nic::{Config, Descriptor};
-use plimsoll_policy::{FlowOrder, Form, LimitId, NodeId, NodeKind, Program};
+use plimsoll_policy::{Codel, FlowOrder, Form, LimitId, NodeId, NodeKind, Program};
 use plimsoll_units::{BitRate, Bytes, Span};
+use plimsoll_wire::Ecn;
 use proptest::prelude::*;
 
 use crate::kit::{FRAME, Plan, ROOT, mbps};
@@ -85,6 +86,8 @@ pub struct Case {
     pub overhead: u64,
     /// Of every `rate_share`.
     pub form: Form,
+    /// Of every class, if they all have `flows: fq`.
+    pub codel: Option<Codel>,
 }
 
 fn seed() -> impl Strategy<Value = Seed> {
@@ -126,6 +129,7 @@ pub fn cases(nodes: usize, events: usize, updates: bool) -> impl Strategy<Value 
             pull,
             overhead,
             form: Form::Exact,
+            codel: None,
         })
 }
 
@@ -139,7 +143,7 @@ impl Case {
         let kind = |node: usize| {
             let seed = &self.seeds[node];
             match KINDS[seed.kind] {
-                _ if !inner(node) => NodeKind::Class(orders[seed.flows]),
+                _ if !inner(node) => NodeKind::Class(self.codel.map_or(orders[seed.flows], FlowOrder::Fq)),
                 NodeKind::RateShare(_) => NodeKind::RateShare(self.form),
                 kind => kind,
             }
@@ -186,10 +190,11 @@ impl Case {
     }
 
     pub fn descriptor(len: u32, large: bool, tag: u32) -> Descriptor {
+        let ecn = Ecn::from_bits(tag as u8);
         if large {
-            Descriptor { len: len * 7 + 54, segment: 1_400, header: 54, tag, ..Descriptor::default() }
+            Descriptor { len: len * 7 + 54, segment: 1_400, header: 54, tag, ecn, ..Descriptor::default() }
         } else {
-            Descriptor { len, tag, ..Descriptor::default() }
+            Descriptor { len, tag, ecn, ..Descriptor::default() }
         }
     }
 

@@ -1,8 +1,9 @@
 //! Hostile input: whatever words and descriptors come, nothing panics, and everything is counted.
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, MAX_DESCRIPTOR, Nic, QueueId, Refusal};
-use plimsoll_policy::{FlowOrder, Form, LimitId, NodeId, NodeKind};
+use plimsoll_policy::{Codel, FlowOrder, Form, LimitId, NodeId, NodeKind};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
+use plimsoll_wire::Ecn;
 use proptest::prelude::*;
 
 use crate::kit::{FRAME, Plan, ROOT, World, mbps, placement};
@@ -36,8 +37,10 @@ fn word() -> impl Strategy<Value = u16> {
 fn descriptor() -> impl Strategy<Value = Descriptor> {
     let len = prop_oneof![0_u32..3_000, 60_000_u32..70_000, any::<u32>()];
     let small = || prop_oneof![0_u16..1_600, any::<u16>()];
-    (any::<u64>(), len, small(), small(), any::<u32>())
-        .prop_map(|(addr, len, segment, header, tag)| Descriptor { addr, len, segment, header, tag })
+    (any::<u64>(), len, small(), small(), any::<u32>()).prop_map(|(addr, len, segment, header, tag)| {
+        let ecn = Ecn::from_bits(addr as u8);
+        Descriptor { addr, len, segment, header, tag, ecn }
+    })
 }
 
 /// The refusal that the descriptor's fields alone cause.
@@ -66,10 +69,11 @@ fn limited() -> (World, Vec<NodeId>, [LimitId; 2]) {
     let inner = plan.node(outer, NodeKind::Drr, 1);
     let rates = plan.node(outer, NodeKind::RateShare(Form::Exact), 1);
     let packets = plan.node(ROOT, NodeKind::Edf, 3);
-    let orders = [FlowOrder::Drr, FlowOrder::Edf(Span::micros(80))];
+    let short = FlowOrder::Fq(Codel { target: Span::micros(20), interval: Span::micros(400) });
+    let orders = [FlowOrder::Drr, FlowOrder::Edf(Span::micros(80)), short];
     let mut classes = vec![plan.paced(rates, mbps(800)), plan.paced(rates, mbps(90))];
     for parent in [inner, inner, outer, packets, packets] {
-        classes.push(plan.node(parent, NodeKind::Class(orders[classes.len() % 2]), 1 + classes.len() as u32));
+        classes.push(plan.node(parent, NodeKind::Class(orders[classes.len() % 3]), 1 + classes.len() as u32));
     }
     for node in [outer, inner, rates, packets].iter().chain(&classes[1..]) {
         plan.max(*node, mbps(100 * u64::from(node.0)), 2 * FRAME);

@@ -4,7 +4,7 @@
 //! Not here: promises (`golden`, `properties`), and how the engine should be (`reference`).
 //! Invariant: the engine is polled exactly when it asks for it, and each transmit is completed at once.
 
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Verdict};
 use plimsoll_policy::{
     Counts, FlowOrder, Limit, LimitId, Match, Metadata, Node, NodeId, NodeKind, Placement, Program, Scope,
     Slo, Tenant, TenantId,
@@ -147,6 +147,8 @@ pub struct World {
     pub nic: Nic,
     pub now: u64,
     pub sent: Vec<Departure>,
+    /// Pulls that CoDel dropped.
+    pub dropped: Vec<Departure>,
     /// Descriptors completed, in their order.
     pub completed: Vec<(QueueId, u64)>,
     /// Posted descriptors get these addresses, counted up.
@@ -166,6 +168,7 @@ impl World {
             nic: Nic::new(program, config),
             now: 0,
             sent: Vec::new(),
+            dropped: Vec::new(),
             completed: Vec::new(),
             posted: 0,
             doorbells: DoorbellQueue::default(),
@@ -247,8 +250,12 @@ impl World {
     fn depart(&mut self, pull: Transmit) {
         let wire = u64::from(pull.len) + u64::from(pull.frames - 1) * u64::from(pull.header);
         let charge = wire + u64::from(pull.frames) * self.overhead;
-        self.sent.push(Departure { at: self.now, pull, charge });
-        self.nic.complete(&pull, Outcome::Sent);
+        let (list, outcome) = match pull.verdict {
+            Verdict::Drop => (&mut self.dropped, Outcome::Dropped),
+            Verdict::Pass | Verdict::Mark => (&mut self.sent, Outcome::Sent),
+        };
+        list.push(Departure { at: self.now, pull, charge });
+        self.nic.complete(&pull, outcome);
         while let Some(done) = self.nic.poll_completion() {
             self.completed.push((done.queue, done.addr));
         }

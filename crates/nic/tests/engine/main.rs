@@ -7,6 +7,7 @@ mod bounds;
 mod cases;
 mod fair_lag;
 mod fluid;
+mod fq;
 mod golden;
 mod hostile;
 mod kit;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use plimsoll_nic::{Config, Descriptor, QueueId};
-use plimsoll_policy::{Form, LimitId, NodeId, Program};
-use plimsoll_units::{BitRate, Nanos};
+use plimsoll_policy::{Codel, Form, LimitId, NodeId, Program};
+use plimsoll_units::{BitRate, Nanos, Span};
 use proptest::prelude::*;
 
 use crate::cases::{Case, Event, Flow, cases};
@@ -140,12 +140,23 @@ impl Run {
         Ok(run)
     }
 
-    fn everything_left_once_and_in_order(&self) -> Result<(), TestCaseError> {
+    fn all_completed_in_order(&self) -> Result<(), TestCaseError> {
         let mut completed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (queue, addr) in &self.world.completed {
             completed.entry(queue.0).or_default().push(*addr);
         }
         prop_assert_eq!(&completed, &self.posted);
+        let mut last: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
+        for sent in &self.world.sent {
+            let place = (sent.pull.addr, sent.pull.offset);
+            let before = last.insert(sent.pull.queue.0, place);
+            prop_assert!(before.is_none_or(|before| before < place), "{before:?}, then {place:?}");
+        }
+        Ok(())
+    }
+
+    fn everything_left_once_and_in_order(&self) -> Result<(), TestCaseError> {
+        self.all_completed_in_order()?;
         let mut next: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
         for sent in &self.world.sent {
             let pull = &sent.pull;
@@ -191,6 +202,22 @@ fn within_rate(sent: &[&Departure], rate: BitRate, slack: u64) -> Result<(), Tes
     Ok(())
 }
 
+fn stays_within_limits(case: &Case) -> Result<(), TestCaseError> {
+    let run = Run::whole(case)?;
+    let program = case.program();
+    let frame = program.max_frame.as_u64() + program.overhead.as_u64();
+    for (id, limit) in (0..).map(LimitId).zip(&program.limits) {
+        let queues = behind(case, &program, id);
+        let behind_it = |sent: &&Departure| queues.contains_key(&sent.pull.queue.0);
+        let sent: Vec<&Departure> = run.world.sent.iter().filter(behind_it).collect();
+        let bundles: std::collections::HashSet<_> = queues.values().collect();
+        let burst = limit.burst.as_u64().max(frame);
+        let largest = case.pull.min(burst / 2).max(frame);
+        within_rate(&sent, limit.rate, burst + bundles.len() as u64 * largest)?;
+    }
+    Ok(())
+}
+
 /// The limits that each flow queue passes: its bundle's placement.
 fn behind(case: &Case, program: &Program, limit: LimitId) -> BTreeMap<u32, plimsoll_policy::Placement> {
     let placed =
@@ -216,6 +243,28 @@ proptest! {
         run.the_books_balance()?;
     }
 
+    /// With short queues: completion exactly once, no idle link, balanced counters; what is dropped takes no time.
+    #[test]
+    fn short_queues_lose_nothing_else(case in cases(14, 60, true), target in 1_u64..200, interval in 1_u64..2_000, seeds in proptest::collection::vec((0_usize..60, 0_u64..1_000), 0..3)) {
+        let mut case = case;
+        case.codel = Some(Codel { target: Span::micros(target), interval: Span::micros(interval) });
+        for (at, seed) in seeds {
+            let at = at.min(case.events.len());
+            case.events.insert(at, (1_000, Event::Install { seed }));
+        }
+        let run = Run::whole(&case)?;
+        run.all_completed_in_order()?;
+        run.the_books_balance()?;
+    }
+
+    /// With short queues no limit is exceeded, whatever is dropped before it.
+    #[test]
+    fn short_queues_exceed_no_limit(case in cases(14, 60, false), target in 1_u64..200, interval in 1_u64..2_000) {
+        let mut case = case;
+        case.codel = Some(Codel { target: Span::micros(target), interval: Span::micros(interval) });
+        stays_within_limits(&case)?;
+    }
+
     /// Same inputs, same outputs, to the last bit.
     #[test]
     fn the_same_run_twice_is_the_same(case in cases(14, 40, true)) {
@@ -239,17 +288,7 @@ proptest! {
     /// longer than half the burst, or a frame.
     #[test]
     fn no_limit_is_exceeded(case in cases(14, 60, false)) {
-        let run = Run::whole(&case)?;
-        let program = case.program();
-        let frame = program.max_frame.as_u64() + program.overhead.as_u64();
-        for (id, limit) in (0..).map(LimitId).zip(&program.limits) {
-            let queues = behind(&case, &program, id);
-            let sent: Vec<&Departure> = run.world.sent.iter().filter(|sent| queues.contains_key(&sent.pull.queue.0)).collect();
-            let bundles: std::collections::HashSet<_> = queues.values().collect();
-            let burst = limit.burst.as_u64().max(frame);
-            let largest = case.pull.min(burst / 2).max(frame);
-            within_rate(&sent, limit.rate, burst + bundles.len() as u64 * largest)?;
-        }
+        stays_within_limits(&case)?;
     }
 
     /// The bound of a limit holds across reloads, if the limit stays.

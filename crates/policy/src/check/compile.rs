@@ -12,7 +12,7 @@ use plimsoll_units::BitRate;
 use super::graph::{Draft, DraftKind, Graph, LimitDraft, NodeIx, tenant_id};
 use super::link::Link;
 use super::rules::Rules;
-use super::{limits, rates};
+use super::{limits, rates, short};
 use crate::program::{
     Counts, FlowOrder, Limit, LimitId, Node, NodeId, NodeKind, Program, Rule, Scope, Tenant, TenantId,
 };
@@ -60,7 +60,7 @@ pub(crate) fn compile(
     }
     state_senders(&mut nodes, &rules);
     limits.extend(graph.limits.iter().filter_map(|draft| stated_limit(graph, draft, link)));
-    Program {
+    let mut program = Program {
         link: link.rate,
         overhead: link.overhead,
         max_frame: link.max_frame,
@@ -74,7 +74,9 @@ pub(crate) fn compile(
             .map(|rule| Rule { matches: rule.matches, class: node_id(rule.class) })
             .collect(),
         default_class: node_id(rules.default),
-    }
+    };
+    short::complete(&mut program);
+    program
 }
 
 /// Gives each class the tenant that all rules to it name.
@@ -133,6 +135,9 @@ fn kind(draft: &Draft) -> NodeKind {
         DraftKind::Order(OrderKind::RateShare) => NodeKind::RateShare(rates::form(draft)),
         DraftKind::Leaf { flows: Flows::Fifo, .. } => NodeKind::Class(FlowOrder::Fifo),
         DraftKind::Leaf { flows: Flows::Drr, .. } => NodeKind::Class(FlowOrder::Drr),
+        DraftKind::Leaf { flows: Flows::Fq(stated), .. } => {
+            NodeKind::Class(FlowOrder::Fq(short::stated(stated)))
+        }
         DraftKind::Leaf { flows: Flows::Lstf, tag } => NodeKind::Class(FlowOrder::Lstf(tag)),
         DraftKind::Leaf { flows: Flows::Edf, tag } => NodeKind::Class(FlowOrder::Edf(tag)),
     }

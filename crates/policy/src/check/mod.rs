@@ -25,6 +25,7 @@ pub(crate) mod promises;
 mod rates;
 mod rules;
 mod shadow;
+mod short;
 mod unread;
 
 use std::io::{self, Write};

@@ -2,20 +2,28 @@
 
 use std::collections::HashSet;
 
-use super::syntax::{Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues};
+use super::syntax::{
+    Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues, StatedCodel,
+};
 use super::{Reader, matches, named};
-use crate::keys::{CLASS, LIMIT, MAX_WEIGHT, MOST_DESCRIPTORS, QUEUE, SUB_FILE};
+use crate::keys::{CLASS, FLOWS_LONG, FQ, LIMIT, MAX_WEIGHT, MOST_DESCRIPTORS, QUEUE, SUB_FILE};
 use crate::law::{Law, Problem};
 use crate::program::{Form, Match};
 use plimsoll_document::{Fields, Located, Name, Tree, Value, bad};
+use plimsoll_units::Span;
 
 /// How messages name what belongs where a rate belongs.
 pub(crate) const RATE: &str = "a rate such as `500Mbps` or `10Gbps`";
 
 const AMONG: [(&str, OrderKind); 2] = [("drr", OrderKind::Drr), ("priority", OrderKind::Priority)];
 const FORMS: [(&str, Form); 2] = [("exact", Form::Exact), ("grouped", Form::Grouped)];
-const FLOWS: [(&str, Flows); 4] =
-    [("fifo", Flows::Fifo), ("drr", Flows::Drr), ("lstf", Flows::Lstf), ("edf", Flows::Edf)];
+const FLOWS: [(&str, Flows); 5] = [
+    ("fifo", Flows::Fifo),
+    ("drr", Flows::Drr),
+    ("fq", Flows::Fq(StatedCodel { target: None, interval: None })),
+    ("lstf", Flows::Lstf),
+    ("edf", Flows::Edf),
+];
 
 /// A tenant's or an application's file.
 pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
@@ -153,7 +161,10 @@ pub(super) fn flow_order(reader: &mut Reader, keys: &Fields<'_>, entry: &mut Cla
     let owner = entry.name.value.clone();
     let what = |key: &str| format!("`{key}` of `{owner}`");
     entry.flows = keys.get("flows").and_then(|tree| {
-        let example = "`fifo`, `drr`, `lstf` or `edf`";
+        let example = "`fifo`, `drr`, `fq`, `lstf` or `edf`";
+        if let Value::Map(_) = tree.value {
+            return fair_queueing(reader, tree, &what("flows"));
+        }
         let text = reader.text(tree, &what("flows"), example)?;
         match FLOWS.iter().find(|(name, _)| *name == text) {
             Some((_, flows)) => Some(Located::new(*flows, tree.at)),
@@ -166,6 +177,39 @@ pub(super) fn flow_order(reader: &mut Reader, keys: &Fields<'_>, entry: &mut Cla
     });
     entry.slack = keys.get("slack").and_then(|tree| reader.value(tree, &what("slack"), TIME));
     entry.deadline = keys.get("deadline").and_then(|tree| reader.value(tree, &what("deadline"), TIME));
+}
+
+/// `flows: {fq: {target: TIME, interval: TIME}}`.
+fn fair_queueing(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Located<Flows>> {
+    let kinds = reader.fields(tree, tree.at, what, &FLOWS_LONG);
+    let Some(fq) = kinds.get("fq") else {
+        let help = "write `flows: fq`, or `flows: {fq: {target: 5ms, interval: 100ms}}`";
+        reader.report(bad(tree.at, format!("{what} names no order"), help));
+        return None;
+    };
+    let keys = reader.fields(fq, fq.at, &format!("`fq` in {what}"), &FQ);
+    let mut time = |key: &str| {
+        let tree = keys.get(key)?;
+        let time = reader.value(tree, &format!("`{key}` of {what}"), TIME)?;
+        if time.value == Span::ZERO {
+            let message = format!("`{key}` of {what} is zero");
+            reader.report(bad(tree.at, message, format!("write {TIME}, or leave it out")));
+            return None;
+        }
+        Some(time)
+    };
+    let (target, interval) = (time("target"), time("interval"));
+    if let (Some(target), Some(interval)) = (&target, &interval)
+        && target.value >= interval.value
+    {
+        let message = format!("`target` of {what} is not less than its `interval`");
+        let problem = Problem::error(Law::BadValue, target.at, message).label("the target");
+        let help = "write an interval of about the longest round trip, and a twentieth of it as the target";
+        reader.report(problem.also(interval.at, "the interval").help(help));
+    }
+    let stated =
+        StatedCodel { target: target.map(|time| time.value), interval: interval.map(|time| time.value) };
+    Some(Located::new(Flows::Fq(stated), tree.at))
 }
 
 /// `form`: how a `rate_share` looks for the next child.

@@ -294,8 +294,16 @@ pub(crate) struct Child {
 pub(crate) enum Flows {
     Fifo,
     Drr,
+    Fq(StatedCodel),
     Lstf,
     Edf,
+}
+
+/// The times of `flows: fq`, as far as they are stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StatedCodel {
+    pub target: Option<Span>,
+    pub interval: Option<Span>,
 }
 
 #[derive(Clone)]

@@ -2,7 +2,9 @@
 
 use plimsoll_units::Span;
 
-use crate::program::{FlowOrder, Form, Limit, Match, Node, NodeId, NodeKind, Program, Scope, TenantId};
+use crate::program::{
+    Codel, FlowOrder, Form, Limit, Match, Node, NodeId, NodeKind, Program, Scope, TenantId,
+};
 use crate::read::names::{code_point_name, protocol_name};
 
 /// A match as a filter writes it: `tenant=shop dst=10.0.0.0/8 dst_port=80`; empty when it takes everything.
@@ -69,6 +71,9 @@ fn kind_words(kind: NodeKind) -> String {
         NodeKind::RateShare(Form::Grouped) => "rate_share, grouped".to_owned(),
         NodeKind::Class(FlowOrder::Fifo) => "class, fifo".to_owned(),
         NodeKind::Class(FlowOrder::Drr) => "class, drr".to_owned(),
+        NodeKind::Class(FlowOrder::Fq(Codel { target, interval })) => {
+            format!("class, fq, target {target}, interval {interval}")
+        }
         NodeKind::Class(FlowOrder::Lstf(slack)) => tagged("class, lstf", "slack", slack),
         NodeKind::Class(FlowOrder::Edf(deadline)) => tagged("class, edf", "deadline", deadline),
     }

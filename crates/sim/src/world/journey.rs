@@ -5,6 +5,7 @@
 //! Not here: when each step is taken (`world`), and the decisions of an engine, a limiter or a link.
 //! Invariant: each packet is at one place, delivered, or counted with a drop reason.
 
+use plimsoll_nic::{Verdict, WAITED_TOO_LONG};
 use plimsoll_units::{Nanos, Span};
 
 use super::pressing::Gate;
@@ -157,6 +158,14 @@ impl World {
             nic.ring(now);
             let some = nic.poll(now, |packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
+                if transmit.verdict == Verdict::Drop {
+                    let lost = tallies[flow.workload as usize].drops.entry(WAITED_TOO_LONG).or_default();
+                    *lost += u64::from(transmit.frames);
+                    if let Some(watch) = watch {
+                        watch.lost(flow.leg(&packet).0.tenant, transmit.frames, WAITED_TOO_LONG);
+                    }
+                    return now;
+                }
                 if transmit.last && !packet.passed {
                     meters[flow.workload as usize].leave(waited, packet.back, now);
                 }

@@ -9,6 +9,7 @@ mod limiters;
 mod mediated;
 mod promises;
 mod rerun;
+mod short_queues;
 mod support;
 mod tcp;
 mod trace;

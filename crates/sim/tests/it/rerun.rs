@@ -103,7 +103,11 @@ impl Host {
             Deed::Post { queue, len, segment, tag } if !self.open.is_empty() => {
                 let queue = self.open[queue % self.open.len()].0;
                 let header = if segment > 0 { 54 } else { 0 };
-                if self.nic.post(queue, Descriptor { addr: 7, len, segment, header, tag }).is_ok() {
+                if self
+                    .nic
+                    .post(queue, Descriptor { addr: 7, len, segment, header, tag, ..Descriptor::default() })
+                    .is_ok()
+                {
                     self.doorbells.bell(queue);
                 }
             }

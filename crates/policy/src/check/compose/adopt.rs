@@ -298,7 +298,7 @@ impl Composer<'_> {
         let tag = match flows {
             Flows::Lstf => class.slack.map_or(DEFAULT_TAG, |slack| slack.value),
             Flows::Edf => class.deadline.map_or(DEFAULT_TAG, |deadline| deadline.value),
-            Flows::Fifo | Flows::Drr => Span::ZERO,
+            Flows::Fifo | Flows::Drr | Flows::Fq(_) => Span::ZERO,
         };
         DraftKind::Leaf { flows, tag }
     }
@@ -308,6 +308,7 @@ fn key_of(flows: Flows) -> &'static str {
     match flows {
         Flows::Fifo => "fifo",
         Flows::Drr => "drr",
+        Flows::Fq(_) => "fq",
         Flows::Lstf => "lstf",
         Flows::Edf => "edf",
     }

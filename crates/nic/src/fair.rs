@@ -1,0 +1,79 @@
+//! Flows of a class with `flows: fq`: turns, with flows that have just begun in front.
+//!
+//! Why: a flow that sends little, such as a ping or a connection's first packets, does not wait behind those that send much.
+//! From: DRR++ (MacGregor and Shi, 2000) with RFC 8290's two lists.
+//! Not here: how long a turn is and what is left of it (`host::fair`), marks and drops (`plimsoll_queues::codel`).
+//! Invariant: a flow begins at most one full turn in a round of the others. RFC 8290 keeps a flow that has become empty in its
+//! list of old flows to ensure that; here it may send at once what the rest of its turn pays for, and gets no further turn before
+//! the others have had theirs. So it does not wait for a round because it sent a packet in the last one.
+
+use plimsoll_policy::Codel;
+use plimsoll_queues::codel::CodelTimes;
+
+use crate::circle::Circle;
+use crate::host::{Host, Pull};
+use crate::ids::RecordId;
+
+/// The flow queues of a bundle that hold packets, by the order of their turns.
+#[derive(Clone, Debug)]
+pub(crate) struct Fair {
+    /// Flows that begin a full turn, or can send their next packet with what is left of their last one.
+    new: Circle,
+    old: Circle,
+    /// Turns that are over.
+    turn: u64,
+    /// Bytes of a turn.
+    quantum: i32,
+    pub(crate) times: CodelTimes,
+}
+
+impl Fair {
+    pub(crate) fn new(codel: Codel, quantum: i32) -> Self {
+        let times = CodelTimes { target: codel.target, interval: codel.interval };
+        Self { new: Circle::new(), old: Circle::new(), turn: 0, quantum, times }
+    }
+
+    /// Makes room for `members`, all of which may be in either list.
+    pub(crate) fn reserve(&mut self, members: usize) {
+        self.new.reserve(members);
+        self.old.reserve(members);
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.new.len() + self.old.len()
+    }
+
+    /// The flow queue whose turn comes after `turns` more, if no other flow begins.
+    #[inline]
+    pub(crate) fn get(&self, turns: u32) -> Option<RecordId> {
+        self.new.get(turns).or_else(|| self.old.get(turns - self.new.len()))
+    }
+
+    /// A flow queue that was empty has packets.
+    #[inline]
+    pub(crate) fn insert(&mut self, id: RecordId, host: &mut Host) {
+        let round = self.turn + u64::from(self.len());
+        let list = if host.comes_first(id, self.turn, round) { &mut self.new } else { &mut self.old };
+        list.push_back(id);
+    }
+
+    /// The front flow queue sent a pull.
+    #[inline]
+    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &mut Host) {
+        let over = host.charge_turn(id, pull.charge, self.quantum);
+        let leaves = !pull.more;
+        if self.new.len() > 0 {
+            self.new.serve(id, false, over || leaves);
+            if over && !leaves {
+                self.old.push_back(id);
+            }
+        } else {
+            self.old.serve(id, over, leaves);
+            if leaves {
+                host.rest(pull.queue, self.turn + u64::from(self.len()));
+            }
+        }
+        self.turn += u64::from(over || leaves);
+    }
+}
