@@ -5,6 +5,8 @@
 # Usage: scripts/guest.sh FOLDER
 #   writes FOLDER/vmlinuz and FOLDER/initrd, and does nothing when they are there.
 #
+# Beside it lie modules that are not loaded, and programs: what scripts/short-queues.sh needs.
+#
 # The guest boots in about three seconds under KVM (ten without), brings up no network, and leaves a shell on its first
 # serial port. With virtio_net.napi_tx=0 among the kernel's arguments sockets learn nothing of completions. The kernel's
 # package is fetched and unpacked, not installed. Needs busybox-static, iperf3 and ethtool (scripts/setup.sh test installs
@@ -38,10 +40,14 @@ for module in drivers/virtio/virtio_ring drivers/virtio/virtio drivers/virtio/vi
     cp "$modules/$module.ko" "$root/modules/"
     basename "$module.ko" >>"$root/modules/order"
 done
-# Programs, and what they are linked with.
+for module in drivers/net/veth drivers/net/tun net/sched/sch_htb net/sched/sch_netem; do
+    cp "$modules/$module.ko" "$root/modules/"
+done
+# Programs, and what they are linked with. Busybox has an `ip` and a `ping` of its own in /bin.
 PATH="$PATH:/usr/sbin:/sbin"
-for program in iperf3 ethtool; do
+for program in iperf3 ethtool ip tc ping; do
     program=$(command -v "$program") || continue
+    case $program in /bin/* | /sbin/*) program=/usr$program ;; esac
     for file in "$program" $(ldd "$program" | grep -o '/[^ ]*'); do
         mkdir -p "$root$(dirname "$file")"
         cp -L "$file" "$root$file"

@@ -40,7 +40,10 @@
 //! A class's guaranteed rate is the least of its curve's rate and of what the same arguments give in the policy
 //! restricted to each limit that takes all of its packets (the limit's rate in the place of the link's). A packet of a
 //! class whose traffic never exceeds one frame plus the guaranteed rate then leaves after at most
-//! `(L + lag) / rate`, plus its own time on the wire and that of the frame in front of it.
+//! `(L + lag) / rate`, plus its own time on the wire and that of the frame in front of it, if packets leave in the order
+//! of arrival. In any other order (`fq`, `drr`, `lstf`, `edf`) a packet leaves before its class is next empty: of a class
+//! that sends at most one frame plus half the guaranteed rate, `rate * t - lag <= L + rate * t / 2` holds while it has
+//! packets, so it is empty after `t = 2 * (L + lag) / rate`.
 //!
 //! # Assumptions
 //!
@@ -59,7 +62,8 @@ use crate::program::{FlowOrder, Match, Node, NodeId, NodeKind, Program, Scope};
 /// The assumptions that the figures rest on.
 pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their overhead, and holds whatever other \
     classes send. A delay counts from the doorbell to the end of transmission, without the time that limits make a packet \
-    wait. It holds for a class that sends no more than its guaranteed rate and one frame, while the engine pulls one frame \
+    wait. It holds for a class that sends no more than its guaranteed rate and one frame (half of that rate \
+    unless its order is `fifo`), while the engine pulls one frame \
     at a time and the link never stalls. The wake-up grain comes on top.";
 
 /// The reason that a class without packets has no figures.
@@ -77,6 +81,8 @@ pub struct Bound {
     pub guaranteed: Option<BitRate>,
     /// The longest that a packet waits; `None` without a bound.
     pub delay: Option<Span>,
+    /// The rate up to which the class may send for that to hold: half of what it is guaranteed unless its order is `fifo`.
+    pub delay_up_to: Option<BitRate>,
     /// Where the figures come from, or why there are none.
     pub why: String,
 }
@@ -410,26 +416,22 @@ impl<'a> Analysis<'a> {
         let name = node.name.clone();
         if self.idle == Some(class) {
             let why = IDLE.to_owned();
-            return Bound { class, name, guaranteed: None, delay: None, why };
+            return Bound { class, name, guaranteed: None, delay: None, delay_up_to: None, why };
         }
         let (Some(curve), Some((rate, why))) = (main.get(&class), rates.get(&class)) else {
-            return Bound { class, name, guaranteed: None, delay: None, why: self.culprit(class, main) };
+            let why = self.culprit(class, main);
+            return Bound { class, name, guaranteed: None, delay: None, delay_up_to: None, why };
         };
         let guaranteed = u64::try_from(*rate).ok().and_then(BitRate::new);
-        let mut why = why.clone();
-        let delay = match (node.kind, guaranteed) {
-            (NodeKind::Class(FlowOrder::Fifo), Some(_)) => Some(self.delay(curve)),
-            (_, Some(_)) => {
-                why.push_str("; no bound on delay: its flows may overtake each other");
-                None
-            }
-            _ => None,
-        };
-        Bound { class, name, guaranteed, delay, why }
+        let parts = if node.kind == NodeKind::Class(FlowOrder::Fifo) { 1 } else { OUT_OF_ORDER };
+        let delay_up_to = guaranteed.and_then(|rate| BitRate::new(rate.get() / parts));
+        let delay = delay_up_to.map(|_| self.delay(curve, parts));
+        Bound { class, name, guaranteed, delay, delay_up_to, why: why.clone() }
     }
 
-    fn delay(&self, curve: &Curve) -> Span {
-        let waiting = nanos(self.frame + curve.lag, curve.rate);
+    /// The bound for a class that sends at most one of `parts` parts of its guaranteed rate.
+    fn delay(&self, curve: &Curve, parts: u64) -> Span {
+        let waiting = nanos(u128::from(parts) * (self.frame + curve.lag), curve.rate);
         let wire = nanos(2 * self.frame, bits_of(self.program.link));
         Span::ns(u64::try_from(waiting + wire + 1).unwrap_or(u64::MAX))
     }
@@ -463,6 +465,9 @@ impl<'a> Analysis<'a> {
         }
     }
 }
+
+/// A class whose flows overtake each other has a bound on delay up to this part of its guaranteed rate.
+pub(crate) const OUT_OF_ORDER: u64 = 2;
 
 /// The default class, if every tenant's packets go elsewhere.
 fn idle_default(program: &Program) -> Option<NodeId> {

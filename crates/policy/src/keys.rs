@@ -79,6 +79,9 @@ pub const FLOWS: Shape = Either(&[
     ]),
     Shape::OneOf(&FLOWS_LONG),
 ]);
+/// The value of `flows` in `engine`: the orders that need nothing more than their name.
+const DEFAULT_FLOWS: Shape =
+    Words(&[("fifo", "By arrival."), ("drr", "In turns."), ("fq", "In turns, queues kept short.")]);
 const AMONG: Shape = Words(&[("drr", ""), ("priority", "")]);
 
 const COMPLETIONS: Shape = Words(&[
@@ -231,6 +234,8 @@ mapping! {
         max_depth: Whole(1, 64),
         /// Smallest frame at which the engine must keep up with the link; the largest frame when absent.
         line_rate_frame: SIZE,
+        /// The order of flows in every leaf class that states none; `fq` when absent.
+        flows: DEFAULT_FLOWS,
         /// A vNIC's client may classify its packets itself. The daemon checks one of every `verify` such packets; 0: none.
         verify: NUMBER,
         /// Slows the engine down on purpose, for comparisons.

@@ -232,7 +232,9 @@ impl Scenario {
             classes.push((out, matching("src_port", &ports)));
             classes.push((back, matching("dst_port", &ports)));
         }
-        classes.push(("rest".to_owned(), yaml::map([("match".to_owned(), self.everyone())])));
+        let flows = yaml::text("fifo");
+        let rest = [("match".to_owned(), self.everyone()), ("flows".to_owned(), flows)];
+        classes.push(("rest".to_owned(), yaml::map(rest)));
         yaml::map(classes)
     }
 
@@ -361,7 +363,8 @@ fn list<const N: usize>(names: [&String; N]) -> Tree {
     yaml::list(names.into_iter().map(yaml::text))
 }
 
+/// A queue for packets with these ports, in the order in which they came.
 fn matching(key: &str, ports: &str) -> Tree {
     let ports = yaml::map([(key.to_owned(), yaml::text(ports))]);
-    yaml::map([("match".to_owned(), ports)])
+    yaml::map([("match".to_owned(), ports), ("flows".to_owned(), yaml::text("fifo"))])
 }

@@ -2,7 +2,7 @@
 //!
 //! Why: `plimsoll check` promises; a run that breaks the promise must say so by itself.
 //! From: network calculus. A class served at `rate` with some lag, first in first out, whose arrivals since it was last
-//! empty stay below one frame plus `rate`, waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
+//! empty stay below one frame plus `rate` (half of it in any other order), waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
 //! Not here: the bounds themselves (`policy`).
 //! Invariant: a packet is judged exactly if, when it comes, its class has kept to its rate since it was last empty, and no
 //! limit has made the class wait since then.
@@ -61,7 +61,7 @@ impl DelayBounds {
     pub(crate) fn new(program: &Program) -> Self {
         let mut classes = vec![None; program.nodes.len()];
         for bound in bounds(program) {
-            let (Some(delay), Some(rate)) = (bound.delay, bound.guaranteed) else { continue };
+            let (Some(delay), Some(rate)) = (bound.delay, bound.delay_up_to) else { continue };
             classes[bound.class.0 as usize] = Some(Class {
                 name: bound.name,
                 bound: delay,

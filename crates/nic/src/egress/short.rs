@@ -36,6 +36,7 @@ impl Nic {
         *dropped += u64::from(pull.frames);
         out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull, verdict));
         bundle.forget_waits();
+        bundle.entries = 1; // its next head stands in the tree
         if bundle.ranks_packets {
             self.announce_head(id);
         }

@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn rounds_that_a_limit_interrupts_cost_what_weighted_fair_queueing_does() {
-        assert_eq!(costs(""), [56, 56], "34 ns, 12 for the rounds and 10 for the class");
+        assert_eq!(costs(""), [60, 60], "34 ns, 12 for the rounds and 14 for the class");
         assert_eq!(costs(", max: 1Gbps"), [78, 60], "16 for `wfq`, and 18 for the limit");
     }
 }

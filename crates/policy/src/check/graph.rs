@@ -27,6 +27,8 @@ pub(crate) struct Graph {
     pub scopes: Vec<Scope>,
     pub tenants: Vec<TenantDraft>,
     pub tenant_names: HashMap<String, TenantIx>,
+    /// The order of flows in leaves that state none.
+    pub flows: Flows,
 }
 
 /// A node of the tree.

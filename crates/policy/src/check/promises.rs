@@ -12,7 +12,7 @@ use plimsoll_units::{BitRate, NS_PER_SEC, Span};
 
 use super::graph::Graph;
 use super::link::Link;
-use crate::bounds::{Bound, IDLE, bounds};
+use crate::bounds::{Bound, IDLE, OUT_OF_ORDER, bounds};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{NodeId, Program, Tenant};
 use crate::read::MAX_WEIGHT;
@@ -126,11 +126,16 @@ pub(crate) struct Worst {
     pub egress: Result<Span, String>,
     /// The longest delay on the way in, behind a full queue.
     pub ingress: Span,
+    /// Parts of the guaranteed rate, of which a class may send one for the bound to hold.
+    pub parts: u64,
 }
 
 impl Worst {
     /// Another class of the tenant's.
     fn meet(&mut self, bound: &Bound) {
+        if bound.delay_up_to != bound.guaranteed {
+            self.parts = OUT_OF_ORDER;
+        }
         match (&mut self.egress, bound.delay) {
             (Ok(longest), Some(delay)) => *longest = delay.max(*longest),
             (egress @ Ok(_), None) => *egress = Err(format!("`{}`: {}", bound.name, bound.why)),
@@ -150,8 +155,10 @@ impl Worst {
 /// Each tenant's longest delays, in the order of the tenants.
 pub(crate) fn worst(program: &Program) -> Vec<Worst> {
     let weights = program.tenants.iter().map(|tenant| u64::from(tenant.slo.weight)).sum();
-    let new =
-        |tenant: &Tenant| Worst { egress: Ok(Span::ZERO), ingress: tenant.slo.worst_on_the_way_in(weights) };
+    let new = |tenant: &Tenant| {
+        let ingress = tenant.slo.worst_on_the_way_in(weights);
+        Worst { egress: Ok(Span::ZERO), ingress, parts: 1 }
+    };
     let mut found: Vec<Worst> = program.tenants.iter().map(new).collect();
     let mut at: HashMap<NodeId, Vec<usize>> = HashMap::new();
     for (index, tenant) in program.tenants.iter().enumerate() {
@@ -202,7 +209,7 @@ fn remedy(
     match &worst.egress {
         Err(_) => ways.push(format!("give `{}` a `min`, which bounds its delay", tenant.name.value)),
         Ok(egress) if *egress > budget || worst.ingress <= budget => {
-            let least = least_min(program, Span::ns(left));
+            let least = least_min(program, Span::ns(left), worst.parts);
             ways.extend(
                 least.map(|min| format!("raise its `min` to {min} or more, as far as the link allows")),
             );
@@ -220,11 +227,12 @@ fn remedy(
     format!("{}; or leave it: it is kept as long as the worst case does not come", ways.join(", or "))
 }
 
-/// The `min`, directly below the root, that bounds the delay so: three frames at that rate and four on the link.
-fn least_min(program: &Program, most: Span) -> Option<BitRate> {
+/// The `min`, directly below the root, that bounds the delay so: three frames at one of `parts` parts of that rate, and four on
+/// the link.
+fn least_min(program: &Program, most: Span, parts: u64) -> Option<BitRate> {
     let frame = program.max_frame + program.overhead;
     let rest = most.as_u64().checked_sub(program.link.wire_time(frame.times(4)).as_u64())?;
-    let bits = u128::from(frame.times(3).bits()) * u128::from(NS_PER_SEC);
+    let bits = u128::from(parts) * u128::from(frame.times(3).bits()) * u128::from(NS_PER_SEC);
     let rate = bits.checked_div(u128::from(rest))?;
     // Up to a whole megabit, as an operator would write it.
     let mbps = u64::try_from(rate.div_ceil(1_000_000)).ok()?.max(1);

@@ -7,13 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::graph::{Draft, Graph, NodeIx, RuleDraft, ScopeIx, scoped, tenant_id};
+use super::graph::{Draft, DraftKind, Graph, NodeIx, RuleDraft, ScopeIx, scoped, tenant_id};
 use super::metadata::{self, Unfilled};
 use super::shadow::{self, Claim};
 use crate::law::{Law, Problem, Problems};
 use crate::program::{Match, TenantId};
 use crate::read::syntax::MatchEntry;
 use plimsoll_document::Mark;
+use plimsoll_units::Span;
 
 /// All rules, the first that matches deciding.
 pub(crate) struct Rules {
@@ -62,7 +63,8 @@ fn implicit_default(graph: &mut Graph, problems: &mut Problems, scope: ScopeIx) 
     let (at, tenant, depth) = (graph.nodes[root].at, graph.nodes[root].tenant, graph.nodes[root].depth + 1);
     let node = graph.nodes.len();
     let parent = Some(root);
-    graph.nodes.push(Draft { parent, depth, tenant, implicit: true, ..Draft::leaf(name, at, scope) });
+    let kind = DraftKind::Leaf { flows: graph.flows, tag: Span::ZERO };
+    graph.nodes.push(Draft { parent, depth, kind, tenant, implicit: true, ..Draft::leaf(name, at, scope) });
     graph.nodes[root].children.push(node);
     node
 }

@@ -25,6 +25,9 @@ const FLOWS: [(&str, Flows); 5] = [
     ("edf", Flows::Edf),
 ];
 
+/// Orders in [`FLOWS`] that `engine` may state for all classes.
+const DEFAULTS: usize = 3;
+
 /// A tenant's or an application's file.
 pub(crate) fn policy_file(reader: &mut Reader, tree: &Tree) -> PolicyFile {
     let top = reader.fields(tree, tree.at, "a sub-policy's file", &SUB_FILE);
@@ -177,6 +180,17 @@ pub(super) fn flow_order(reader: &mut Reader, keys: &Fields<'_>, entry: &mut Cla
     });
     entry.slack = keys.get("slack").and_then(|tree| reader.value(tree, &what("slack"), TIME));
     entry.deadline = keys.get("deadline").and_then(|tree| reader.value(tree, &what("deadline"), TIME));
+}
+
+/// `flows` of `engine`.
+pub(super) fn default_flows(reader: &mut Reader, tree: &Tree) -> Option<Flows> {
+    let text = reader.text(tree, "`flows` of `engine`", "`fifo`, `drr` or `fq`")?;
+    let found = FLOWS.iter().take(DEFAULTS).find(|(name, _)| *name == text);
+    if found.is_none() {
+        let help = "write `fifo`, `drr` or `fq`; a class states the others, and its slack or deadline";
+        reader.report(bad(tree.at, format!("`flows` of `engine` is `{text}`"), help));
+    }
+    found.map(|(_, flows)| *flows)
 }
 
 /// `flows: {fq: {target: TIME, interval: TIME}}`.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use plimsoll_units::{Bytes, Span};
 
 use super::syntax::{
-    ClassEntry, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
+    ClassEntry, Flows, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
 use super::{Reader, addresses, backpressure, class, interface, named, overlay};
 use crate::addresses::MacAddr;
@@ -33,11 +33,13 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
     let engine_at = top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at);
     let (engine, [cpu_at, descriptors_at]) =
         top.get("engine").map_or_else(Default::default, |tree| engine(reader, tree));
+    let flows = top.get("engine").and_then(|engine| engine.get("flows"));
     HostFile {
         uplink: top.get("uplink").map(|tree| uplink(reader, tree)),
         engine,
         engine_at,
         cpu_at,
+        flows: flows.and_then(|tree| class::default_flows(reader, tree)).unwrap_or_default(),
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: tenants(reader, &top.all("tenants")),
@@ -78,6 +80,7 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
         engine: EngineConfig::default(),
         engine_at: at,
         cpu_at: None,
+        flows: Flows::default(),
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
         tenants: vec![TenantEntry { port, ..TenantEntry::new(name, class) }],

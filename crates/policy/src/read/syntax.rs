@@ -21,6 +21,8 @@ pub(crate) struct HostFile {
     pub engine_at: Mark,
     /// Where `engine.cpu` is stated.
     pub cpu_at: Option<Mark>,
+    /// The order of flows in leaf classes that state none.
+    pub flows: Flows,
     pub descriptors: HostDescriptors,
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
@@ -297,6 +299,12 @@ pub(crate) enum Flows {
     Fq(StatedCodel),
     Lstf,
     Edf,
+}
+
+impl Default for Flows {
+    fn default() -> Self {
+        Self::Fq(StatedCodel::default())
+    }
 }
 
 /// The times of `flows: fq`, as far as they are stated.

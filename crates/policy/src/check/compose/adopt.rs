@@ -285,7 +285,7 @@ impl Composer<'_> {
             _ => None,
         });
         let implied = class.slack.map(|_| Flows::Lstf).or(class.deadline.map(|_| Flows::Edf)).or(above);
-        let flows = class.flows.map(|flows| flows.value).or(implied).unwrap_or(Flows::Fifo);
+        let flows = class.flows.map(|flows| flows.value).or(implied).unwrap_or(self.graph.flows);
         for (stated, key, wanted) in
             [(class.slack, "slack", Flows::Lstf), (class.deadline, "deadline", Flows::Edf)]
         {

@@ -130,6 +130,7 @@ impl<'a> Composer<'a> {
             let known = Known::of(tenant);
             self.graph.tenants.push(TenantDraft { name, at, node: None, matched_by: Vec::new(), known });
         }
+        self.graph.flows = host.flows;
         self.weights = promises::weights(&host.tenants);
         self.tenants = host.tenants;
         self.most = MAX_NODES.max(host.engine.queues as usize);
