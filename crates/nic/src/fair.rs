@@ -3,9 +3,11 @@
 //! Why: a flow that sends little, such as a ping or a connection's first packets, does not wait behind those that send much.
 //! From: DRR++ (MacGregor and Shi, 2000) with RFC 8290's two lists.
 //! Not here: how long a turn is and what is left of it (`host::fair`), marks and drops (`plimsoll_queues::codel`).
-//! Invariant: a flow begins at most one full turn in a round of the others. RFC 8290 keeps a flow that has become empty in its
-//! list of old flows to ensure that; here it may send at once what the rest of its turn pays for, and gets no further turn before
-//! the others have had theirs. So it does not wait for a round because it sent a packet in the last one.
+//! Invariants: a flow begins at most one full turn in a round of the others, and waits for two rounds at most. RFC 8290 keeps a
+//! flow that has become empty in its list of old flows to ensure both; here it may send at once what the rest of its turn pays
+//! for, and gets no further turn before the others have had theirs. So it does not wait for a round because it sent a packet in
+//! the last one. And an old flow that is overdue goes before new ones: these may be many, each empty after a packet and back at
+//! once, as TCP's own small queues make them.
 
 use plimsoll_policy::Codel;
 use plimsoll_queues::codel::CodelTimes;
@@ -20,6 +22,8 @@ pub(crate) struct Fair {
     /// Flows that begin a full turn, or can send their next packet with what is left of their last one.
     new: Circle,
     old: Circle,
+    /// The first old flow has waited for two rounds.
+    overdue: bool,
     /// Turns that are over.
     turn: u64,
     /// Bytes of a turn.
@@ -30,7 +34,7 @@ pub(crate) struct Fair {
 impl Fair {
     pub(crate) fn new(codel: Codel, quantum: i32) -> Self {
         let times = CodelTimes { target: codel.target, interval: codel.interval };
-        Self { new: Circle::new(), old: Circle::new(), turn: 0, quantum, times }
+        Self { new: Circle::new(), old: Circle::new(), overdue: false, turn: 0, quantum, times }
     }
 
     /// Makes room for `members`, all of which may be in either list.
@@ -47,15 +51,38 @@ impl Fair {
     /// The flow queue whose turn comes after `turns` more, if no other flow begins.
     #[inline]
     pub(crate) fn get(&self, turns: u32) -> Option<RecordId> {
-        self.new.get(turns).or_else(|| self.old.get(turns - self.new.len()))
+        let turns = if self.overdue {
+            let Some(turns) = turns.checked_sub(1) else { return self.old.get(0) };
+            turns
+        } else {
+            turns
+        };
+        self.new.get(turns).or_else(|| self.old.get(turns - self.new.len() + u32::from(self.overdue)))
     }
 
     /// A flow queue that was empty has packets.
     #[inline]
     pub(crate) fn insert(&mut self, id: RecordId, host: &mut Host) {
         let round = self.turn + u64::from(self.len());
-        let list = if host.comes_first(id, self.turn, round) { &mut self.new } else { &mut self.old };
-        list.push_back(id);
+        if host.comes_first(id, self.turn, round) {
+            self.new.push_back(id);
+        } else {
+            self.wait(id, host);
+        }
+        self.look(host);
+    }
+
+    /// A flow queue waits for its next full turn.
+    #[inline]
+    fn wait(&mut self, id: RecordId, host: &mut Host) {
+        self.old.push_back(id);
+        host.waits_until(id, self.turn + 2 * u64::from(self.len()));
+    }
+
+    /// Looks at how long the first old flow queue has waited.
+    #[inline]
+    fn look(&mut self, host: &Host) {
+        self.overdue = self.new.len() > 0 && self.old.get(0).is_some_and(|id| host.is_overdue(id, self.turn));
     }
 
     /// The front flow queue sent a pull.
@@ -63,17 +90,15 @@ impl Fair {
     pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &mut Host) {
         let over = host.charge_turn(id, pull.charge, self.quantum);
         let leaves = !pull.more;
-        if self.new.len() > 0 {
-            self.new.serve(id, false, over || leaves);
-            if over && !leaves {
-                self.old.push_back(id);
-            }
-        } else {
-            self.old.serve(id, over, leaves);
-            if leaves {
-                host.rest(pull.queue, self.turn + u64::from(self.len()));
-            }
+        let is_new = self.new.len() > 0 && !self.overdue;
+        let list = if is_new { &mut self.new } else { &mut self.old };
+        list.serve(id, false, over || leaves);
+        if over && !leaves {
+            self.wait(id, host);
+        } else if leaves && !is_new {
+            host.rest(pull.queue, self.turn + u64::from(self.len()));
         }
         self.turn += u64::from(over || leaves);
+        self.look(host);
     }
 }

@@ -16,7 +16,8 @@ use crate::ids::{QueueId, RecordId};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowState {
     codel: Codel,
-    /// The turn of its bundle at which its next full turn may begin.
+    /// The turn of its bundle at which its next full turn may begin, while it is empty; while it waits among the old flows, the
+    /// turn at which it goes before new ones.
     rests_until: u64,
 }
 
@@ -84,6 +85,18 @@ impl Host {
     #[inline]
     pub(crate) fn charge_turn(&mut self, id: RecordId, len: u32, quantum: i32) -> bool {
         self.records[id].use_turn(len, quantum, true)
+    }
+
+    /// A flow waits among the old ones, before the new ones from this turn on.
+    #[inline]
+    pub(crate) fn waits_until(&mut self, id: RecordId, turn: u64) {
+        self.fair[self.records[id].queue].rests_until = turn;
+    }
+
+    /// Whether a flow that waits among the old ones goes before new ones.
+    #[inline]
+    pub(crate) fn is_overdue(&self, id: RecordId, turn: u64) -> bool {
+        self.fair[self.records[id].queue].rests_until <= turn
     }
 
     /// A flow has become empty: until this turn of its bundle it may only use up what is left of its own.

@@ -97,6 +97,35 @@ fn a_segment_that_is_cut_loses_a_frame_and_not_the_whole() {
     assert_eq!((world.sent.len(), world.completed.len()), (395, 10));
 }
 
+/// Twelve flows come back 8 ms after each of their packets, as new ones, and keep the link busy by themselves.
+#[test]
+fn flows_that_come_back_again_and_again_do_not_starve_one_that_has_had_its_turn() {
+    let (mut world, class) = short();
+    let flows: Vec<QueueId> = (0..12).map(|_| world.open(class, &[])).collect();
+    let mut posted = [0; 12];
+    let greedy = world.open(class, &[]);
+    for ms in 0..400 {
+        world.run(ms * MS);
+        for (queue, posted) in flows.iter().zip(&mut posted) {
+            let left: Vec<u64> =
+                world.sent.iter().filter(|sent| sent.pull.queue == *queue).map(|sent| sent.at).collect();
+            let back = left.last().is_none_or(|last| ms * MS >= last + 8 * MS);
+            if left.len() == *posted && back {
+                world.send(*queue, 1_500);
+                *posted += 1;
+            }
+        }
+        if ms == 100 {
+            flood(&mut world, greedy, 4, Ecn::NotEct);
+        }
+    }
+    let left: Vec<u64> =
+        world.sent.iter().filter(|sent| sent.pull.queue == greedy).map(|sent| sent.at / MS).collect();
+    assert_eq!(left.len(), 4, "{left:?}");
+    assert!(left.is_sorted_by(|one, next| next - one <= 20), "two rounds of about six turns each: {left:?}");
+    assert!(world.sent.len() >= 390, "the link is busy: {}", world.sent.len());
+}
+
 #[test]
 fn a_flow_that_sends_little_goes_before_those_that_send_much() {
     let (mut world, class) = short();

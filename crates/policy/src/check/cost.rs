@@ -208,6 +208,6 @@ mod tests {
     #[test]
     fn rounds_that_a_limit_interrupts_cost_what_weighted_fair_queueing_does() {
         assert_eq!(costs(""), [60, 60], "34 ns, 12 for the rounds and 14 for the class");
-        assert_eq!(costs(", max: 1Gbps"), [78, 60], "16 for `wfq`, and 18 for the limit");
+        assert_eq!(costs(", max: 1Gbps"), [82, 64], "16 for `wfq`, and 18 for the limit");
     }
 }
