@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there bench papers guest fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there bench papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -113,6 +113,11 @@ papers: ## repeat the papers' experiments at their scale in virtual time, with 5
 guest: ## build the Linux guest that tests boot in QEMU: kernel and initramfs, in target/guest
 	@scripts/setup.sh test
 	@scripts/guest.sh target/guest
+
+short-queues: ## compare `flows: fq` with Linux's fq_codel in a Linux guest, in QEMU: 5 minutes
+	@scripts/setup.sh test
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@scripts/short-queues.sh $(RELEASE)
 
 fuzz: ## fuzz frames, vnet headers, overlays, feedback, sealed frames, policy files, vNICs, virtual machines' rings and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz

@@ -36,6 +36,8 @@ pub enum GrainReason {
     Target(String),
     /// The slack or the deadlines of this class.
     Deadlines(String),
+    /// The time that packets of this class may wait by `flows: fq`.
+    ShortQueues(String),
     /// The strict rates below this node, which are evenly paced.
     StrictRates(String),
     /// The priorities at this node: what is first does not wait for the rest.
@@ -50,6 +52,7 @@ impl fmt::Display for GrainReason {
             Self::Burst(limit) => write!(f, "the burst of {limit}"),
             Self::Target(tenant) => write!(f, "the delay target of {tenant}"),
             Self::Deadlines(class) => write!(f, "the deadlines of {class}"),
+            Self::ShortQueues(class) => write!(f, "the short queues of {class}"),
             Self::StrictRates(node) => write!(f, "the strict rates below {node}"),
             Self::Priorities(node) => write!(f, "the priorities of {node}"),
         }
@@ -88,6 +91,10 @@ impl Grain {
             NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
             NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span)) => {
                 Some((part_of(span), GrainReason::Deadlines(node.name.clone())))
+            }
+            NodeKind::Class(FlowOrder::Fq(codel)) => {
+                // Else every packet that waits for a wake-up would be one of a queue that is too long.
+                Some((codel.target, GrainReason::ShortQueues(node.name.clone())))
             }
             _ => None,
         });
@@ -140,6 +147,9 @@ mod tests {
         assert_eq!(grain("10Gbps", ", delay: {p99: 100us}"), (0, "the delay target of shop".to_owned()));
         assert_eq!(grain("10Gbps", ", delay: {p99: 1s}"), (500, nothing));
         assert_eq!(grain("100Mbps, grain: 4ms", "").0, 4_000);
+        let short = "the short queues of shop".to_owned();
+        assert_eq!(grain("10Gbps", ", flows: {fq: {target: 200us}}"), (200, short.clone()));
+        assert_eq!(grain("10Gbps, grain: 7ms", ""), (5_000, short));
         assert_eq!(grain("100Mbps, grain: 0us", ""), (0, "the uplink states it".to_owned()));
         assert_eq!(grain("100Mbps, grain: 4ms", ", max: 10Mbps").1, "the burst of max(shop)");
         let classes =

@@ -127,6 +127,11 @@ pub struct Codel {
     pub interval: Span,
 }
 
+impl Codel {
+    /// RFC 8289's own, of a class that is fast enough and has no shorter delay target.
+    pub const DEFAULT: Self = Self { target: Span::millis(5), interval: Span::millis(100) };
+}
+
 /// A rate that the policy states, enforced by waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {

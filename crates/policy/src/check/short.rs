@@ -70,7 +70,7 @@ fn each_way(program: &Program, class: NodeId) -> Option<Span> {
     program.tenants[tenant.0 as usize].slo.each_way
 }
 
-const TARGET: Span = Span::millis(5);
+const TARGET: Span = Codel::DEFAULT.target;
 /// Interval by target: RFC 8289 §4.4 asks for a target of 5 to 10 % of the interval.
 const RATIO: u64 = 20;
 

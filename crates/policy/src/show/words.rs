@@ -71,6 +71,7 @@ fn kind_words(kind: NodeKind) -> String {
         NodeKind::RateShare(Form::Grouped) => "rate_share, grouped".to_owned(),
         NodeKind::Class(FlowOrder::Fifo) => "class, fifo".to_owned(),
         NodeKind::Class(FlowOrder::Drr) => "class, drr".to_owned(),
+        NodeKind::Class(FlowOrder::Fq(Codel::DEFAULT)) => "class, fq".to_owned(),
         NodeKind::Class(FlowOrder::Fq(Codel { target, interval })) => {
             format!("class, fq, target {target}, interval {interval}")
         }

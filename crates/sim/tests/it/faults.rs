@@ -1,5 +1,5 @@
-//! All expectations of each file of `examples/faults/`, of `examples/imix.yaml` and of `examples/static-caps.yaml` hold with
-//! each of five seeds.
+//! All expectations of each file of `examples/faults/`, of `examples/imix.yaml`, `examples/short-queues.yaml` and
+//! `examples/static-caps.yaml` hold with each of five seeds.
 
 use std::path::Path;
 
@@ -50,4 +50,9 @@ fn caps_that_never_move_leave_an_incast_to_the_fabric() {
 #[test]
 fn neither_sizes_nor_floods_nor_slow_guests_decide_who_is_served() {
     hold(&["examples/imix.yaml".to_owned()]);
+}
+
+#[test]
+fn a_ping_does_not_wait_for_its_own_tenants_uploads() {
+    hold(&["examples/short-queues.yaml".to_owned()]);
 }

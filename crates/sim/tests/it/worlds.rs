@@ -288,6 +288,7 @@ offload: {offload}
 systems: [plimsoll]
 hosts: {{a: {{{host}}}, b: {{nic: fifo}}}}
 links: {{wire: {{between: [a, b], rate: 1Gbps, delay: 10us}}}}
+engine: {{flows: fifo}}
 tenants: {{x: {{host: a}}, y: {{host: a}}, z: {{host: b}}}}
 workloads:
   bulk: {{tenant: x, kind: bulk, to: z, flows: 4}}
@@ -334,7 +335,7 @@ rate: 1Gbps
 duration: 200ms
 systems: [plimsoll, early: {kind: plimsoll, completions: early}]
 hosts: {a: {transmit: {ring: 256, completions: out_of_order}}}
-engine: {ring: 128}
+engine: {ring: 128, flows: fifo}
 tenants: {x: {via: [slow]}}
 limits: {slow: {match: {dst: 10.200.0.1}, rate: 10Mbps}}
 workloads: {u: {tenant: x, kind: udp, rate: 100Mbps, size: 958B, buffer: 50kB}}
