@@ -319,7 +319,7 @@ proptest! {
         world.settle();
         prop_assert_eq!((world.engine.held(), world.out.len()), (0, 0));
         let lost: u64 = world.losses().into_iter().map(|(why, count)| {
-            assert_eq!(why, "flow_full");
+            assert!(why == "flow_full" || why == "waited_too_long", "{why}");
             count
         }).sum();
         let count = |frames: &BTreeMap<u16, Vec<Vec<u8>>>| frames.values().map(Vec::len).sum::<usize>() as u64;

@@ -20,7 +20,7 @@ const SIZE: u16 = 64;
 /// Packets from port 7 at 1 Mbit/s, the others as fast as the link.
 const ONE: &str = "
 uplink: {port: memory, rate: 100Mbps}
-tenants: {vm: {port: memory, via: [slow]}}
+tenants: {vm: {port: memory, flows: fifo, via: [slow]}}
 limits: {slow: {match: {src_port: 7}, rate: 1Mbps, burst: 1518B}}
 ";
 
@@ -222,7 +222,7 @@ fn what_is_beyond_a_flows_cap_waits_with_the_guest_in_order_and_is_lost_only_at_
 /// Two tenants at another host, called by the last byte of their addresses, which are their flows' ports as well.
 const ELSEWHERE: &str = "
 uplink: {port: memory, rate: 100Mbps}
-tenants: {vm: {port: memory}}
+tenants: {vm: {port: memory, flows: fifo}}
 overlay:
   kind: geneve
   vni: 7

@@ -78,7 +78,8 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
 #[test]
 fn marks_of_backpressure_and_of_the_fabric_are_told_apart() {
     let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps, ecn: true}\n";
-    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, mode: mark}\n";
+    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, mode: mark}\n\
+                 engine: {flows: fifo}\n"; // `fq` would mark, too
     let run = |by_fabric: bool| {
         let mut fleet =
             Fleet::of([file("a", "geneve", false, rest) + watch, file("b", "geneve", false, rest)]);
