@@ -43,13 +43,13 @@ workloads:
     (Seen { mbps: bytes as f64 * 8e-6 / half, p99 }, run)
 }
 
-/// The link stays as busy as with one queue for all, and a ping waits for a frame that is on the wire.
+/// The link stays as busy as with one queue for all, and a ping waits for a few frames, one target of 5 ms at most.
 ///
 /// A single CUBIC connection over a long way is the exception: a queue of 5 ms does not carry it over the time in which its window
 /// is 30 % smaller. It gets 91 to 94 % of a link of 10 Mb/s at 40 and 100 ms; with Linux's `fq_codel` it gets as little
 /// (docs/policy.md, "Short queues").
 #[test]
-fn a_ping_beside_uploads_waits_for_a_frame() {
+fn a_ping_beside_uploads_waits_for_less_than_a_target() {
     for mbps in [10, 100, 1_000] {
         for rtt in [10, 40, 100] {
             for flows in [1, 16, 128] {
@@ -58,7 +58,7 @@ fn a_ping_beside_uploads_waits_for_a_frame() {
                 let (fq, _) = upload("fq", (flows, mbps, rtt), "", seconds);
                 let frame = BitRate::mbps(mbps).wire_time(Bytes::new(1_538));
                 let case = format!("{mbps} Mb/s, {rtt} ms, {flows} flows: {fifo:?} by arrival, {fq:?}");
-                assert!(fq.p99 <= Span::millis(rtt) + frame.times(3), "{case}");
+                assert!(fq.p99 <= Span::millis(rtt + 5) + frame.times(3), "{case}");
                 let least = if flows == 1 && rtt > 10 { 0.9 } else { 0.95 };
                 assert!(fq.mbps >= least * fifo.mbps, "{case}");
             }
