@@ -297,7 +297,7 @@ pub struct IngressStats {
     pub bytes: u64,
     /// Frames that found its queue full.
     pub dropped: u64,
-    /// Frames beyond what it may receive.
+    /// Frames that found its queue full, or waited too long in it, as more came than it may receive.
     #[serde(default)]
     pub over_max: u64,
     /// Frames delivered, or lost for another reason after they had waited.

@@ -18,8 +18,8 @@ use crate::ids::{OwnerId, QueueId, RecordId, Table, Tagged};
 use crate::refusal::Refusal;
 pub(crate) use cut::Cut;
 pub use cut::MAX_DESCRIPTOR;
-pub(crate) use fair::FLOW_BYTES;
 use fair::FlowState;
+pub(crate) use fair::{FLOW_BYTES, markable};
 pub(crate) use rings::SLOT_BYTES;
 use rings::{Rings, Slot, SlotTag};
 

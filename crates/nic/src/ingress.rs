@@ -3,19 +3,20 @@
 //! Why: what arrives for one tenant, however much and however costly, must not delay or drop what arrives for another.
 //! From: PicNIC §5.2 (CPU-fair weighted fair queues: drain early, classify by tenant, charge CPU time) and §2's stations;
 //! §4's `max`, which binds also where senders obey nothing; appendix A.2's paced way in: what comes beyond a tenant's maximum waits
-//! until it may have it.
+//! until it may have it, in a queue that CoDel (RFC 8289) keeps short.
 //! Not here: frames' bytes, how a packet's tenant is found, what a packet cost (the caller measures it), and rates for
 //! senders (`control`).
-//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full, and leaves it in the order of
-//! arrival; a tenant has no more than its maximum in any time; while any packet of another one waits, a tenant is next.
+//! Invariant: a packet waits in its tenant's queue only, is dropped only where that queue is full or its tenant has had its
+//! maximum, and leaves it in the order of arrival; a tenant has no more than its maximum in any time; while any packet of another one waits, a tenant is next.
 //!
 //! ```
 //! use plimsoll_nic::{Arrival, Ingress, Station};
 //! use plimsoll_units::{Nanos, Span};
+//! use plimsoll_wire::Ecn;
 //!
 //! let (shop, flood) = (0, 1);
 //! let mut ingress = Ingress::new(&[Station { weight: 1, slots: 64, ceiling: None }; 2]);
-//! let packet = |addr| Arrival { addr, len: 100, at: Nanos::ZERO };
+//! let packet = |addr| Arrival { addr, len: 100, at: Nanos::ZERO, ecn: Ecn::NotEct };
 //! for addr in 0..100 {
 //!     ingress.offer(flood, packet(addr)).ok();
 //! }
@@ -24,7 +25,7 @@
 //!
 //! let now = Nanos::ZERO + Span::micros(40);
 //! assert_eq!(ingress.next(now), Some(shop));
-//! assert_eq!(ingress.take(shop, now).map(|packet| packet.addr), Some(100));
+//! assert_eq!(ingress.take(shop, now).map(|(packet, _)| packet.addr), Some(100));
 //! assert_eq!(ingress.seen(flood).drops, 36);
 //! ```
 
@@ -34,10 +35,14 @@ mod share;
 use std::collections::VecDeque;
 
 use plimsoll_policy::Ceiling;
+use plimsoll_queues::codel::{Codel, CodelTimes, Leaving, Verdict};
 use plimsoll_queues::{Pace, RankQueue};
 use plimsoll_units::{Bytes, NS_PER_SEC, Nanos, PacketRate, Span};
+use plimsoll_wire::Ecn;
 
 pub use drain::Drain;
+
+use crate::host::markable;
 use share::CpuShare;
 
 /// A tenant's queue length and its share of the CPU.
@@ -60,6 +65,8 @@ pub struct Arrival {
     pub len: u32,
     /// When the NIC had it: delay counts from here.
     pub at: Nanos,
+    /// Its ECN field; looked at only where its tenant has a maximum.
+    pub ecn: Ecn,
 }
 
 /// Why a packet that came is dropped. It is counted.
@@ -80,7 +87,7 @@ pub struct IngressCounters {
     pub bytes: u64,
     /// Packets that found the queue full.
     pub drops: u64,
-    /// Packets that found the queue full, as more had come than the tenant may receive.
+    /// Packets that found the queue full, or had waited for too long, as more had come than the tenant may receive.
     pub over_max: u64,
     /// Packets that the CPU has taken.
     pub served: u64,
@@ -114,6 +121,8 @@ struct Queue {
     slots: u32,
     shaper: Option<Shaper>,
     waiting: VecDeque<Arrival>,
+    /// Bytes of these.
+    bytes: u64,
     /// When packets were last taken, and how many then, if more have waited since.
     taken: Option<(Nanos, u64)>,
     /// The counters of all earlier epochs.
@@ -144,9 +153,10 @@ impl Ingress {
         let queue = &mut self.stations[tenant as usize];
         queue.epoch.packets += 1;
         queue.epoch.bytes += u64::from(arrival.len);
-        if queue.waiting.len() >= queue.slots as usize {
+        if queue.waiting.len() >= queue.slots as usize || !queue.has_room_for(arrival.len, arrival.at) {
             return Err(queue.refuse(arrival.at));
         }
+        queue.bytes += u64::from(arrival.len);
         queue.waiting.push_back(arrival);
         let waiting = queue.waiting.len() as u32;
         queue.epoch.peak = queue.epoch.peak.max(waiting);
@@ -199,24 +209,28 @@ impl Ingress {
         self.share.is_awake(tenant)
     }
 
-    /// Takes the tenant's oldest packet, unless it may not have it yet; the packet's delay ends here.
+    /// Whether the tenant has a maximum.
+    #[must_use]
+    pub fn has_maximum(&self, tenant: u32) -> bool {
+        self.stations[tenant as usize].shaper.is_some()
+    }
+
+    /// Takes the tenant's oldest packet, unless it may not have it yet; the packet's delay ends here. A packet that has waited for
+    /// too long is to be marked, or to be dropped, and counted then.
     #[inline]
-    pub fn take(&mut self, tenant: u32, now: Nanos) -> Option<Arrival> {
+    pub fn take(&mut self, tenant: u32, now: Nanos) -> Option<(Arrival, Verdict)> {
         if !self.share.is_awake(tenant) {
             return None;
         }
         let queue = &mut self.stations[tenant as usize];
         let arrival = queue.waiting.pop_front()?;
-        if let Some(shaper) = &mut queue.shaper {
-            shaper.charge(arrival.len, now);
-        }
-        let waited = now.since(arrival.at);
-        let seen = &mut queue.epoch;
-        seen.served += 1;
-        seen.served_bytes += u64::from(arrival.len);
-        seen.waited += waited;
-        seen.longest = seen.longest.max(waited);
+        queue.bytes -= u64::from(arrival.len);
+        let backlogged = queue.waiting.len() > 1;
+        let verdict =
+            queue.shaper.as_mut().map_or(Verdict::Pass, |shaper| shaper.take(&arrival, backlogged, now));
+        queue.count(&arrival, verdict, now);
         if let Some((at, count)) = queue.taken.take_if(|(at, _)| *at < now) {
+            let seen = &mut queue.epoch;
             seen.backlogged = (seen.backlogged.0 + count, seen.backlogged.1 + now.since(at));
         }
         if queue.waiting.is_empty() {
@@ -230,7 +244,7 @@ impl Ingress {
             }
         }
         self.held -= 1;
-        Some(arrival)
+        Some((arrival, verdict))
     }
 
     /// Charges the CPU time that the tenant's packets took, as measured. Until it is charged a tenant stays next.
@@ -308,16 +322,39 @@ impl Queue {
             slots,
             shaper: station.ceiling.map(Shaper::new),
             waiting: VecDeque::with_capacity(slots as usize),
+            bytes: 0,
             taken: None,
             past: IngressCounters::default(),
             epoch: IngressCounters::default(),
         }
     }
 
+    /// Whether so many bytes more may wait behind its maximum.
+    #[inline]
+    fn has_room_for(&self, len: u32, now: Nanos) -> bool {
+        let bytes = Bytes::new(self.bytes + u64::from(len));
+        bytes <= LEAST_POOL || self.shaper.as_ref().is_none_or(|shaper| bytes <= shaper.pool(now))
+    }
+
     /// When it may have its next packet, if it has a maximum.
     #[inline]
     fn due(&self) -> Option<Nanos> {
         self.shaper.as_ref().map(Shaper::due)
+    }
+
+    /// Counts a packet that is taken.
+    #[inline]
+    fn count(&mut self, arrival: &Arrival, verdict: Verdict, now: Nanos) {
+        let seen = &mut self.epoch;
+        if verdict == Verdict::Drop {
+            seen.over_max += 1;
+            return;
+        }
+        let waited = now.since(arrival.at);
+        seen.served += 1;
+        seen.served_bytes += u64::from(arrival.len);
+        seen.waited += waited;
+        seen.longest = seen.longest.max(waited);
     }
 
     /// Counts a packet for which there is no place, by what filled the queue.
@@ -332,6 +369,10 @@ impl Queue {
     }
 }
 
+/// How long a packet may have to wait behind its tenant's maximum; and two segments as long as segments get, which may always wait.
+const LONGEST_WAIT: Span = Span::millis(25);
+const LEAST_POOL: Bytes = Bytes::new(131_072);
+
 /// Holds a tenant to what it may receive.
 #[derive(Clone, Copy, Debug)]
 struct Shaper {
@@ -339,11 +380,19 @@ struct Shaper {
     /// How far ahead of its rate a burst may be.
     ahead: Span,
     pace: Pace,
+    codel: Codel,
 }
 
 impl Shaper {
     fn new(ceiling: Ceiling) -> Self {
-        Self { ceiling, ahead: ceiling.rate.wire_time(ceiling.burst), pace: Pace::new(ceiling.rate) }
+        let (ahead, pace) = (ceiling.rate.wire_time(ceiling.burst), Pace::new(ceiling.rate));
+        Self { ceiling, ahead, pace, codel: Codel::default() }
+    }
+
+    /// Bytes that may wait: those that can be taken at once, and in the longest wait.
+    fn pool(&self, now: Nanos) -> Bytes {
+        let since = self.pace.earned().max(now) - self.ahead;
+        self.ceiling.rate.bytes_in((now + LONGEST_WAIT).since(since))
     }
 
     /// When the next packet may be taken.
@@ -357,10 +406,19 @@ impl Shaper {
         self.pace.earned().since(now).as_u64() * 2 >= self.ahead.as_u64()
     }
 
+    /// A packet is taken: decides whether it has waited for too long, and charges it unless it is to be dropped. What it and one as
+    /// long before it take at this rate is no queue: segments come whole.
     #[inline]
-    fn charge(&mut self, len: u32, now: Nanos) {
-        self.pace.catch_up(now);
-        self.pace.charge(Bytes::new(len.into()));
+    fn take(&mut self, arrival: &Arrival, backlogged: bool, now: Nanos) -> Verdict {
+        let len = Bytes::new(arrival.len.into());
+        let queued = now.since(arrival.at) - self.pace.wire_time(len).times(2);
+        let leaving = Leaving { waited: queued, backlogged, ecn: markable(arrival.ecn) };
+        let verdict = self.codel.decide(&CodelTimes::DEFAULT, leaving, now);
+        if verdict != Verdict::Drop {
+            self.pace.catch_up(now);
+            self.pace.charge(len);
+        }
+        verdict
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station};
+use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station, Verdict};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
@@ -27,6 +27,8 @@ pub(crate) struct Receive {
 
 /// The drop reason when a tenant's queue is full.
 pub(crate) const QUEUE_FULL: &str = "ingress_full";
+/// That when more came than the tenant may receive.
+const OVER_MAX: &str = "ingress_over_max";
 
 /// Says whether a packet that has been fetched may come in.
 type Admits<'a> = &'a mut dyn FnMut(&Packet) -> bool;
@@ -104,6 +106,8 @@ enum CpuWork {
     },
     /// All other work of the engine.
     Rest,
+    /// A packet that has waited for too long.
+    Drop(Packet),
     Process {
         tenant: u32,
         packet: Packet,
@@ -371,6 +375,7 @@ impl Fair {
                 self.ingress.charge(tenant, cost, now);
                 Some((packet, Fate::Delivered { waited, in_nic }))
             }
+            CpuWork::Drop(packet) => Some((packet, Fate::Dropped(OVER_MAX))),
             CpuWork::Rest => {
                 self.round = Round::default();
                 None
@@ -414,10 +419,15 @@ impl Fair {
                 (now + cost, CpuWork::Fetch { cost })
             }
             Step::Process(tenant) => {
-                let arrival = self.ingress.take(tenant, now).expect("the tenant to serve has a packet");
+                let taken = self.ingress.take(tenant, now);
+                let (arrival, verdict) = taken.expect("the tenant to serve has a packet");
                 let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
                 self.free.push(slot);
-                let (packet, fetched) = self.fetched[slot as usize];
+                let (mut packet, fetched) = self.fetched[slot as usize];
+                if verdict == Verdict::Drop {
+                    return (now, CpuWork::Drop(packet));
+                }
+                packet.ce |= verdict == Verdict::Mark;
                 let (waited, in_nic) = (now.since(arrival.at), fetched.since(arrival.at));
                 let cost = self.work.time(spec.cost);
                 (now + cost, CpuWork::Process { tenant, packet, waited, in_nic, cost })
@@ -433,11 +443,11 @@ impl Fair {
             return Some((packet, Fate::Dropped("stranger_over_limit")));
         }
         let slot = self.free.last().copied().unwrap_or(self.fetched.len() as u32);
-        let arrival = Arrival { addr: slot.into(), len: packet.len, at };
+        let arrival = Arrival { addr: slot.into(), len: packet.len, at, ecn: packet.ecn() };
         match self.ingress.offer(tenant, arrival) {
             Ok(()) => {}
             Err(NotQueued::Full) => return Some((packet, Fate::Dropped(QUEUE_FULL))),
-            Err(NotQueued::OverMax) => return Some((packet, Fate::Dropped("ingress_over_max"))),
+            Err(NotQueued::OverMax) => return Some((packet, Fate::Dropped(OVER_MAX))),
         }
         match self.free.pop() {
             Some(slot) => self.fetched[slot as usize] = (packet, now),
@@ -451,6 +461,7 @@ impl Fair {
             |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize].0);
         let processed = self.doing.iter().filter_map(|(_, work)| match work {
             CpuWork::Process { packet, .. } => Some(packet),
+            CpuWork::Drop(packet) => Some(packet),
             CpuWork::Fetch { .. } | CpuWork::Rest => None,
         });
         let fetched = (0..self.ingress.tenants()).flat_map(waiting);

@@ -159,6 +159,20 @@ fn ping_and_tcp_pass_and_the_uplinks_rate_holds() {
     assert!(!world.socket().exists(), "the socket is removed");
 }
 
+/// What comes beyond it waits, so that TCP fills it: dropped on arrival, it would make it three times as slow.
+#[test]
+fn tcp_fills_the_maximum_of_what_a_tenant_may_receive() {
+    let Some(mut world) = World::new("max") else { return };
+    let policy = world.policy("1Gbps", "").replace("name: eth0}}}", "name: eth0}}, ingress: {max: 80Mbps}}");
+    world.start(&policy);
+    world.eventually("ping", || world.ping("shop", FAR));
+    let took = world.transfer("far", "shop", SHOP, 16_000_000).as_secs_f64();
+    // 1.5 s at the rate and its slack, without the burst.
+    assert!(took > 1.2 && took < 3.5, "{took} s");
+    let seen = world.stats().tenants["shop"].ingress.clone();
+    assert!(seen.served > 100 && seen.dropped == 0, "{seen:?}");
+}
+
 #[test]
 fn a_reload_during_traffic_loses_nothing_and_a_wrong_file_changes_nothing() {
     let Some(mut world) = World::new("rel") else { return };
@@ -485,7 +499,7 @@ fn what_a_live_engine_decided_is_decided_again_in_virtual_time() {
 #[test]
 fn a_recording_that_the_disk_does_not_take_is_said_once_and_traffic_goes_on() {
     let Some(mut world) = World::new("rfd") else { return };
-    let disk = SmallDisk::new(&world, 700);
+    let disk = SmallDisk::new(&world, 200);
     let trace = disk.0.join("noon.trace");
     world.options = ["--record".to_owned(), trace.display().to_string()].into();
     let policy = world.policy("1Gbps", "");

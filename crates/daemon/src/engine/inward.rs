@@ -8,11 +8,11 @@
 //! queue of their own, beside the tenants'.
 
 use plimsoll_control::backpressure::FlowSource;
-use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station};
+use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{VnetHeader, alike};
+use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
@@ -197,7 +197,9 @@ impl Inward {
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
         let buffer = pool.take(frame.len());
         let addr = buffer.map_or(0, |buffer| buffer.address(station));
-        let arrival = Arrival { addr, len: u32::try_from(frame.len()).unwrap_or(u32::MAX), at: now };
+        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let ecn = if self.ingress.has_maximum(station) { Ecn::of(frame) } else { None };
+        let arrival = Arrival { addr, len, at: now, ecn: ecn.unwrap_or_default() };
         let Some(buffer) = buffer else {
             return Err(self.ingress.drop(station, arrival.len, now));
         };
@@ -280,10 +282,14 @@ impl Engine {
         let (mut before, mut bound): (Option<Buffer>, Option<Bound>) = (None, None);
         let mut delivered = 0;
         while delivered < quantum {
-            let Some(arrival) = self.inward.ingress.take(station, now) else { break };
+            let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
             let &Waits { received: Received { waited, .. }, place } = pool.held(buffer);
             self.inward.sources[station as usize].end(place);
+            if verdict != Verdict::Pass && !self.signal_inward(&mut pool, buffer, station, verdict) {
+                pool.give(buffer);
+                continue;
+            }
             self.inward.delivered[delivered] = (arrival.at, waited);
             self.inward.before[station as usize].note(waited);
             let lane = self.inward.lane_of(station, &arrival);
@@ -301,6 +307,26 @@ impl Engine {
         }
         self.inward.pools[station as usize] = Some(pool);
         delivered
+    }
+
+    /// Marks a frame that has waited for too long behind its tenant's maximum; `false`: it is lost, also where the tenant's packets
+    /// may not be changed.
+    #[cold]
+    fn signal_inward(
+        &mut self,
+        pool: &mut Pool<Waits>,
+        buffer: Buffer,
+        station: u32,
+        verdict: Verdict,
+    ) -> bool {
+        let lane = station.checked_sub(COMMON + 1).and_then(|lane| self.lanes.get(lane as usize)?.as_ref());
+        let untouched = lane.is_some_and(|lane| lane.untouched);
+        let len = pool.held(buffer).received.len;
+        if verdict == Verdict::Mark && !untouched && Ecn::Ce.write(&mut pool.bytes_mut(buffer)[..len]) {
+            return true;
+        }
+        self.uplink.tally.lost(Loss::IngressOverMax);
+        false
     }
 
     /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered.

@@ -52,11 +52,7 @@ impl Host {
         let leaving = Leaving {
             waited: now.since(Nanos::new(slot.arrived)),
             backlogged: record.backlog.saturating_sub(taken) > self.cut.max_frame,
-            ecn: match slot.tag.ecn() {
-                Ecn::NotEct => Markable::No,
-                Ecn::Ect0 | Ecn::Ce => Markable::Classic,
-                Ecn::Ect1 => Markable::Scalable,
-            },
+            ecn: markable(slot.tag.ecn()),
         };
         self.fair[record.queue].codel.decide(times, leaving, now)
     }
@@ -103,5 +99,14 @@ impl Host {
     #[inline]
     pub(crate) fn rest(&mut self, queue: QueueId, until: u64) {
         self.fair[queue].rests_until = until;
+    }
+}
+
+/// Whether a packet with this ECN field may be marked.
+pub(crate) fn markable(ecn: Ecn) -> Markable {
+    match ecn {
+        Ecn::NotEct => Markable::No,
+        Ecn::Ect0 | Ecn::Ce => Markable::Classic,
+        Ecn::Ect1 => Markable::Scalable,
     }
 }
