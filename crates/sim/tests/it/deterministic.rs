@@ -7,7 +7,7 @@ use plimsoll_scenario::{Form, Scenario, Status, json, judge};
 use plimsoll_sim::{Options, run};
 
 fn demo() -> Scenario {
-    load("examples/noisy-neighbour.yaml", Form::Short)
+    load("examples/noisy-neighbour.yaml", Form::VirtualShort)
 }
 
 fn text(scenario: &Scenario, seed: u64, threads: usize) -> String {
