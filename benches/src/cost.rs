@@ -29,9 +29,10 @@ const PORT: u16 = 7_097;
 /// The connection runs for this long before it is measured, so that its window has grown and the bursts are over.
 const WARM_UP: Duration = Duration::from_millis(1_000);
 /// How long the machine is looked at before that.
-const BEFORE: Duration = Duration::from_millis(500);
-/// How long it is measured.
-const SPAN: Duration = Duration::from_millis(3_000);
+const BEFORE: Duration = Duration::from_millis(1_500);
+/// How long it is measured; at a low rate longer, as `/proc/stat` counts hundredths of a second.
+const SPAN: Duration = Duration::from_secs(3);
+const LONG_SPAN: Duration = Duration::from_secs(10);
 /// Payload of a full segment with timestamps, and the frame that carries it, as limits count it.
 const SEGMENT: f64 = 1_448.0;
 const FRAME: f64 = 1_514.0;
@@ -170,7 +171,7 @@ fn one(plimsoll: &Path, way: Way, limit: Limit) -> Result<One> {
         let sending = scope.spawn(move || left.enter(|| counts.send()));
         std::thread::sleep(WARM_UP);
         counts.measuring.store(true, Ordering::Relaxed);
-        let cpu = net::busy_cores(SPAN)?;
+        let cpu = net::busy_cores(if limit.mbps() == Some(100) { LONG_SPAN } else { SPAN })?;
         counts.measuring.store(false, Ordering::Relaxed);
         counts.stop.store(true, Ordering::Relaxed);
         let retransmits = sending.join().expect("no panic")?;

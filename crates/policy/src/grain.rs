@@ -66,8 +66,8 @@ impl Serialize for GrainReason {
 }
 
 impl Grain {
-    /// Bounds of the longest grain: what eight largest frames take on the link.
-    const MOST: [Span; 2] = [Span::micros(500), Span::millis(1)];
+    /// The longest grain, unless the uplink states another.
+    const MOST: Span = Span::micros(500);
     /// A shorter one is none: a wake-up takes some tens of microseconds itself.
     pub const LEAST: Span = Span::micros(50);
 
@@ -75,9 +75,8 @@ impl Grain {
     #[must_use]
     pub fn of(program: &Program) -> Self {
         let frame = program.max_frame + program.overhead;
-        let [least, most] = Self::MOST;
-        let usual = || (program.link.wire_time(frame).times(8).clamp(least, most), GrainReason::Nothing);
-        let (most, stated) = program.grain.map_or_else(usual, |span| (span, GrainReason::Stated));
+        let (most, because) =
+            program.grain.map_or((Self::MOST, GrainReason::Nothing), |span| (span, GrainReason::Stated));
         let limits = program
             .limits
             .iter()
@@ -99,7 +98,7 @@ impl Grain {
             _ => None,
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
-        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, stated));
+        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
         Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because }
     }
 }
@@ -134,11 +133,10 @@ mod tests {
     #[test]
     fn follows_from_what_is_promised() {
         let nothing = "nothing asks for a finer one".to_owned();
-        assert_eq!(grain("10Mbps", ""), (1_000, nothing.clone()));
-        assert_eq!(grain("100Mbps", "").0, 971);
+        assert_eq!(grain("10Mbps", ""), (500, nothing.clone()));
         assert_eq!(grain("1Gbps", ""), (500, nothing.clone()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps").0, 375);
-        assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 8KB"), (1_000, nothing.clone()));
+        assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 8KB"), (500, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 200KB"), (500, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 30KB"), (90, "the burst of max(shop)".to_owned()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps, burst: 3036B"), (91, "the burst of max(shop)".to_owned()));
