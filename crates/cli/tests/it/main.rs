@@ -1,5 +1,6 @@
 //! The binary from outside: commands, files, and live hosts. These tests run side by side.
 
+mod api;
 mod audit;
 mod binding;
 mod carrier;
