@@ -301,7 +301,7 @@ fn rings(page: &mut Page, stats: &Stats) {
 }
 
 fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
-    let figures: [Figure<IngressStats>; 7] = [
+    let figures: [Figure<IngressStats>; 5] = [
         ("packets_total", "counter", "Frames that the uplink brought for a tenant.", |seen| {
             seen.packets as f64
         }),
@@ -312,14 +312,17 @@ fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
             seen.over_max as f64
         }),
         ("waiting", "gauge", "Frames that wait for their turn.", |seen| f64::from(seen.waiting)),
-        ("wait_seconds_sum", "counter", "What frames had waited at their turn.", |seen| {
-            seen.wait_mean * seen.served as f64 / 1e6
-        }),
-        ("wait_seconds_count", "counter", "How many frames had their turn.", |seen| seen.served as f64),
         ("cpu_seconds_total", "counter", "CPU time that they took then.", |seen| seen.cpu),
     ];
     let things = ports.iter().map(|(port, stats)| (vec![("port", *port)], &stats.ingress));
     table(page, "plimsoll_ingress", &figures, things);
+    let name = "plimsoll_ingress_wait_seconds";
+    page.head(name, "summary", "What frames from the uplink had waited at their turn.");
+    for (port, PortStats { ingress, .. }) in ports {
+        let served = ingress.served as f64;
+        page.line(&format!("{name}_sum"), &[("port", port)], ingress.wait_mean * served / 1e6);
+        page.line(&format!("{name}_count"), &[("port", port)], served);
+    }
 }
 
 fn engine(page: &mut Page, stats: &Stats) {

@@ -15,6 +15,7 @@ mod kept;
 mod linger;
 mod live;
 mod privileges;
+mod prometheus;
 mod sim_and_lab;
 mod succession;
 mod support;
