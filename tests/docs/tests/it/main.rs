@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod apart;
+mod api;
 mod licences;
 mod lines;
 mod makefile;
