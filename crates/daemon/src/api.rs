@@ -1,7 +1,7 @@
 //! The HTTP API on a Unix socket, and the Prometheus endpoint.
 //!
 //! Why: everything that `plimsoll` shows of a running daemon it asks here, and other programs can ask the same.
-//! From: `docs/operations.md`, "API".
+//! From: `docs/api.md`, which is written from the table of calls.
 //! Not here: the counters and decisions in the answers (`stats`, `control`, `explain`).
 //! Invariant: no request waits for the engine longer than one of its turns, nor makes it wait at all.
 

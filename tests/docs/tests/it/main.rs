@@ -6,5 +6,6 @@ mod apart;
 mod api;
 mod licences;
 mod lines;
+mod logs;
 mod makefile;
 mod pages;
