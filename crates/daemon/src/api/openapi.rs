@@ -187,6 +187,16 @@ mod tests {
     }
 
     #[test]
+    fn no_call_is_served_beside_the_table() {
+        // The router of all calls is made from the table; that of the metrics' address has one of its paths.
+        let code = include_str!("../api.rs");
+        let routes: Vec<&str> =
+            code.split(".route(").skip(1).filter_map(|rest| rest.split(',').next()).collect();
+        assert_eq!(routes, ["call.path", r#""/metrics""#]);
+        assert!(CALLS.iter().any(|call| call.path == "/metrics"));
+    }
+
+    #[test]
     fn every_field_of_an_answer_is_explained() {
         for (name, schema) in openapi()["components"]["schemas"].as_object().expect("schemas") {
             for (field, about) in schema["properties"].as_object().into_iter().flatten() {
