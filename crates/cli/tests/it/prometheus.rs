@@ -100,6 +100,11 @@ fn rules_and_board_use_metrics_that_there_are() {
         let unknown: Vec<_> = used.difference(&all).collect();
         assert!(unknown.is_empty(), "{}: no such metrics: {unknown:?}", file.display());
     }
+    let page = metrics_in(&fs::read_to_string(dist("../docs/watch.md")).expect("docs/watch.md"));
+    // A page names a histogram without what its series end in.
+    let known = |name: &String| all.contains(name) || all.contains(&format!("{name}_bucket"));
+    let unknown: Vec<_> = page.iter().filter(|name| !known(name)).collect();
+    assert!(page.len() >= 8 && unknown.is_empty(), "docs/watch.md: no such metrics: {unknown:?}");
     let board: Value =
         serde_json::from_str(&fs::read_to_string(dist("grafana/plimsoll.json")).expect("a board"))
             .expect("JSON");
