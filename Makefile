@@ -46,6 +46,7 @@ test: ## run all checks: format, lints, unit, property, scenario and live tests,
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory fmt
 	@scripts/guest.sh target/guest || echo 'make: no guest to boot: tests with a Linux guest will be skipped' >&2
+	@scripts/prometheus.sh target/prometheus || echo 'make: no Prometheus: tests with it will be skipped' >&2
 	$(CARGO) test --locked --workspace --test live --no-run
 	@$(MAKE) --no-print-directory -j 2 --output-sync=target live beside
 	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
@@ -131,7 +132,7 @@ doc: ## build the API documentation, target/doc/plimsoll_nic/index.html and its 
 	@scripts/setup.sh build
 	$(CARGO) doc --locked --workspace --no-deps
 
-install: build ## install binary, man pages, completions and systemd unit (PREFIX, DESTDIR)
+install: build ## install binary, man pages, completions, systemd unit, alert rules and board (PREFIX, DESTDIR)
 	@scripts/install.sh $(RELEASE) '$(DESTDIR)' '$(PREFIX)' '$(UNITDIR)'
 
 clean: ## remove everything that was built

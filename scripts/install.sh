@@ -1,5 +1,5 @@
 #!/bin/sh
-# Puts a built Plimsoll in place: binary, man pages, completions, unit. Called by `make install`.
+# Puts a built Plimsoll in place: binary, man pages, completions, unit, alert rules and board. Called by `make install`.
 #
 # Usage: scripts/install.sh BINARY DESTDIR PREFIX UNITDIR
 set -eu
@@ -8,7 +8,8 @@ here=$(dirname "$0")
 
 bin=$destdir$prefix/bin
 man=$destdir$prefix/share/man/man1
-install -d "$bin" "$man" "$destdir$unitdir" \
+share=$destdir$prefix/share/plimsoll
+install -d "$bin" "$man" "$share" "$destdir$unitdir" \
     "$destdir$prefix/share/bash-completion/completions" \
     "$destdir$prefix/share/zsh/site-functions" \
     "$destdir$prefix/share/fish/vendor_completions.d"
@@ -19,5 +20,7 @@ install -m 0755 "$binary" "$bin/plimsoll"
 "$binary" completions zsh >"$destdir$prefix/share/zsh/site-functions/_plimsoll"
 "$binary" completions fish >"$destdir$prefix/share/fish/vendor_completions.d/plimsoll.fish"
 sed "s|@BIN@|$prefix/bin|g" "$here/../dist/plimsoll.service" >"$destdir$unitdir/plimsoll.service"
+install -m 0644 "$here/../dist/prometheus/plimsoll.rules.yml" "$here/../dist/grafana/plimsoll.json" "$share"
+"$binary" schema api >"$share/openapi.json"
 
-echo "installed: $bin/plimsoll, man pages, completions, $destdir$unitdir/plimsoll.service"
+echo "installed: $bin/plimsoll, man pages, completions, $destdir$unitdir/plimsoll.service, $share"

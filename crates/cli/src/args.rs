@@ -31,10 +31,10 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Check a policy file, and show its tree and what each class is guaranteed
     Check(Check),
-    /// Print the JSON Schema of policy files, for editors
+    /// Print the JSON Schema of policy files, for editors, or the description of the API
     #[command(after_help = SCHEMA_EXAMPLES)]
     Schema {
-        /// The kind of file that the schema is for
+        /// What the schema is for
         #[arg(value_enum, default_value_t)]
         of: SchemaOf,
     },
@@ -110,7 +110,7 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// The kind of file that a schema is for.
+/// What a schema is for.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub(crate) enum SchemaOf {
     /// The operator's policy file
@@ -120,6 +120,8 @@ pub(crate) enum SchemaOf {
     SubPolicy,
     /// A scenario file of `plimsoll lab` and `plimsoll sim`
     Scenario,
+    /// The daemon's HTTP API, as an OpenAPI 3.1 document
+    Api,
 }
 
 /// Bounds of a process that reads a tenant's file.
@@ -437,6 +439,7 @@ const SCHEMA_EXAMPLES: &str = "Examples:
   plimsoll schema > plimsoll.schema.json
   plimsoll schema sub-policy > tenant.schema.json
   plimsoll schema scenario > scenario.schema.json
+  plimsoll schema api > plimsoll.openapi.json
 
 An editor with a YAML language server uses the schema if the file's first line is
   # yaml-language-server: $schema=plimsoll.schema.json";

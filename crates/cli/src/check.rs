@@ -175,6 +175,7 @@ pub(crate) fn schema(of: SchemaOf) -> Result<(), Failure> {
         SchemaOf::Policy => plimsoll_policy::schema(),
         SchemaOf::SubPolicy => plimsoll_policy::sub_schema(),
         SchemaOf::Scenario => plimsoll_scenario::schema(),
+        SchemaOf::Api => plimsoll_daemon::openapi().clone(),
     })
 }
 

@@ -6,23 +6,11 @@
 //! Not here: counters (`live`), promises (`slo`).
 //! Invariant: `--json` prints the API's answer.
 
-use plimsoll_daemon::{Client, Confinement};
-use serde::Deserialize;
+use plimsoll_daemon::{Client, Health};
 use serde_json::Value;
 
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
-
-/// The daemon's answer on its health.
-#[derive(Deserialize)]
-struct Health {
-    status: String,
-    lost_ports: Vec<String>,
-    uplink_down: bool,
-    silent_hosts: Vec<String>,
-    generation: u64,
-    confinement: Option<Confinement>,
-}
 
 /// Shows the running daemon's health.
 pub(crate) fn status(args: &Ask) -> Result<(), Failure> {

@@ -1,29 +1,37 @@
 //! The HTTP API on a Unix socket, and the Prometheus endpoint.
 //!
 //! Why: everything that `plimsoll` shows of a running daemon it asks here, and other programs can ask the same.
-//! From: `docs/operations.md`, "API".
+//! From: `docs/api.md`, which is written from the table of calls.
 //! Not here: the counters and decisions in the answers (`stats`, `control`, `explain`).
 //! Invariant: no request waits for the engine longer than one of its turns, nor makes it wait at all.
+
+mod answers;
+mod calls;
+mod openapi;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Extension, Query, State};
-use axum::http::{StatusCode, header};
+use axum::extract::{Extension, FromRequestParts, Query, State};
+use axum::http::request::Parts;
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::get;
 use axum::{Json, Router};
 use plimsoll_ports::DropReason;
 use plimsoll_slo::Ledger;
 use plimsoll_units::{BitRate, Span, UnitError};
-use serde::Deserialize;
-use serde_json::json;
+use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
+
+pub use answers::{DepartureRow, Health, Refusal};
+use calls::{CALLS, FilterQuery, LastQuery, RateQuery, ReloadQuery, WindowQuery};
+pub use openapi::openapi;
 
 use crate::audit::{Asker, AuditReport, Audited};
 use crate::control::{Control, ReloadError};
-use crate::departures::{Departure, DepartureLog};
-use crate::engine::{HostState, RateError, Snapshot};
+use crate::departures::DepartureLog;
+use crate::engine::{RateError, Snapshot};
 use crate::explain::{Explanation, excluded, explain, placement, slowed_down};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::HeavyReport;
@@ -56,6 +64,9 @@ enum Failure {
     Unit(UnitError),
     Window(Span),
     Class(RateError),
+    Query(String),
+    NoCall(Method, String),
+    NoMethod(Method, String),
 }
 
 impl IntoResponse for Failure {
@@ -70,11 +81,20 @@ impl IntoResponse for Failure {
                     "the window is {window}; a minute is remembered by the second and an hour by the minute: 1s to 3600s"
                 ),
             ),
+            Self::Query(why) => (StatusCode::BAD_REQUEST, why),
+            Self::NoCall(method, path) => (
+                StatusCode::NOT_FOUND,
+                format!("no call is {method} {path}; GET /v1 describes those there are"),
+            ),
+            Self::NoMethod(method, path) => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                format!("{path} is not called by {method}; GET /v1 describes all calls"),
+            ),
             Self::Class(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
             Self::Reload(ReloadError::Stopped(error)) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             Self::Reload(error) => (StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
         };
-        (status, Json(json!({ "error": why }))).into_response()
+        (status, Json(Refusal { error: why })).into_response()
     }
 }
 
@@ -96,57 +116,6 @@ impl From<ReloadError> for Failure {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FilterQuery {
-    #[serde(default)]
-    filter: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReloadQuery {
-    /// Whether TAPs may be taken away from their tenants.
-    #[serde(default)]
-    force: bool,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RateQuery {
-    class: String,
-    rate: String,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct WindowQuery {
-    #[serde(default = "minute")]
-    window: String,
-    /// Begin of the window, as time since the daemon's start.
-    #[serde(default = "the_start")]
-    since: String,
-}
-
-fn the_start() -> String {
-    "0s".to_owned()
-}
-
-fn minute() -> String {
-    "60s".to_owned()
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LastQuery {
-    #[serde(default = "hundred")]
-    last: usize,
-}
-
-fn hundred() -> usize {
-    100
-}
-
 impl Api {
     /// An API for this daemon.
     #[must_use]
@@ -163,19 +132,9 @@ impl Api {
 
     /// All routes, for the Unix socket.
     pub fn router(self: Arc<Self>) -> Router {
-        Router::new()
-            .route("/v1/health", get(health))
-            .route("/v1/stats", get(stats))
-            .route("/v1/policy", get(policy))
-            .route("/v1/reload", post(reload))
-            .route("/v1/rate", post(rate))
-            .route("/v1/slo", get(slo))
-            .route("/v1/audit", get(audit))
-            .route("/v1/heavy", get(heavy))
-            .route("/v1/explain", get(explained))
-            .route("/v1/departures", get(departures))
-            .route("/metrics", get(metrics))
-            .with_state(self)
+        let routes =
+            CALLS.iter().fold(Router::new(), |router, call| router.route(call.path, (call.handler)()));
+        routes.fallback(no_call).method_not_allowed_fallback(no_method).with_state(self)
     }
 
     /// The metrics page only, for a TCP address.
@@ -211,8 +170,16 @@ impl Api {
     /// All counters by name: the engine's, and what the kernel dropped before it.
     async fn stats(&self) -> Result<Stats, Stopped> {
         let mut stats = Stats::from(&*self.snapshot().await?);
-        stats.nic_drop_seconds = self.ledger.lock().await.nic_drop_seconds();
         let checked = self.control.checked().await;
+        {
+            let ledger = self.ledger.lock().await;
+            let pulse = ledger.pulse();
+            stats.nic_drop_seconds = ledger.nic_drop_seconds();
+            stats.promises = ledger.promise_seconds().clone();
+            stats.engine.cpu = pulse.cpu.as_secs_f64();
+            stats.engine.no_core = pulse.no_core.map(Span::as_secs_f64);
+            stats.engine.busy_poll = checked.config.engine.busy_poll;
+        }
         // Entering a namespace takes a thread of its own.
         let broker = self.control.broker().clone();
         let asked = tokio::task::spawn_blocking(move || broker.dropped(&checked)).await;
@@ -227,30 +194,13 @@ impl Api {
 
 type Answer<T> = Result<T, Failure>;
 
-async fn health(State(api): State<Arc<Api>>) -> Answer<Response> {
+async fn description() -> Json<&'static serde_json::Value> {
+    Json(openapi())
+}
+
+async fn health(State(api): State<Arc<Api>>) -> Answer<Json<Health>> {
     let snapshot = api.snapshot().await?;
-    let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
-    let lost: Vec<&str> = lanes
-        .chain([&snapshot.uplink])
-        .filter(|port| port.port.is_none())
-        .map(|port| port.name.as_str())
-        .collect();
-    let down = snapshot.uplink.down;
-    let broker_ended = api.control.broker().has_ended();
-    let status = if lost.is_empty() && !down && !broker_ended { "ok" } else { "degraded" };
-    let confinement = api.confinement.clone().map(|confinement| Confinement { broker_ended, ..confinement });
-    let silent: Vec<&str> = snapshot
-        .fleet
-        .iter()
-        .flat_map(|fleet| &fleet.hosts)
-        .filter(|host| host.state == HostState::Silent)
-        .map(|host| host.name.as_str())
-        .collect();
-    let health = json!({
-        "status": status, "lost_ports": lost, "uplink_down": down, "silent_hosts": silent, "generation": snapshot.generation,
-        "confinement": confinement,
-    });
-    Ok(Json(health).into_response())
+    Ok(Json(Health::new(&snapshot, api.confinement.clone(), api.control.broker().has_ended())))
 }
 
 async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {
@@ -265,7 +215,7 @@ async fn policy(State(api): State<Arc<Api>>) -> Answer<Response> {
 async fn reload(
     State(api): State<Arc<Api>>,
     asker: Option<Extension<Asker>>,
-    Query(query): Query<ReloadQuery>,
+    Asked(query): Asked<ReloadQuery>,
 ) -> Answer<Response> {
     let reloaded = api.control.reload(&asked_by(asker), query.force).await?;
     *api.latest.lock().await = None;
@@ -275,7 +225,7 @@ async fn reload(
 async fn rate(
     State(api): State<Arc<Api>>,
     asker: Option<Extension<Asker>>,
-    Query(query): Query<RateQuery>,
+    Asked(query): Asked<RateQuery>,
 ) -> Answer<Response> {
     let asker = asked_by(asker);
     let rate: BitRate = query.rate.parse().map_err(|error: UnitError| {
@@ -297,7 +247,7 @@ async fn audit(State(api): State<Arc<Api>>) -> Json<AuditReport> {
     Json(api.control.audit().report())
 }
 
-async fn slo(State(api): State<Arc<Api>>, Query(query): Query<WindowQuery>) -> Answer<Response> {
+async fn slo(State(api): State<Arc<Api>>, Asked(query): Asked<WindowQuery>) -> Answer<Response> {
     let window: Span = query.window.parse().map_err(Failure::Unit)?;
     if !(Span::secs(1)..=Span::secs(3_600)).contains(&window) {
         return Err(Failure::Window(window));
@@ -312,7 +262,7 @@ async fn heavy(State(api): State<Arc<Api>>) -> Answer<Response> {
     Ok(Json(HeavyReport::new(now.as_ref(), &asked, snapshot.at)).into_response())
 }
 
-async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>) -> Answer<Response> {
+async fn explained(State(api): State<Arc<Api>>, Asked(query): Asked<FilterQuery>) -> Answer<Response> {
     let filter: Filter = query.filter.parse()?;
     let snapshot = api.snapshot().await?;
     if let Some(tenant) = &filter.tenant
@@ -334,41 +284,32 @@ async fn explained(State(api): State<Arc<Api>>, Query(query): Query<FilterQuery>
     Ok(Json(Explanation { slowed_down, ..explanation }).into_response())
 }
 
-async fn departures(State(api): State<Arc<Api>>, Query(query): Query<LastQuery>) -> Answer<Response> {
+async fn departures(
+    State(api): State<Arc<Api>>,
+    Asked(query): Asked<LastQuery>,
+) -> Answer<Json<Vec<DepartureRow>>> {
     let snapshot = api.snapshot().await?;
-    let entries: Vec<_> = api.log.last(query.last).iter().map(|entry| departure(&snapshot, entry)).collect();
-    Ok(Json(entries).into_response())
+    Ok(Json(api.log.last(query.last).iter().map(|entry| DepartureRow::new(&snapshot, entry)).collect()))
 }
 
-fn departure(snapshot: &Snapshot, entry: &Departure) -> serde_json::Value {
-    let current = entry.passage.generation == snapshot.generation;
-    let program = &snapshot.program;
-    let class = current.then(|| program.node(entry.passage.class).name.as_str());
-    let limit = entry.passage.limited_by.filter(|_| current).map(|limit| program.limit(limit).name.as_str());
-    let lane = snapshot.lanes.iter().find(|lane| lane.lane == Some(entry.passage.lane.into()));
-    json!({
-        "tenant": lane.map(|lane| lane.name.as_str()),
-        "class": class,
-        "arrived_ns": entry.passage.arrived.as_u64(),
-        "head_ns": entry.passage.head.as_u64(),
-        "departed_ns": entry.passage.departed.as_u64(),
-        "limited_us": entry.passage.limited.as_u64() / 1_000,
-        "limited_by": limit,
-        "bytes": entry.passage.len,
-        "frames": entry.passage.frames,
-        "src": entry.addresses.map(|(src, _)| src.to_string()),
-        "dst": entry.addresses.map(|(_, dst)| dst.to_string()),
-        "protocol": entry.protocol,
-        "src_port": entry.ports.map(|(src, _)| src),
-        "dst_port": entry.ports.map(|(_, dst)| dst),
-        "dscp": entry.dscp,
-        "vlan": entry.vlan,
-        "priority": entry.metadata.priority,
-        "cgroup": entry.metadata.cgroup,
-        "user": entry.metadata.user,
-        "app": entry.metadata.app,
-        "core": entry.metadata.core,
-    })
+/// The query of a request; an error is answered like any other refusal.
+struct Asked<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let query = Query::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Self(query)).map_err(|wrong| Failure::Query(wrong.body_text()))
+    }
+}
+
+async fn no_call(method: Method, uri: Uri) -> Failure {
+    Failure::NoCall(method, uri.path().to_owned())
+}
+
+async fn no_method(method: Method, uri: Uri) -> Failure {
+    Failure::NoMethod(method, uri.path().to_owned())
 }
 
 async fn metrics(State(api): State<Arc<Api>>) -> Answer<Response> {

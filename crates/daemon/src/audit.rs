@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Entries that are kept.
@@ -59,7 +60,7 @@ impl fmt::Display for Asker {
 }
 
 /// A kind of entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Audited {
     /// A reload put a policy in force; the detail is what it changed.
@@ -89,7 +90,7 @@ impl Audited {
 }
 
 /// One change, or a change that was refused.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditEntry {
     /// Its number since the daemon's start, from 1.
     pub number: u64,
@@ -104,7 +105,7 @@ pub struct AuditEntry {
 }
 
 /// The last changes, the oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditReport {
     /// Seconds since the daemon's start.
     pub now: f64,

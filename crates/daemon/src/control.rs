@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
@@ -68,7 +69,7 @@ pub enum ReloadError {
 }
 
 /// The result of a reload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reloaded {
     /// How many reloads there have been.
     pub generation: u16,

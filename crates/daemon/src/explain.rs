@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use plimsoll_nic::NodeRank;
 use plimsoll_policy::{LimitId, NodeId, Placement, Program, Tenant, TenantId};
 use plimsoll_units::{BitRate, Bytes, Nanos};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
@@ -28,7 +29,7 @@ const SAMPLES: usize = 1_000;
 const WINDOW: usize = 2_000;
 
 /// The answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Explanation {
     /// Path of the class that such a packet gets now.
     pub class: String,
@@ -55,7 +56,7 @@ pub struct Explanation {
 }
 
 /// Where a packet would stand at one node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankNow {
     /// Path of the node that orders.
     pub node: String,
@@ -70,7 +71,7 @@ pub struct RankNow {
 }
 
 /// Means over the packets looked at, in microseconds; the parts add up to the total.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TimeSpent {
     /// From doorbell to port.
     pub total: f64,
@@ -87,7 +88,7 @@ pub struct TimeSpent {
 }
 
 /// Time at one limit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitTime {
     /// The limit's name.
     pub limit: String,
@@ -100,7 +101,7 @@ pub struct LimitTime {
 }
 
 /// Time at one node.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeTime {
     /// Path of the node.
     pub node: String,
@@ -111,7 +112,7 @@ pub struct NodeTime {
 }
 
 /// A class that was served while others waited.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Served {
     /// Path of the class.
     pub class: String,

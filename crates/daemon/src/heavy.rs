@@ -11,12 +11,13 @@ use plimsoll_policy::protocol_name;
 use plimsoll_queues::Tally;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::FlowKey;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{AskedBy, AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
 
 /// The heavy hitters at one moment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HeavyReport {
     /// Seconds that the counts cover: the last two to four.
     pub over: f64,
@@ -39,7 +40,7 @@ pub struct HeavyReport {
 }
 
 /// Updates of the flow table, by their reason (MIMIC §IV-B).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UpdatesRow {
     /// The bucket was full, and another flow needed the place.
     pub bucket_overflows: u64,
@@ -50,7 +51,7 @@ pub struct UpdatesRow {
 }
 
 /// A flow that is held to a rate for another host, or as its receiver reports marks.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HeldRow {
     /// Its headers in one line.
     pub flow: String,
@@ -71,7 +72,7 @@ pub struct HeldRow {
 }
 
 /// What is watched, and what followed from it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchedRow {
     /// What it is, as in the policy file.
     pub what: String,
@@ -95,7 +96,7 @@ pub struct WatchedRow {
 }
 
 /// How a flow is slowed down.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PressedRow {
     /// The rate that it is slowed down to, in bits a second.
     pub rate: u64,
@@ -109,7 +110,7 @@ pub struct PressedRow {
 }
 
 /// A heavy hitter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HeavyRow {
     /// The tenant that sends or receives it.
     pub tenant: String,

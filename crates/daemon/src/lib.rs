@@ -39,7 +39,7 @@ mod thread;
 mod urgency;
 mod wait;
 
-pub use api::Api;
+pub use api::{Api, DepartureRow, Health, Refusal, openapi};
 pub use audit::{Asker, Audit, AuditEntry, AuditReport, Audited};
 pub use broker::{BrokerError, serve_broker};
 pub use client::{Client, ClientError, query};

@@ -7,6 +7,8 @@
 
 use core::fmt::Write;
 
+use plimsoll_slo::PromiseSeconds;
+
 use crate::stats::{
     Delay, FleetStats, FlowStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats,
     Stats,
@@ -27,6 +29,7 @@ pub fn page(stats: &Stats) -> String {
         "Seconds in which the uplink dropped more than 10,000 packets before the engine read them.",
     );
     page.line(name, &[], stats.nic_drop_seconds as f64);
+    promises(&mut page, stats);
     classes(&mut page, stats);
     limits(&mut page, stats);
     ports(&mut page, stats);
@@ -41,6 +44,17 @@ pub fn page(stats: &Stats) -> String {
         backpressure(&mut page, flows);
     }
     page.text
+}
+
+fn promises(page: &mut Page, stats: &Stats) {
+    let name = "plimsoll_promise_seconds_total";
+    page.head(name, "counter", "Seconds in which a tenant's promise was judged, by the judgement.");
+    for (tenant, seconds) in &stats.promises {
+        let PromiseSeconds { held, idle, beyond, broken } = *seconds;
+        for (verdict, count) in [("held", held), ("idle", idle), ("beyond", beyond), ("broken", broken)] {
+            page.line(name, &[("tenant", tenant), ("verdict", verdict)], count as f64);
+        }
+    }
 }
 
 /// Flows, as totals: a label for each flow would make series without bound.
@@ -287,7 +301,7 @@ fn rings(page: &mut Page, stats: &Stats) {
 }
 
 fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
-    let figures: [Figure<IngressStats>; 7] = [
+    let figures: [Figure<IngressStats>; 5] = [
         ("packets_total", "counter", "Frames that the uplink brought for a tenant.", |seen| {
             seen.packets as f64
         }),
@@ -298,14 +312,17 @@ fn ingress(page: &mut Page, ports: &[(&str, &PortStats)]) {
             seen.over_max as f64
         }),
         ("waiting", "gauge", "Frames that wait for their turn.", |seen| f64::from(seen.waiting)),
-        ("wait_seconds_sum", "counter", "What frames had waited at their turn.", |seen| {
-            seen.wait_mean * seen.served as f64 / 1e6
-        }),
-        ("wait_seconds_count", "counter", "How many frames had their turn.", |seen| seen.served as f64),
         ("cpu_seconds_total", "counter", "CPU time that they took then.", |seen| seen.cpu),
     ];
     let things = ports.iter().map(|(port, stats)| (vec![("port", *port)], &stats.ingress));
     table(page, "plimsoll_ingress", &figures, things);
+    let name = "plimsoll_ingress_wait_seconds";
+    page.head(name, "summary", "What frames from the uplink had waited at their turn.");
+    for (port, PortStats { ingress, .. }) in ports {
+        let served = ingress.served as f64;
+        page.line(&format!("{name}_sum"), &[("port", port)], ingress.wait_mean * served / 1e6);
+        page.line(&format!("{name}_count"), &[("port", port)], served);
+    }
 }
 
 fn engine(page: &mut Page, stats: &Stats) {
@@ -322,6 +339,17 @@ fn engine(page: &mut Page, stats: &Stats) {
         page.head(name, "counter", help);
         page.line(name, &[], value as f64);
     }
+    let cpu = "plimsoll_engine_cpu_seconds_total";
+    page.head(cpu, "counter", "Time for which the engine's thread had a core.");
+    page.line(cpu, &[], engine.cpu);
+    if let Some(seconds) = engine.no_core {
+        let name = "plimsoll_engine_no_core_seconds_total";
+        page.head(name, "counter", "Time for which the engine's thread was ready to run and had no core.");
+        page.line(name, &[], seconds);
+    }
+    let polls = "Whether the engine's thread polls instead of sleeping, and so always uses a whole core.";
+    page.head("plimsoll_engine_busy_poll", "gauge", polls);
+    page.line("plimsoll_engine_busy_poll", &[], f64::from(u8::from(engine.busy_poll)));
     page.head("plimsoll_engine_descriptors", "gauge", "Descriptors held.");
     page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
 }

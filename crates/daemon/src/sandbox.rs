@@ -16,12 +16,13 @@ use std::collections::HashSet;
 
 use caps::{CapSet, Capability};
 use plimsoll_ports::trap;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use user::User;
 
 /// The confinement in force, for the log and `plimsoll status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Confinement {
     /// The user and group that the engine, the API and the control run as.
     pub user: String,

@@ -12,15 +12,16 @@ use plimsoll_control::Limits;
 use plimsoll_nic::{ClassCounters, Refusal, WAITED_TOO_LONG};
 use plimsoll_policy::{FlowOrder, NodeId, NodeKind, Program, Scope};
 use plimsoll_ports::{Counters, DropReason, PairCounters};
-use plimsoll_slo::Parts;
+use plimsoll_slo::{Parts, PromiseSeconds};
 use plimsoll_units::{BitRate, PacketRate};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{FleetNow, FlowsNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
 use crate::heavy::WatchedRow;
 
 /// All counters at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stats {
     /// Seconds since the daemon started.
     pub uptime: f64,
@@ -39,6 +40,9 @@ pub struct Stats {
     /// Seconds in which the uplink dropped more than 10,000 packets before the engine read them.
     #[serde(default)]
     pub nic_drop_seconds: u64,
+    /// Seconds in which tenants' promises were judged, by the tenant's name; without tenants that are promised nothing.
+    #[serde(default)]
+    pub promises: BTreeMap<String, PromiseSeconds>,
     /// The engine's own numbers.
     pub engine: EngineNumbers,
     /// Other hosts, where there is an overlay.
@@ -50,7 +54,7 @@ pub struct Stats {
 }
 
 /// Flows that are counted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowStats {
     /// Heavy hitters now.
     pub heavy: u64,
@@ -65,7 +69,7 @@ pub struct FlowStats {
 }
 
 /// Other hosts, and the limits between tenants here and there.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetStats {
     /// Hosts, by name.
     pub hosts: BTreeMap<String, HostStats>,
@@ -76,7 +80,7 @@ pub struct FleetStats {
 }
 
 /// Another host.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostStats {
     /// Its address on the underlay.
     pub address: String,
@@ -101,7 +105,7 @@ pub struct HostStats {
 }
 
 /// Traffic from a tenant here to a tenant elsewhere.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PairStats {
     /// The tenant here.
     pub tenant: String,
@@ -126,7 +130,7 @@ pub struct PairStats {
 }
 
 /// The limits that one tenant here sets its senders.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceiverStats {
     /// Bits per second that it may receive now; 0 where it receives nothing and no rate is reserved for it.
     pub capacity: u64,
@@ -139,7 +143,7 @@ pub struct ReceiverStats {
 }
 
 /// One node of the policy.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeStats {
     /// Path from the root: `tenants/shop/web`.
     pub path: String,
@@ -176,7 +180,7 @@ pub struct NodeStats {
 }
 
 /// A distribution of delays, in microseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Delay {
     /// How many were measured.
     pub count: u64,
@@ -195,7 +199,7 @@ pub struct Delay {
 }
 
 /// One limit.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitStats {
     /// Bits per second that it may send.
     pub rate: u64,
@@ -214,7 +218,7 @@ pub struct LimitStats {
 }
 
 /// One port, and its tenant's queues and buffers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PortStats {
     /// The port's own name; none while it is lost.
     pub port: Option<String>,
@@ -256,7 +260,7 @@ pub struct PortStats {
 }
 
 /// One pair of a virtual machine's rings.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RingsStats {
     /// Frames that the guest has sent in it.
     pub rx_packets: u64,
@@ -277,7 +281,7 @@ pub struct RingsStats {
 }
 
 /// Delays of a tenant's packets, without shaping and the fabric.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DelayParts {
     /// From taking a packet out of the tenant's port until the port that it goes to has it.
     pub egress: Option<Delay>,
@@ -289,7 +293,7 @@ pub struct DelayParts {
 }
 
 /// Frames from the uplink for one tenant; for the uplink, broadcasts and frames for unknown addresses.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct IngressStats {
     /// Frames that arrived.
     pub packets: u64,
@@ -315,7 +319,7 @@ pub struct IngressStats {
 }
 
 /// The engine's own numbers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineNumbers {
     /// Pulls handed out.
     pub pulls: u64,
@@ -335,6 +339,15 @@ pub struct EngineNumbers {
     pub doorbell_batches: u64,
     /// Doorbell entries.
     pub doorbell_entries: u64,
+    /// Seconds for which its thread had a core, up to the last whole second.
+    #[serde(default)]
+    pub cpu: f64,
+    /// Seconds for which its thread was ready to run and had no core; none where the kernel does not report it.
+    #[serde(default)]
+    pub no_core: Option<f64>,
+    /// Whether its thread polls instead of sleeping (`engine.busy_poll`), and so uses a whole core at any load.
+    #[serde(default)]
+    pub busy_poll: bool,
 }
 
 /// Upper bounds of the delay buckets, in microseconds.
@@ -377,7 +390,9 @@ impl From<&Snapshot> for Stats {
             limits: limits.collect(),
             tenants: snapshot.lanes.iter().map(|lane| (lane.name.clone(), port(lane))).collect(),
             uplink: port(&snapshot.uplink),
-            nic_drop_seconds: 0, // counted by the ledger, not by the engine
+            // Counted by the ledger, not by the engine.
+            nic_drop_seconds: 0,
+            promises: BTreeMap::new(),
             engine: EngineNumbers {
                 pulls: engine.pulls,
                 pairs: engine.pairs,
@@ -388,6 +403,7 @@ impl From<&Snapshot> for Stats {
                 departures: snapshot.departures,
                 doorbell_batches: snapshot.writes.batches,
                 doorbell_entries: snapshot.writes.entries,
+                ..EngineNumbers::default()
             },
             fleet: snapshot.fleet.as_ref().map(fleet),
             flows: snapshot.flows.as_ref().map(flows),

@@ -8,6 +8,7 @@
 use std::fmt;
 
 use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::excerpt::Excerpt;
@@ -15,7 +16,7 @@ use super::long::fitted;
 use super::source::{Mark, Sources};
 
 /// The severity of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
     /// The document works, but does something that its author may not expect.
@@ -225,7 +226,7 @@ pub struct Errors<R> {
 }
 
 /// A problem as a machine reads it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ProblemRecord<R> {
     /// The rule's name.
     pub rule: R,

@@ -54,6 +54,7 @@ mod ceiling;
 use std::collections::{HashMap, HashSet};
 
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Span};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::ceiling::{Ceiling, bits_of, ceilings, slack_of};
@@ -70,7 +71,7 @@ pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their 
 pub(crate) const IDLE: &str = "no tenant's packet comes here";
 
 /// The guarantees of one class.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Bound {
     /// The class.
     #[serde(skip)]

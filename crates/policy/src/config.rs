@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::addresses::{Addresses, MacAddr};
@@ -34,7 +35,7 @@ pub struct Config {
 }
 
 /// The flows that are counted, from which rate on one is a heavy hitter, and what is done about it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Backpressure {
     /// Tenants whose flows are counted, both ways, in the order of the file's `tenants`.
     pub tenants: Vec<String>,

@@ -10,16 +10,18 @@
 use core::fmt;
 
 use plimsoll_units::{Bytes, NS_PER_SEC, Span};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::program::{FlowOrder, Limit, NodeKind, Program};
 
 /// The longest that the engine's thread sleeps while packets wait for a rate, and what it follows from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Grain {
     /// How long. Zero: the thread wakes for each packet that is due.
     pub span: Span,
     /// What the policy states that asks for it.
+    #[schemars(with = "String")]
     pub because: GrainReason,
 }
 

@@ -5,6 +5,7 @@
 //! Not here: finding what breaks them (`read`, `check`), and showing it (`document`).
 //! Invariant: a name, once printed, stays: scripts read it.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use plimsoll_document::{self as document, Mistake, Rule, Severity};
@@ -22,7 +23,7 @@ pub type Errors = document::Errors<Law>;
 pub type ProblemRecord = document::ProblemRecord<Law>;
 
 /// The rules of the language, by the name under which `docs/policy.md` explains them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Law {
     /// A file is YAML.

@@ -10,10 +10,11 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use plimsoll_units::{BitRate, Bytes, Span};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 /// When and how heavy flows are slowed down.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Press {
     /// Whose overload it is about (MI-M1).
     pub watch: Watch,
@@ -21,12 +22,15 @@ pub struct Press {
     /// `cpu.max` where that is set.
     pub cores: Option<u32>,
     /// Load at which overload begins, as a part of `cores` (MI-M1).
+    #[schemars(with = "String")]
     pub threshold: Part,
     /// Load below which overload ends; less than `threshold` (MI-M1).
+    #[schemars(with = "String")]
     pub release: Part,
     /// Time from one look at the load to the next, 100 µs to 1 s (MI-M1).
     pub poll: Span,
     /// A flow is slowed down if it sends more than this part of the packets of all reported heavy hitters (MI-M8).
+    #[schemars(with = "String")]
     pub part: Part,
     /// How a flow is slowed down (MI-M9 to M12, M19).
     pub mode: PressMode,
@@ -87,7 +91,7 @@ impl Press {
 }
 
 /// Whose overload leads to backpressure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Watch {
     /// The core of the engine itself.
@@ -116,7 +120,7 @@ impl fmt::Display for Watch {
 }
 
 /// How a flow is slowed down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PressMode {
     /// CE is set on one of K packets, where the flow has ECT (MIMIC's BK-VM; MI-M9, M10, M17).
@@ -170,7 +174,7 @@ impl fmt::Display for PressMode {
 }
 
 /// The rate to which a flow is slowed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PressRate {
     /// What brings the load below `release`.
@@ -199,7 +203,7 @@ impl fmt::Display for PressRate {
 }
 
 /// Whether backpressure may change the ECN bits and TCP flags of a tenant's packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Ecn {
     /// It may, where the mode is `mark`, `mark_and_meter` or `window`.
@@ -213,7 +217,7 @@ pub enum Ecn {
 }
 
 /// The meter to which mediation holds a flow of the tenant once its receiver reports a mark (MI-M13).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 pub struct Mediate {
     /// The rate.
     pub rate: BitRate,

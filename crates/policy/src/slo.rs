@@ -26,6 +26,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use plimsoll_units::{BitRate, Bytes, Span};
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 /// CPU time that delivering a received frame is taken to cost.
@@ -46,7 +47,7 @@ const LEAST_CEILING_BURST: Bytes = Bytes::new(131_072);
 pub const LEAST_THRESHOLD: Span = Span::micros(5);
 
 /// A tenant's promises, and the figures derived from them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Slo {
     /// Its envelope for sending.
     pub egress: Envelope,
@@ -67,7 +68,7 @@ pub struct Slo {
 }
 
 /// The range of rates that a tenant is promised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Envelope {
     /// The rate that it gets whenever it wants it.
     pub min: Option<BitRate>,
@@ -76,7 +77,7 @@ pub struct Envelope {
 }
 
 /// The rate at which received frames are admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Ceiling {
     /// The rate in the long run, by the bytes of whole frames.
     pub rate: BitRate,
@@ -85,9 +86,10 @@ pub struct Ceiling {
 }
 
 /// A bound on the delay of a percentage of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DelayTarget {
     /// The percentage.
+    #[schemars(with = "String")]
     pub percentile: Percentile,
     /// Their longest delay.
     pub most: Span,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::passed::{Host, Passed, Quantiles, SLACK};
 use crate::{Promise, Target};
 
 /// The judgement of a promise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The tenant has no promise.
@@ -25,7 +26,7 @@ pub enum Verdict {
 }
 
 /// The cause of a breach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The tenant sends more than it may, or than it is promised while the link is full.
@@ -61,7 +62,7 @@ pub enum Cause {
 }
 
 /// One point in which a promise was broken, or the tenant exceeded its envelope.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Breach {
     /// The kind of breach: `sent less than min`, `lost on the way out`, ...
     pub what: String,
@@ -76,7 +77,7 @@ pub struct Breach {
 }
 
 /// The judgement of a window, with the measurements behind it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Judged {
     /// When the window began, in seconds since the daemon's start.
     pub from: f64,

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use plimsoll_policy::{Envelope, Slo};
 use plimsoll_units::{BitRate, Span};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use drop_seconds::DropSeconds;
@@ -39,7 +40,7 @@ const MINUTES: usize = 60;
 const WINDOWS: usize = 4_096;
 
 /// The promise to one tenant, in bits per second and microseconds.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Promise {
     /// Rate that the tenant can send at any time.
     pub out_min: Option<u64>,
@@ -54,7 +55,7 @@ pub struct Promise {
 }
 
 /// The longest delay that is promised for one percentile.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Target {
     /// Name of the percentile, such as `p99`.
     pub percentile: String,
@@ -67,7 +68,7 @@ pub struct Target {
 }
 
 /// Every tenant's promise over a time, with its judgement.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SloReport {
     /// Seconds that the report covers; fewer than asked for where the daemon is younger.
     pub span: f64,
@@ -78,7 +79,7 @@ pub struct SloReport {
 }
 
 /// The report on one tenant's promise.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantReport {
     /// The promise in the policy in force.
     pub promise: Promise,
@@ -102,6 +103,33 @@ pub struct Ledger {
     open: Option<(Window, usize)>,
     promised: Arc<Promised>,
     drop_seconds: DropSeconds,
+    promise_seconds: BTreeMap<String, PromiseSeconds>,
+}
+
+/// Seconds in which a tenant's promise was judged, by the judgement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PromiseSeconds {
+    /// The promise held.
+    pub held: u64,
+    /// The tenant had no traffic.
+    pub idle: u64,
+    /// The tenant exceeded its envelope, or did not read its port: its losses and delays are its own doing.
+    pub beyond: u64,
+    /// The promise did not hold.
+    pub broken: u64,
+}
+
+impl PromiseSeconds {
+    fn add(&mut self, verdict: Verdict, seconds: u64) {
+        let count = match verdict {
+            Verdict::Unpromised => return,
+            Verdict::Held => &mut self.held,
+            Verdict::Idle => &mut self.idle,
+            Verdict::Beyond => &mut self.beyond,
+            Verdict::Broken => &mut self.broken,
+        };
+        *count += seconds;
+    }
 }
 
 /// The windows of one part of a run that ends, such as a simulated one.
@@ -185,6 +213,7 @@ impl Ledger {
             return;
         }
         self.drop_seconds.read(window.host.kernel_drops, window.host.length);
+        self.add_to_promises(&window);
         self.add_to_minute(&window);
         keep(&mut self.seconds, window, SECONDS);
     }
@@ -193,6 +222,30 @@ impl Ledger {
     #[must_use]
     pub fn nic_drop_seconds(&self) -> u64 {
         self.drop_seconds.count()
+    }
+
+    /// Seconds in which each tenant's promise was judged, since the daemon's start or since the tenant came; without tenants
+    /// that are promised nothing.
+    #[must_use]
+    pub fn promise_seconds(&self) -> &BTreeMap<String, PromiseSeconds> {
+        &self.promise_seconds
+    }
+
+    /// The scheduling of the engine's thread at the last snapshot.
+    #[must_use]
+    pub fn pulse(&self) -> Pulse {
+        self.last.as_ref().map(|last| last.pulse).unwrap_or_default()
+    }
+
+    /// Judges a window of a second; one that came late counts as the whole seconds that it is nearest to.
+    fn add_to_promises(&mut self, window: &Window) {
+        let seconds = (window.host.length.round() as u64).max(1);
+        let promised = &self.promised.promises;
+        self.promise_seconds.retain(|name, _| promised.get(name).is_some_and(|it| *it != Promise::default()));
+        for (name, _) in promised.iter().filter(|(_, promise)| **promise != Promise::default()) {
+            let count = self.promise_seconds.entry(name.clone()).or_default();
+            count.add(window.judge(name).verdict, seconds);
+        }
     }
 
     fn add_to_minute(&mut self, window: &Window) {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use hdrhistogram::Histogram;
 use plimsoll_policy::Slo;
 use plimsoll_units::{Nanos, Span};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{LaneWatched, Parts, Watched};
@@ -96,7 +97,7 @@ pub struct Passed {
 }
 
 /// Quantiles of delays in microseconds; for several windows together, each is the largest of the windows'.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Quantiles {
     /// Number of measurements.
     pub count: u64,

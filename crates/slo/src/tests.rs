@@ -83,6 +83,18 @@ fn told(report: &SloReport, name: &str) -> (Verdict, Option<Cause>) {
 }
 
 #[test]
+fn seconds_are_counted_by_their_judgement() {
+    let mut world = World::new();
+    world.look();
+    world.sends("shop", 40, 20);
+    world.waits("shop", 10, 5_000);
+    world.look();
+    let seconds = world.ledger.promise_seconds();
+    let broken = PromiseSeconds { idle: 1, broken: 1, ..PromiseSeconds::default() };
+    assert_eq!((seconds["shop"], seconds["batch"].idle), (broken, 2));
+}
+
+#[test]
 fn a_tenant_that_offers_more_than_its_max_is_blamed_and_its_neighbours_promise_holds() {
     let mut world = World::new();
     world.sends("batch", 90, 55);

@@ -1,5 +1,6 @@
 //! The binary from outside: commands, files, and live hosts. These tests run side by side.
 
+mod api;
 mod audit;
 mod binding;
 mod carrier;
@@ -14,6 +15,7 @@ mod kept;
 mod linger;
 mod live;
 mod privileges;
+mod prometheus;
 mod sim_and_lab;
 mod succession;
 mod support;

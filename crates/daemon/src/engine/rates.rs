@@ -6,12 +6,13 @@
 //! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
 
 use plimsoll_units::{BitRate, Nanos};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
 
 /// A rate that was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Rated {
     /// The class, as the policy calls it.
     pub class: String,

@@ -1,6 +1,7 @@
 //! A checked policy as data, for `--json`.
 
 use plimsoll_units::{BitRate, Bytes, Span};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::words::{describe_match, order_words, scope_words};
@@ -16,7 +17,7 @@ use crate::program::NodeKind;
 use crate::slo::Slo;
 
 /// Everything that `plimsoll check` prints.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Report {
     /// The operator's file.
     pub file: String,
@@ -47,7 +48,7 @@ pub struct Report {
 }
 
 /// A node of the tree.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct NodeRecord {
     /// Path from the root.
     pub name: String,
@@ -70,7 +71,7 @@ pub struct NodeRecord {
 }
 
 /// A class.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct ClassRecord {
     /// Guarantees.
     #[serde(flatten)]
@@ -82,7 +83,7 @@ pub struct ClassRecord {
 }
 
 /// A tenant.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct TenantRecord {
     /// The operator's name for it.
     pub name: String,
@@ -104,7 +105,7 @@ pub struct TenantRecord {
 }
 
 /// A limit.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct LimitRecord {
     /// Its name.
     pub name: String,
@@ -119,7 +120,7 @@ pub struct LimitRecord {
 }
 
 /// A rule of classification.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RuleRecord {
     /// Conditions on its packets.
     pub matches: String,

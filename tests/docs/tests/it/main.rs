@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 mod apart;
+mod api;
 mod licences;
 mod lines;
+mod logs;
 mod makefile;
 mod pages;
