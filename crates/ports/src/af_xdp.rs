@@ -3,7 +3,7 @@
 //! Why: the fastest kind of uplink that works with the kernel's drivers.
 //! From: `Documentation/networking/af_xdp.rst`.
 //! Not here: offloads. There are no virtio-net headers: frames leave finished, in one segment, and
-//! over a veth pair the other side must have its checksum offload off.
+//! over a veth pair the other side must have its checksum offload off; the port says so if it has not.
 //! Invariant: each frame of the UMEM is in one place: in a ring, in the free list, or with the kernel.
 //!
 //! Zero copy is used where the driver supports it, else the driver's hook with copies, else the generic hook behind the
@@ -14,6 +14,7 @@ mod bpf;
 mod helped;
 mod memory;
 mod queue;
+mod unfinished;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,6 +34,7 @@ use crate::socket;
 use bpf::Redirect;
 pub use helped::{XdpAttempt, XdpHelper};
 use queue::{Layout, Queue};
+use unfinished::Unfinished;
 
 /// Options for opening an AF_XDP socket.
 #[derive(Clone, Debug)]
@@ -90,6 +92,8 @@ pub struct XdpSocket {
     capabilities: Capabilities,
     counters: Counters,
     ledger: Ledger,
+    interface: String,
+    unfinished: Unfinished,
 }
 
 /// Keeps the XDP program attached to the interface.
@@ -145,6 +149,8 @@ impl XdpSocket {
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
             ledger: Ledger::default(),
+            interface: config.interface.clone(),
+            unfinished: Unfinished::default(),
         }
     }
 
@@ -177,6 +183,7 @@ impl XdpSocket {
             return Ok(None);
         }
         self.counters.received(len);
+        self.unfinished.note(&buffer[..len]);
         Ok(Some(Received { len, vnet: None, ..Received::default() }))
     }
 
@@ -235,6 +242,11 @@ impl XdpSocket {
     /// Accepted frames that could not leave; see [`crate::Port::take_refused`].
     pub fn take_refused(&mut self) -> Option<Refused> {
         self.ledger.next_refused()
+    }
+
+    /// Why receivers will drop frames; see [`crate::Port::take_problem`].
+    pub fn take_problem(&mut self) -> Option<PortError> {
+        self.unfinished.take_problem(&self.name, &self.interface)
     }
 
     /// The file descriptors to wait on.

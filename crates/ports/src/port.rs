@@ -335,7 +335,8 @@ impl Port {
             Self::Pcap(port) => port.take_problem(),
             Self::VhostUser(port) => port.take_problem(),
             Self::Apart(port) => port.take_problem(),
-            Self::Tap(_) | Self::AfPacket(_) | Self::AfXdp(_) | Self::Memory(_) | Self::Vnic(_) => None,
+            Self::AfXdp(port) => port.take_problem(),
+            Self::Tap(_) | Self::AfPacket(_) | Self::Memory(_) | Self::Vnic(_) => None,
         }
     }
 

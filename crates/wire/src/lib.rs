@@ -51,6 +51,7 @@ mod reason;
 mod segment;
 mod tcp;
 mod tcp_progress;
+mod transport_checksum;
 mod vnet;
 
 pub use alike::alike;
@@ -64,4 +65,5 @@ pub use reason::{
 pub use segment::{Split, segment, split, supersegment};
 pub use tcp::{TcpFlags, TcpSegment};
 pub use tcp_progress::{TcpPlace, TcpProgress};
+pub use transport_checksum::TransportChecksum;
 pub use vnet::{Offload, OffloadKind, VnetHeader};

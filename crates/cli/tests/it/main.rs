@@ -19,4 +19,5 @@ mod prometheus;
 mod sim_and_lab;
 mod succession;
 mod support;
+mod unfinished;
 mod watched;
