@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod attach;
 mod audit;
 mod bench;
 mod check;
@@ -48,6 +49,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Broker => live::broker(),
         Command::Reload(reload) => live::reload(reload),
         Command::Audit(ask) => audit::audit(ask),
+        Command::Attach(args) => attach::attach(args),
         Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
         Command::Status(ask) => status::status(ask),

@@ -31,6 +31,13 @@ pub(crate) fn read_first(file: &str) -> Result<Option<FileRead>, Failure> {
     read.map_err(|why| Failure::Wrong(format!("reading {file} was given up: {why}")))
 }
 
+/// Checks a policy file that is to have this text; tenants' files are read by other processes.
+pub(crate) fn load_text(file: &str, text: &str) -> Result<Checked, Failure> {
+    let read = FileRead::of(file, text, &mut by(&*process()));
+    let read = read.map_err(|why| Failure::Wrong(format!("reading {file} was given up: {why}")))?;
+    load_read(read).map_err(|errors| Failure::Policy(Box::new(errors)))
+}
+
 /// Checks a policy that has been read; its tenants' files are read by other processes.
 pub(crate) fn load_read(file: FileRead) -> Result<Checked, Errors> {
     plimsoll_policy::load_read(file, &mut by(&*process()))

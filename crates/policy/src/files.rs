@@ -119,13 +119,21 @@ impl FileRead {
     pub fn at(path: &str, parse: &mut Parse<'_>) -> Result<Option<Self>, String> {
         let text = Path::new(path).is_file().then(|| read_text(Path::new(path), MAX_FILE));
         let Some(Ok(text)) = text else { return Ok(None) };
-        let sources = Sources::one(path, &text);
+        Self::of(path, &text, parse).map(Some)
+    }
+
+    /// Reads `text` by `parse`, as if the file `path` held it: to check a change before it is written.
+    ///
+    /// # Errors
+    /// Why `parse` ended without an answer.
+    pub fn of(path: &str, text: &str, parse: &mut Parse<'_>) -> Result<Self, String> {
+        let sources = Sources::one(path, text);
         let tree = match parse(&sources, FileId(0)) {
             Ok(tree) => Ok(tree),
             Err(Unread::Syntax(error)) => Err(error),
             Err(Unread::Ended(why)) => return Err(why),
         };
-        Ok(Some(Self { path: path.to_owned(), sources, tree }))
+        Ok(Self { path: path.to_owned(), sources, tree })
     }
 
     /// Its path.

@@ -1,6 +1,7 @@
 //! The binary from outside: commands, files, and live hosts. These tests run side by side.
 
 mod api;
+mod attach;
 mod audit;
 mod binding;
 mod carrier;

@@ -1,0 +1,270 @@
+//! `plimsoll attach`: makes a container's own interface the port of a tenant.
+//!
+//! Why: a container that runs has its `eth0`, address and connections; nothing inside needs to change.
+//! From: veth(4): what the container sends through `eth0` arrives at the pair's other end, on the host.
+//! Not here: opening the port (the daemon, by its policy), finding the ends (`ends`), changing the file (`edit`).
+//! Invariant: nothing is changed before the whole plan is checked; a step that fails puts back what was changed before.
+
+mod edit;
+mod ends;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use plimsoll_daemon::Client;
+
+use crate::args::{Ask, Attach, Reload};
+use crate::failure::{Failure, print};
+use crate::{live, reader};
+use edit::Edited;
+use ends::Ends;
+
+/// Attaches a container to a tenant.
+pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
+    let ends = ends::find(args)?;
+    let change = args.policy.as_deref().map(|file| Change::new(file, &args.tenant, &ends)).transpose()?;
+    print(&introduction(&ends))?;
+    if args.dry_run {
+        return print(&dry(args, &ends, change.as_ref()));
+    }
+    let reloads = args.write && !args.no_reload;
+    if reloads {
+        // A daemon that does not run is told before anything changes.
+        Client::new(&args.socket).text("GET", "/v1/health")?;
+    }
+    steps(&ends).iter().try_for_each(Step::take).inspect_err(|_| put_back(&ends))?;
+    match change {
+        Some(change) if args.write => {
+            change.write(&change.edited.text).inspect_err(|_| put_back(&ends))?;
+            print(&format!("{}\n", change.words(&args.tenant, &ends)))?;
+            if reloads {
+                reload(args).inspect_err(|_| {
+                    // The first failure is the one to report.
+                    let _ = change.write(&change.original);
+                    put_back(&ends);
+                })?;
+            }
+        }
+        change => print(&what_is_left(args, &ends, change.as_ref()))?,
+    }
+    print(&format!("to undo this: {}\n", undoing(&ends).join(" && ")))
+}
+
+fn introduction(ends: &Ends) -> String {
+    let bridge =
+        ends.bridge.as_ref().map_or("in no bridge".to_owned(), |bridge| format!("in bridge `{bridge}`"));
+    format!("`{}` there is `{}` here, {bridge}\n", ends.inside, ends.host)
+}
+
+/// All that would be done.
+fn dry(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
+    let mut text: String =
+        steps(ends).iter().map(|step| format!("would run: {}\n", step.words.join(" "))).collect();
+    match change {
+        Some(change) if args.write => {
+            text.push_str(&format!("would write: {}\n", change.words(&args.tenant, &ends)));
+            if !args.no_reload {
+                let force = if args.force { " --force" } else { "" };
+                text.push_str(&format!(
+                    "would run: plimsoll reload{force} --socket {}\n",
+                    args.socket.display()
+                ));
+            }
+        }
+        change => text.push_str(&what_is_left(args, ends, change)),
+    }
+    text
+}
+
+/// What the operator has to do where the command does not change the policy.
+fn what_is_left(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
+    let wanted = edit::interface_keys(&ends.host, &ends.addresses);
+    let place = match change {
+        Some(change) if change.is_done() => {
+            return format!("{} says so already; make the daemon read it: plimsoll reload\n", change.place());
+        }
+        Some(change) => format!("{}: ", change.place()),
+        None => String::new(),
+    };
+    format!(
+        "{place}the policy must say of tenant `{}`:\n  {wanted}\nthen make the daemon read it: plimsoll reload\n",
+        args.tenant
+    )
+}
+
+fn reload(args: &Attach) -> Result<(), Failure> {
+    let ask = Ask { socket: args.socket.clone(), json: false };
+    live::reload(&Reload { force: args.force, ask })
+}
+
+/// One command, as it is shown and run.
+struct Step {
+    words: Vec<String>,
+    /// What follows if it fails; none: it must not fail.
+    without: Option<String>,
+}
+
+/// Takes the host's end out of its bridge, and out of the reach of the host's network stack.
+fn steps(ends: &Ends) -> Vec<Step> {
+    let host = ends.host.as_str();
+    let step = |words: &[&str], without: Option<String>| Step {
+        words: words.iter().map(ToString::to_string).collect(),
+        without,
+    };
+    let heard = || {
+        Some(format!(
+            "the host itself still takes packets that the container addresses to it through `{host}`, past the tenant's \
+             limits; if the container is not trusted, run: iptables -t raw -I PREROUTING -i {host} -j DROP"
+        ))
+    };
+    let ipv6 = format!("net/ipv6/conf/{host}/disable_ipv6=1");
+    let mut steps = Vec::new();
+    if ends.bridge.is_some() {
+        steps.push(step(&["ip", "link", "set", "dev", host, "nomaster"], None));
+    }
+    steps.extend([
+        // Else the host answers for its own addresses, the gateway's among them, and the container goes past the engine.
+        step(&["ip", "link", "set", "dev", host, "arp", "off", "up"], None),
+        step(&["sysctl", "-qw", &ipv6], Some(format!("the host may have an IPv6 address on `{host}`"))),
+        // A packet socket gets each frame before this drops it.
+        step(&["tc", "qdisc", "replace", "dev", host, "clsact"], heard()),
+        step(
+            &[
+                "tc", "filter", "replace", "dev", host, "ingress", "protocol", "all", "pref", "1", "handle",
+                "1", "matchall", "action", "drop",
+            ],
+            heard(),
+        ),
+    ]);
+    steps
+}
+
+impl Step {
+    fn take(&self) -> Result<(), Failure> {
+        let said = match run(&self.words) {
+            Ok(()) => return print(&format!("{}\n", self.words.join(" "))),
+            Err(said) => format!("`{}`: {said}", self.words.join(" ")),
+        };
+        match &self.without {
+            Some(without) => {
+                eprintln!("warning: {said}; {without}");
+                Ok(())
+            }
+            None => Err(Failure::Failed(format!("{said}; nothing has changed"))),
+        }
+    }
+}
+
+/// Runs a command; its standard error, or why it did not run.
+fn run(words: &[String]) -> Result<(), String> {
+    let (program, args) = words.split_first().ok_or("no command")?;
+    let done = Command::new(program).args(args).output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    let said = said.lines().next().unwrap_or("failed").trim().to_owned();
+    if done.status.success() { Ok(()) } else { Err(said) }
+}
+
+/// The commands that undo [`steps`].
+fn undoing(ends: &Ends) -> Vec<String> {
+    let host = &ends.host;
+    let master = ends.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
+    vec![
+        format!("(tc qdisc del dev {host} clsact 2>/dev/null; true)"),
+        format!("ip link set dev {host} arp on{master}"),
+    ]
+}
+
+/// Undoes what was done before a failure.
+fn put_back(ends: &Ends) {
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let _ = run(&words(&format!("tc qdisc del dev {} clsact", ends.host))); // there may be none
+    let master = ends.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
+    if let Err(said) = run(&words(&format!("ip link set dev {} arp on{master}", ends.host))) {
+        eprintln!(
+            "warning: `{}` could not be put back: {said}; run: {}",
+            ends.host,
+            undoing(ends).join(" && ")
+        );
+    }
+}
+
+/// A change to the policy file.
+struct Change {
+    /// As the operator named it.
+    shown: String,
+    /// The file behind links.
+    file: PathBuf,
+    original: String,
+    edited: Edited,
+}
+
+impl Change {
+    /// A change that gives the tenant its port, and that has been checked as `plimsoll check` does it.
+    fn new(file: &Path, tenant: &str, ends: &Ends) -> Result<Self, Failure> {
+        let shown = file.display().to_string();
+        let found = fs::canonicalize(file).and_then(|file| Ok((fs::read_to_string(&file)?, file)));
+        let (original, file) = found.map_err(|error| Failure::io(format!("read {shown}"), &error))?;
+        let edited =
+            edit::set_port(&shown, &original, tenant, &ends.host, &ends.addresses).map_err(Failure::Wrong)?;
+        reader::load_text(&shown, &edited.text)?;
+        Ok(Self { shown, file, original, edited })
+    }
+
+    fn is_done(&self) -> bool {
+        self.original == self.edited.text
+    }
+
+    fn place(&self) -> String {
+        format!("{}:{}", self.shown, self.edited.line)
+    }
+
+    fn words(&self, tenant: &str, ends: &Ends) -> String {
+        let (place, before) = (self.place(), &self.edited.before);
+        let now = edit::interface_keys(&ends.host, &ends.addresses);
+        format!("{place}: tenant `{tenant}`: port: {before} -> {now}")
+    }
+
+    /// Replaces the file as a whole, so that no reader sees a part of it.
+    fn write(&self, text: &str) -> Result<(), Failure> {
+        let beside = self.file.with_extension(format!("attach-{}", std::process::id()));
+        let replace = || -> io::Result<()> {
+            let as_before = fs::metadata(&self.file)?;
+            fs::write(&beside, text)?;
+            fs::set_permissions(&beside, as_before.permissions())?;
+            chown(&beside, Some(as_before.uid()), Some(as_before.gid()))?;
+            fs::rename(&beside, &self.file)
+        };
+        replace().map_err(|error| {
+            let _ = fs::remove_file(&beside); // it may not be there
+            Failure::io(format!("write {}", self.shown), &error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(bridge: Option<&str>) -> Ends {
+        Ends {
+            inside: "eth0".into(),
+            host: "veth1".into(),
+            bridge: bridge.map(str::to_owned),
+            addresses: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_hosts_end_leaves_its_bridge_and_stays_silent() {
+        let words: Vec<_> = steps(&ends(Some("docker0"))).iter().map(|step| step.words.join(" ")).collect();
+        assert_eq!(words[0], "ip link set dev veth1 nomaster");
+        assert_eq!(words[1], "ip link set dev veth1 arp off up");
+        assert_eq!(steps(&ends(None)).len(), words.len() - 1, "no bridge to leave");
+        assert!(
+            undoing(&ends(Some("docker0"))).concat().ends_with("ip link set dev veth1 arp on master docker0")
+        );
+    }
+}
