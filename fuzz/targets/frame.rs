@@ -11,8 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::binding::{self, Addresses};
 use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, alike, finish_checksum, parse,
-    segment, split, supersegment,
+    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, TransportChecksum, alike,
+    finish_checksum, parse, segment, split, supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -31,6 +31,7 @@ fuzz_target!(|data: &[u8]| {
     let (offset, len) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
 
     assert_eq!(Mac::pair(frame).is_some(), frame.len() >= 12);
+    assert!(TransportChecksum::of(frame).is_none() || parse(frame).is_ok());
     if let Ok(parsed) = parse(frame) {
         let _ = FlowKey::of(&parsed);
         if let Some(place) = TcpPlace::of(&parsed)

@@ -35,6 +35,8 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         // A daemon that does not run is told before anything changes.
         Client::new(&args.socket).text("GET", "/v1/health")?;
     }
+    // A rule of an earlier time would be there twice.
+    let _ = run(&words(&rule("-D", &ends.host)));
     steps(&ends).iter().try_for_each(Step::take).inspect_err(|_| put_back(&ends))?;
     match change {
         Some(change) if args.write => {
@@ -50,7 +52,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         }
         change => print(&what_is_left(args, &ends, change.as_ref()))?,
     }
-    print(&format!("to undo this: {}\n", undoing(&ends).join(" && ")))
+    print(&format!("to undo this: {}\n", undoing(&ends).join("; ")))
 }
 
 fn introduction(ends: &Ends) -> String {
@@ -61,8 +63,7 @@ fn introduction(ends: &Ends) -> String {
 
 /// All that would be done.
 fn dry(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
-    let mut text: String =
-        steps(ends).iter().map(|step| format!("would run: {}\n", step.words.join(" "))).collect();
+    let mut text: String = steps(ends).iter().map(Step::dry).collect();
     match change {
         Some(change) if args.write => {
             text.push_str(&format!("would write: {}\n", change.words(&args.tenant, &ends)));
@@ -103,52 +104,70 @@ fn reload(args: &Attach) -> Result<(), Failure> {
 /// One command, as it is shown and run.
 struct Step {
     words: Vec<String>,
-    /// What follows if it fails; none: it must not fail.
+    /// What to run if it fails.
+    instead: Option<Vec<String>>,
+    /// What follows if that fails too; none: the step must not fail.
     without: Option<String>,
 }
 
 /// Takes the host's end out of its bridge, and out of the reach of the host's network stack.
 fn steps(ends: &Ends) -> Vec<Step> {
     let host = ends.host.as_str();
-    let step = |words: &[&str], without: Option<String>| Step {
-        words: words.iter().map(ToString::to_string).collect(),
-        without,
-    };
-    let heard = || {
-        Some(format!(
-            "the host itself still takes packets that the container addresses to it through `{host}`, past the tenant's \
-             limits; if the container is not trusted, run: iptables -t raw -I PREROUTING -i {host} -j DROP"
-        ))
-    };
-    let ipv6 = format!("net/ipv6/conf/{host}/disable_ipv6=1");
+    let step = |line: String, without: Option<String>| Step { words: words(&line), instead: None, without };
     let mut steps = Vec::new();
-    if ends.bridge.is_some() {
-        steps.push(step(&["ip", "link", "set", "dev", host, "nomaster"], None));
+    if let (Some(bridge), Some(address)) = (&ends.bridge, &ends.bridge_address) {
+        // Else the container keeps an address for its gateway that the bridge has no longer.
+        steps.push(step(format!("ip link set dev {bridge} address {address}"), None));
     }
-    steps.extend([
-        // Else the host answers for its own addresses, the gateway's among them, and the container goes past the engine.
-        step(&["ip", "link", "set", "dev", host, "arp", "off", "up"], None),
-        step(&["sysctl", "-qw", &ipv6], Some(format!("the host may have an IPv6 address on `{host}`"))),
-        // A packet socket gets each frame before this drops it.
-        step(&["tc", "qdisc", "replace", "dev", host, "clsact"], heard()),
-        step(
-            &[
-                "tc", "filter", "replace", "dev", host, "ingress", "protocol", "all", "pref", "1", "handle",
-                "1", "matchall", "action", "drop",
-            ],
-            heard(),
-        ),
-    ]);
+    if ends.bridge.is_some() {
+        steps.push(step(format!("ip link set dev {host} nomaster"), None));
+    }
+    // Else the host answers for its own addresses, the gateway's among them, and the container goes past the engine.
+    steps.push(step(format!("ip link set dev {host} arp off up"), None));
+    let ipv6 = format!("the host may have an IPv6 address on `{host}`");
+    steps.push(step(format!("sysctl -qw net/ipv6/conf/{host}/disable_ipv6=1"), Some(ipv6)));
+    // Without it the next step fails, which is enough to say.
+    steps.push(step(format!("tc qdisc replace dev {host} clsact"), Some(String::new())));
+    // A packet socket gets each frame before this drops it.
+    let filter =
+        format!("tc filter replace dev {host} ingress protocol all pref 1 handle 1 matchall action drop");
+    let heard = format!(
+        "the host itself still takes packets that the container addresses to the hardware address of `{host}`, past the \
+         tenant's limits"
+    );
+    steps.push(Step { instead: Some(words(&rule("-I", host))), ..step(filter, Some(heard)) });
     steps
 }
 
+/// What drops IPv4 packets from an interface where the kernel has no such filter of `tc`.
+fn rule(action: &str, host: &str) -> String {
+    format!("iptables -t raw {action} PREROUTING -i {host} -j DROP")
+}
+
+/// A command line's words; Linux has no spaces in names of interfaces.
+fn words(line: &str) -> Vec<String> {
+    line.split(' ').map(str::to_owned).collect()
+}
+
 impl Step {
+    fn dry(&self) -> String {
+        let instead =
+            self.instead.as_ref().map_or_else(String::new, |words| format!(" (or: {})", words.join(" ")));
+        format!("would run: {}{instead}\n", self.words.join(" "))
+    }
+
     fn take(&self) -> Result<(), Failure> {
-        let said = match run(&self.words) {
-            Ok(()) => return print(&format!("{}\n", self.words.join(" "))),
-            Err(said) => format!("`{}`: {said}", self.words.join(" ")),
-        };
-        match &self.without {
+        let tries = [Some(&self.words), self.instead.as_ref()];
+        let mut said = Vec::new();
+        for words in tries.into_iter().flatten() {
+            match run(words) {
+                Ok(()) => return print(&format!("{}\n", words.join(" "))),
+                Err(why) => said.push(format!("`{}`: {why}", words.join(" "))),
+            }
+        }
+        let said = said.join("; ");
+        match self.without.as_deref() {
+            Some("") => Ok(()),
             Some(without) => {
                 eprintln!("warning: {said}; {without}");
                 Ok(())
@@ -167,27 +186,20 @@ fn run(words: &[String]) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(said) }
 }
 
-/// The commands that undo [`steps`].
-fn undoing(ends: &Ends) -> Vec<String> {
+/// The commands that undo [`steps`]; all but the last may find nothing to undo.
+fn undoing(ends: &Ends) -> [String; 3] {
     let host = &ends.host;
     let master = ends.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
-    vec![
-        format!("(tc qdisc del dev {host} clsact 2>/dev/null; true)"),
-        format!("ip link set dev {host} arp on{master}"),
-    ]
+    let link = format!("ip link set dev {host} arp on{master}");
+    [format!("tc qdisc del dev {host} clsact"), rule("-D", host), link]
 }
 
 /// Undoes what was done before a failure.
 fn put_back(ends: &Ends) {
-    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-    let _ = run(&words(&format!("tc qdisc del dev {} clsact", ends.host))); // there may be none
-    let master = ends.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
-    if let Err(said) = run(&words(&format!("ip link set dev {} arp on{master}", ends.host))) {
-        eprintln!(
-            "warning: `{}` could not be put back: {said}; run: {}",
-            ends.host,
-            undoing(ends).join(" && ")
-        );
+    let [filter, rule, link] = undoing(ends);
+    let _ = [filter, rule].map(|line| run(&words(&line)));
+    if let Err(said) = run(&words(&link)) {
+        eprintln!("warning: `{}` could not be put back: {said}; run: {link}", ends.host);
     }
 }
 
@@ -253,6 +265,7 @@ mod tests {
             inside: "eth0".into(),
             host: "veth1".into(),
             bridge: bridge.map(str::to_owned),
+            bridge_address: None,
             addresses: Vec::new(),
         }
     }
@@ -263,6 +276,9 @@ mod tests {
         assert_eq!(words[0], "ip link set dev veth1 nomaster");
         assert_eq!(words[1], "ip link set dev veth1 arp off up");
         assert_eq!(steps(&ends(None)).len(), words.len() - 1, "no bridge to leave");
+        let lowest = Ends { bridge_address: Some("02:00:00:00:00:01".into()), ..ends(Some("br0")) };
+        let first = steps(&lowest)[0].words.join(" ");
+        assert_eq!(first, "ip link set dev br0 address 02:00:00:00:00:01", "the bridge keeps its address");
         assert!(
             undoing(&ends(Some("docker0"))).concat().ends_with("ip link set dev veth1 arp on master docker0")
         );

@@ -25,6 +25,9 @@ pub(super) struct Ends {
     pub host: String,
     /// The bridge that the host's end is a port of.
     pub bridge: Option<String>,
+    /// The bridge's hardware address, where it is that of the host's end: the kernel gives a bridge the lowest of its ports',
+    /// and would give it another without this one.
+    pub bridge_address: Option<String>,
     /// The container's addresses there: the hardware address, then IP addresses but for link-local ones.
     pub addresses: Vec<String>,
 }
@@ -166,8 +169,14 @@ fn pair(inside: &[Link], host: &[Link], wanted: Option<&str>, place: &str) -> Re
         inside: chosen.ifname.clone(),
         host: other.ifname.clone(),
         bridge: other.master.clone(),
+        bridge_address: bridge_address(host, other),
         addresses: chosen.addresses(),
     })
+}
+
+fn bridge_address(host: &[Link], port: &Link) -> Option<String> {
+    let bridge = host.iter().find(|link| Some(&link.ifname) == port.master.as_ref())?;
+    bridge.address.clone().filter(|address| Some(address) == port.address.as_ref())
 }
 
 fn no_veth(place: &str) -> String {
@@ -207,12 +216,17 @@ mod tests {
         let inside =
             links(&format!(r#"[{{"ifindex":1,"ifname":"lo","linkinfo":{{}}}},{}]"#, veth(3, "eth0", 4)));
         let host = links(&format!(
-            r#"[{},{{"ifindex":4,"ifname":"veth1","link_index":3,"master":"docker0","linkinfo":{{"info_kind":"veth","info_slave_kind":"bridge"}}}}]"#,
+            r#"[{},{{"ifindex":4,"ifname":"veth1","link_index":3,"address":"02:00:00:00:00:01","master":"docker0","linkinfo":{{"info_kind":"veth","info_slave_kind":"bridge"}}}},{{"ifindex":5,"ifname":"docker0","address":"02:00:00:00:00:01","linkinfo":{{"info_kind":"bridge"}}}}]"#,
             veth(9, "veth9", 3)
         ));
         let ends = pair(&inside, &host, None, "container `shop`").expect("one pair");
         assert_eq!((ends.inside.as_str(), ends.host.as_str()), ("eth0", "veth1"));
         assert_eq!(ends.bridge.as_deref(), Some("docker0"));
+        assert_eq!(
+            ends.bridge_address.as_deref(),
+            Some("02:00:00:00:00:01"),
+            "the bridge would change its address"
+        );
         assert_eq!(ends.addresses, ["02:42:ac:11:00:02", "172.17.0.2"]);
     }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Once;
 
 use crate::support::{Daemon, Stage, ip};
 
@@ -31,6 +32,7 @@ impl Engine {
             }
         }
         let stage = Stage::with_netns(tag, &["host"])?;
+        show_control_groups();
         let root = stage.file("rootfs");
         ["bin", "dev", "proc", "sys", "etc", "tmp", "run"]
             .iter()
@@ -86,6 +88,23 @@ impl Engine {
         let packets = stats["tenants"]["shop"]["rx_packets"].as_u64().expect("a number");
         assert!(packets > 0, "the container's packets went through the engine");
     }
+}
+
+/// Mounts the control groups where `scripts/apart` has hidden them, in the mount namespace that it has made.
+fn show_control_groups() {
+    static ONCE: Once = Once::new();
+    const MOUNT: &str = "at=/sys/fs/cgroup
+        [ -z \"$(ls $at)\" ] || exit 0
+        controllers=$(cut -d: -f2 /proc/self/cgroup | grep .) || exec mount -t cgroup2 none $at
+        mount -t tmpfs none $at
+        for each in $controllers; do
+            case $each in name=*) options=none,$each ;; *) options=$each ;; esac
+            mkdir $at/${each#name=} && mount -t cgroup -o $options none $at/${each#name=}
+        done";
+    ONCE.call_once(|| {
+        // An engine that misses them says so.
+        let _ = Command::new("sh").args(["-c", MOUNT]).status();
+    });
 }
 
 impl Drop for Engine {
