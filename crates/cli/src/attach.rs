@@ -41,9 +41,12 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
     match change {
         Some(change) if args.write => {
             change.write(&change.edited.text).inspect_err(|_| put_back(&ends))?;
-            print(&format!("{}\n", change.words(&args.tenant, &ends)))?;
+            say(&format!("{}\n", change.words(&args.tenant, &ends)));
             if reloads {
-                reload(args).inspect_err(|_| {
+                reload(args).inspect_err(|failure| {
+                    if matches!(failure, Failure::PipeClosed) {
+                        return; // the daemon has obeyed
+                    }
                     // The first failure is the one to report.
                     let _ = change.write(&change.original);
                     put_back(&ends);
@@ -53,6 +56,11 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         change => print(&what_is_left(args, &ends, change.as_ref()))?,
     }
     print(&format!("to undo this: {}\n", undoing(&ends).join("; ")))
+}
+
+/// Prints between two changes: a reader that has gone (`| head`) must not end them halfway.
+fn say(text: &str) {
+    let _ = print(text);
 }
 
 fn introduction(ends: &Ends) -> String {
@@ -66,7 +74,7 @@ fn dry(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
     let mut text: String = steps(ends).iter().map(Step::dry).collect();
     match change {
         Some(change) if args.write => {
-            text.push_str(&format!("would write: {}\n", change.words(&args.tenant, &ends)));
+            text.push_str(&format!("would write: {}\n", change.words(&args.tenant, ends)));
             if !args.no_reload {
                 let force = if args.force { " --force" } else { "" };
                 text.push_str(&format!(
@@ -161,7 +169,10 @@ impl Step {
         let mut said = Vec::new();
         for words in tries.into_iter().flatten() {
             match run(words) {
-                Ok(()) => return print(&format!("{}\n", words.join(" "))),
+                Ok(()) => {
+                    say(&format!("{}\n", words.join(" ")));
+                    return Ok(());
+                }
                 Err(why) => said.push(format!("`{}`: {why}", words.join(" "))),
             }
         }
@@ -194,8 +205,11 @@ fn undoing(ends: &Ends) -> [String; 3] {
     [format!("tc qdisc del dev {host} clsact"), rule("-D", host), link]
 }
 
-/// Undoes what was done before a failure.
+/// Undoes what was done before a failure. Without a bridge the interface was attached before, and stays so.
 fn put_back(ends: &Ends) {
+    if ends.bridge.is_none() {
+        return;
+    }
     let [filter, rule, link] = undoing(ends);
     let _ = [filter, rule].map(|line| run(&words(&line)));
     if let Err(said) = run(&words(&link)) {
