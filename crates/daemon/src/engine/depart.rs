@@ -373,7 +373,7 @@ impl Engine {
             (Some(heavy), Receiver::Lane(Some(lane))) => {
                 let sender = parsed.src_mac.0;
                 let untouched = self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(sender));
-                heavy.flow((lane as usize, true), (from, untouched), (parsed, &Hashed::of(parsed)))
+                heavy.flow((lane as usize, true, None), (from, untouched), (parsed, &Hashed::of(parsed)))
             }
             _ => None,
         };

@@ -95,6 +95,9 @@ pub(super) struct Counted {
     pub(super) from: FlowSource,
     /// Whether the tenant that sends it, or that receives it here, has `ecn: untouched`.
     pub(super) untouched: bool,
+    /// Part of its name too: one more than the lane of the tenant of this host that sends it to this one, as another tenant can copy
+    /// its headers; 0 for all others.
+    pub(super) sibling: u32,
 }
 
 /// A flow that is to be counted, with its hash.
@@ -121,7 +124,7 @@ impl Counted {
             FlowSource::Host(HostId(host)) => 2 | u64::from(host) << 2,
         };
         let flags = u64::from(self.untouched) << 1 | u64::from(self.inward);
-        let rest = u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
+        let rest = u64::from(self.sibling) << 50 ^ u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
         // A folded product: each bit of the result depends on all bits of the factors.
         let product = u128::from(headers ^ rest) * u128::from(MIX);
         product as u64 ^ (product >> 64) as u64
@@ -230,18 +233,19 @@ impl HeavyFlows {
         self.lanes.iter().position(|lane| lane.number == Some(tenant))
     }
 
-    /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted. `peer_untouched`: the tenant
-    /// at its other end has `ecn: untouched`.
+    /// The flow of a frame that a lane sends or is to receive; none where its tenant is not counted. `sender` is the lane that
+    /// sends it to this one, if one does. `peer_untouched`: the tenant at its other end has `ecn: untouched`.
     #[inline]
     pub(super) fn flow(
         &self,
-        (lane, inward): (usize, bool),
+        (lane, inward, sender): (usize, bool, Option<usize>),
         (from, peer_untouched): (FlowSource, bool),
         (parsed, flow): (&Parsed, &Hashed),
     ) -> Option<HashedCount> {
         let Resident { number, untouched } = *self.lanes.get(lane)?;
         let (tenant, untouched) = (number?, untouched || peer_untouched);
-        let of = Counted { flow: flow.key, tenant, inward, from, untouched };
+        let sibling = sender.map_or(0, |lane| lane as u32 + 1);
+        let of = Counted { flow: flow.key, tenant, inward, from, untouched, sibling };
         let hash = of.hash(flow.hash);
         let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
         Some(HashedCount { hash, of, tcp })

@@ -245,12 +245,12 @@ impl Engine {
         let (receiver, peer_untouched) = match self.macs.owner(to) {
             Some(Owner::Lane(to)) => {
                 let untouched = (from, heavy.is_untouched(index));
-                let flow = heavy.flow((to as usize, true), untouched, (parsed, flow));
+                let flow = heavy.flow((to as usize, true, Some(index)), untouched, (parsed, flow));
                 (flow, heavy.is_untouched(to as usize))
             }
             _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(to))),
         };
-        let sender = heavy.flow((index, false), (from, peer_untouched), (parsed, flow));
+        let sender = heavy.flow((index, false, None), (from, peer_untouched), (parsed, flow));
         let sent = on_wire(offload, received.len, origin.frames());
         let (len, frames) = (received.len, origin.frames() as usize);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];

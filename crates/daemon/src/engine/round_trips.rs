@@ -225,7 +225,8 @@ mod tests {
 
     fn note(trips: &mut RoundTrips, frame: &[u8], inward: bool, from: FlowSource, us: u64) -> Counted {
         let parsed = parse(frame).expect("sound");
-        let of = Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from, untouched: false };
+        let of =
+            Counted { flow: FlowKey::of(&parsed), tenant: 3, inward, from, untouched: false, sibling: 0 };
         let place = TcpPlace::of(&parsed).expect("TCP");
         trips.note((of.hashed(), &of), place, frame, Nanos::ZERO + Span::micros(us));
         of

@@ -450,3 +450,30 @@ fn a_flow_with_a_victims_headers_is_another_flow() {
         assert!(of_calm >= 195, "{of_calm} of 200");
     }
 }
+
+/// The same from one tenant of the host to another: a third copies the headers of the victim's flow.
+#[test]
+fn a_sibling_with_a_victims_headers_has_a_flow_of_its_own() {
+    let text = gateway("mode: drop")
+        .replace("  shop: {port: memory}\n", "  shop: {port: memory}\n  evil: {port: memory}\n");
+    let mut world = World::new(&text, false);
+    for (lane, host) in [(0, 1), (1, 2), (2, 3)] {
+        world.send(lane, &udp(host, 99, host.into(), 0, 60));
+    }
+    world.run(Span::millis(1), STEP);
+    let mut core = Stated(Span::ZERO);
+    let calm = udp(2, 1, HEAVY, 0, 300);
+    let mut copied = calm.clone();
+    copied[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 3]);
+    let [mut of_heavy, mut of_calm] = [0; 2];
+    for _ in 0..200 {
+        let came = traffic(&mut world, STEP.times(99), 95, &mut core, &[(Some(2), copied.clone())]);
+        of_heavy += came[0].len();
+        let came = traffic(&mut world, STEP, 95, &mut core, &[(Some(1), calm.clone())]);
+        of_calm += came[0].len();
+    }
+    assert_eq!(pressed(&mut world), [(HEAVY, true, Means::Dropped)], "one of the two");
+    assert!(of_heavy < 5_000, "{of_heavy} of 19,800");
+    assert_eq!(world.losses("shop"), [], "the flow with the same headers loses nothing");
+    assert!(of_calm >= 195, "{of_calm} of 200");
+}

@@ -84,7 +84,7 @@ impl List {
             return false;
         }
         let Some(sent) = self.get(flow).map(|listed| listed.sent.packets) else { return false };
-        let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, ..of };
+        let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, sibling: 0, ..of };
         let least = Counted { inward: true, ..unsaid(*flow) };
         let first = self.place(&least).unwrap_or_else(|at| at);
         let same = self.0[first..].iter().take_while(|listed| unsaid(listed.of) == least);
