@@ -81,7 +81,9 @@ const OURS: [(Way, &str); 3] =
 /// All rows.
 pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for limit in [Limit::Uplink(100), Limit::Coarse(100), Limit::Uplink(1_000), Limit::Tenant(1_000), Limit::None] {
+    for limit in
+        [Limit::Uplink(100), Limit::Coarse(100), Limit::Uplink(1_000), Limit::Tenant(1_000), Limit::None]
+    {
         let mut peer = Measured::default();
         let mut ours = OURS.map(|_| Measured::default());
         for _ in 0..rounds {
