@@ -61,7 +61,8 @@ fn slow_flow_beside_tcp(tag: &str, line: u32, pairs: u32, seconds: u32) -> Optio
         world.start(
             &format!("{line}Mbps"),
             &format!(
-                "limits: {{slow: {{match: {{dst: 10.9.0.8}}, rate: {}kbps, burst: 3KB}}}}\n\
+                "engine: {{flows: fifo}}\n\
+                 limits: {{slow: {{match: {{dst: 10.9.0.8}}, rate: {}kbps, burst: 3KB}}}}\n\
                  policy: {{root: {{wfq: {{vm: 1}}, via: [slow]}}}}\n",
                 line * 5
             ),
@@ -125,7 +126,7 @@ fn throttled_and_not(tag: &str, completions: &'static str, napi: bool, seconds: 
     world.start(
         "10Gbps",
         &format!(
-            "engine: {{ring: {WHEEL}}}\n\
+            "engine: {{ring: {WHEEL}, flows: fifo}}\n\
              limits: {{slow: {{match: {{dst: 10.9.0.8}}, rate: 10Mbps, burst: 3KB}}}}\n\
              policy: {{root: {{wfq: {{vm: 1}}, via: [slow]}}}}\n"
         ),
