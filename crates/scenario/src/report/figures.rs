@@ -50,7 +50,10 @@ fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) ->
         .iter()
         .map(|summary| {
             let runs: Vec<&Run> = measures.runs(&summary.system).collect();
-            tenants.iter().map(|tenant| over_time(scenario, measures, &runs, tenant, window)).collect()
+            let of = |tenant: &String| {
+                over_time(scenario, &runs, window, |run, part| measures.throughput(run, Some(tenant), part))
+            };
+            tenants.iter().map(of).collect()
         })
         .collect();
     let most = series
@@ -87,12 +90,7 @@ fn destination(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -
     let (window, seconds) = (shown_window(scenario), scenario.duration.as_secs_f64());
     let curves = ran.iter().map(|summary| {
         let runs: Vec<&Run> = measures.runs(&summary.system).collect();
-        let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
-        let value = |part: Window| {
-            let sum: f64 = runs.iter().map(|run| measures.to(run, name, part)).sum();
-            (middle(part, window), sum / runs.len() as f64 / 1e6)
-        };
-        parts.map(value).collect()
+        over_time(scenario, &runs, window, |run, part| measures.to(run, name, part))
     });
     let curves: Vec<Vec<(f64, f64)>> = curves.collect();
     let most = curves.iter().flatten().map(|(_, rate)| *rate).fold(0.0, f64::max);
@@ -150,16 +148,15 @@ fn shown_window(scenario: &Scenario) -> Span {
 }
 
 /// Middle of each window and Mb/s, mean over the runs.
-fn over_time(
+fn over_time<'r>(
     scenario: &Scenario,
-    measures: &Measures<'_>,
-    runs: &[&Run],
-    tenant: &str,
+    runs: &[&'r Run],
     window: Span,
+    rate: impl Fn(&'r Run, Window) -> f64,
 ) -> Vec<(f64, f64)> {
     let parts = Window::new(Span::ZERO, scenario.duration).parts(window);
     let value = |part: Window| {
-        let sum: f64 = runs.iter().map(|run| measures.throughput(run, Some(tenant), part)).sum();
+        let sum: f64 = runs.iter().map(|run| rate(run, part)).sum();
         (middle(part, window), sum / runs.len() as f64 / 1e6)
     };
     parts.map(value).collect()
