@@ -39,7 +39,7 @@ pub use network::{
 };
 pub use paper::{Figure, Number, Paper};
 pub use plimsoll_control::Idle;
-pub use policy_file::Wiring;
+pub use policy_file::{Wiring, check_text};
 pub use press::{Excess, PressModel, Slots};
 pub use promises::{Fared, promises};
 pub use read::Form;

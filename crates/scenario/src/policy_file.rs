@@ -124,13 +124,7 @@ impl Scenario {
     /// What the checker says.
     pub fn checked(&self, system: &System) -> Result<plimsoll_policy::Checked, plimsoll_policy::Errors> {
         let wiring = Wiring { uplink: "memory".to_owned(), ..Wiring::default() };
-        let name = format!("{}, policy of {}", self.name, system.name);
-        let mut text = Some(self.policy_file(system, &wiring));
-        let mut load = |path: &str| match text.take() {
-            Some(text) => Ok(text),
-            None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
-        };
-        plimsoll_policy::check_with(&name, &mut load)
+        check_text(&format!("{}, policy of {}", self.name, system.name), self.policy_file(system, &wiring))
     }
 
     /// The tenants with what a system's own `tenants:` promises them, for systems of the kernel.
@@ -338,6 +332,19 @@ impl PolicySections {
             _ => value.clone(),
         }
     }
+}
+
+/// Checks a policy file that a scenario makes, whose tenants' own files are on the disk. Errors call it `name`.
+///
+/// # Errors
+/// What the checker says.
+pub fn check_text(name: &str, text: String) -> Result<plimsoll_policy::Checked, plimsoll_policy::Errors> {
+    let mut text = Some(text);
+    let mut load = |path: &str| match text.take() {
+        Some(text) => Ok(text),
+        None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
+    };
+    plimsoll_policy::check_with(name, &mut load)
 }
 
 /// Every key and text of a tree.

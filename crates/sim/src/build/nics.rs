@@ -5,12 +5,11 @@
 //! Not here: NICs, limiters and ways in at work (`host_nic`, `limiter`, `receive`).
 //! Invariant: a host without tenants has no NIC and no limiter.
 
-use std::path::Path;
-
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
     Host, Ingress, NicKind, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions, Wiring,
+    check_text,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -194,12 +193,8 @@ impl Builder<'_> {
     fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {
         let rate = self.topology.links[uplink as usize].spec.rate;
         let wiring = Wiring { uplink: "memory".to_owned(), rate, ..Wiring::default() };
-        let mut text = Some(self.scenario.policy_file_of(host, self.system, &wiring));
-        let mut load = |path: &str| match text.take() {
-            Some(text) => Ok(text),
-            None => plimsoll_policy::read_text(Path::new(path), plimsoll_policy::MAX_FILE),
-        };
-        plimsoll_policy::check_with("policy", &mut load).map_err(|errors| SimError::Policy {
+        let text = self.scenario.policy_file_of(host, self.system, &wiring);
+        check_text("policy", text).map_err(|errors| SimError::Policy {
             system: self.system.name.clone(),
             host: host.name.clone(),
             text: errors.render(false),
