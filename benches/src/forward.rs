@@ -268,10 +268,15 @@ impl Sink {
 
     /// The daemon's counters.
     pub fn stats(&self) -> Result<serde_json::Value> {
+        self.ask("stats")
+    }
+
+    /// What a command of `plimsoll` shows of the daemon.
+    pub fn ask(&self, command: &str) -> Result<serde_json::Value> {
         let socket = self.daemon.socket().context("no API socket")?;
-        let out = Command::new(&self.plimsoll).args(["stats", "--json", "--socket"]).arg(socket).output()?;
+        let out = Command::new(&self.plimsoll).args([command, "--json", "--socket"]).arg(socket).output()?;
         serde_json::from_slice(&out.stdout)
-            .with_context(|| format!("plimsoll stats: {}", String::from_utf8_lossy(&out.stderr)))
+            .with_context(|| format!("plimsoll {command}: {}", String::from_utf8_lossy(&out.stderr)))
     }
 
     /// The daemon's output.

@@ -48,6 +48,8 @@ pub(super) struct Bound {
     flow: Option<HashedCount>,
     /// Its ECN field, where it may be marked.
     ecn: Codepoint,
+    /// Packets and bytes of frames with these headers that are still to be counted for the flow.
+    uncounted: (u16, u32),
 }
 
 /// The receiver of a frame from the uplink.
@@ -340,21 +342,24 @@ impl Engine {
     }
 
     /// Parses the headers of a frame from the uplink: it goes to the tenant with its destination address, or to all.
-    /// `None` when they are malformed, which is counted.
+    /// Writes `None` when they are malformed, which is counted.
+    ///
+    /// It writes the result in its place: a copy would have to wait for the many short writes that made it.
     pub(super) fn look_at(
         &mut self,
         frame: &[u8],
         received: &plimsoll_ports::Received,
-        lane: Option<u32>,
-        from: FlowSource,
+        (lane, from): (Option<u32>, FlowSource),
         now: Nanos,
-    ) -> Option<Bound> {
+        bound: &mut Option<Bound>,
+    ) {
         let parsed = parse(frame);
         let (parsed, offload) = match check(&parsed, frame, received) {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut self.uplink.tally, 1);
-                return None;
+                *bound = None;
+                return;
             }
         };
         // In a fleet the map states where each tenant is.
@@ -377,11 +382,21 @@ impl Engine {
             }
             _ => None,
         };
-        Some(Bound { offload, to, flow, ecn: markable(parsed) })
+        *bound = Some(Bound { offload, to, flow, ecn: markable(parsed), uncounted: (0, 0) });
+    }
+
+    /// Counts the frames that were delivered with these headers: once for all of them, as each count costs a look-up.
+    #[inline]
+    pub(super) fn count_delivered(&mut self, bound: &Option<Bound>) {
+        if let (Some(heavy), Some(Bound { flow: Some(flow), uncounted, .. })) = (&mut self.heavy, bound) {
+            heavy.count(flow, *uncounted);
+        }
     }
 
     /// Delivers a frame from the uplink to its receiver, unless its flow is slowed down and beyond its rate.
-    pub(super) fn deliver(&mut self, frame: &mut [u8], Bound { offload, to, flow, ecn }: &Bound, now: Nanos) {
+    /// [`Self::count_delivered`] is to be called after the last frame with these headers.
+    pub(super) fn deliver(&mut self, frame: &mut [u8], bound: &mut Bound, now: Nanos) {
+        let Bound { offload, to, flow, ecn, uncounted } = bound;
         if let (Some(heavy), Some(flow)) = (&mut self.heavy, flow) {
             if let Some(windows) = heavy.windows()
                 && let Ok(parsed) = parse(frame)
@@ -395,7 +410,9 @@ impl Engine {
             {
                 self.uplink.tally.event(Event::FlowWindowed);
             }
-            let Act { mark, way } = heavy.count(flow, on_wire(offload, frame.len(), 1), (frame, *ecn), now);
+            let sent = on_wire(offload, frame.len(), 1);
+            *uncounted = (uncounted.0.saturating_add(sent.0), uncounted.1.saturating_add(sent.1));
+            let Act { mark, way } = heavy.judge(flow, sent, (frame, *ecn), now);
             // A frame from elsewhere waits at its source, or not at all.
             if way != Way::Pass {
                 return self.uplink.tally.lost(Loss::FlowOverRate);

@@ -351,9 +351,12 @@ impl Engine {
             without_fabrics_mark(&mut packet[place.clone()], crossing);
         }
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        if let Some(bound) = self.look_at(&packet[place.clone()], &frame, lane, from, now) {
-            self.deliver(&mut packet[place], &bound, now);
+        let mut bound = None;
+        self.look_at(&packet[place.clone()], &frame, (lane, from), now, &mut bound);
+        if let Some(bound) = &mut bound {
+            self.deliver(&mut packet[place], bound, now);
         }
+        self.count_delivered(&bound);
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {

@@ -251,17 +251,21 @@ impl HeavyFlows {
         Some(HashedCount { hash, of, tcp })
     }
 
-    /// Counts frames of a flow, and says what is done with them. `frame` is the first of them, and `ecn` its ECN field as
-    /// [`markable`] reads it.
+    /// Counts packets of a flow, and their bytes.
     #[inline(always)]
-    pub(super) fn count(
+    pub(super) fn count(&mut self, flow: &HashedCount, (packets, bytes): (u16, u32)) {
+        self.hitters.count_many(flow.hash, &flow.of, packets, bytes);
+    }
+
+    /// Says what is done with frames of a flow. `frame` is the first of them, and `ecn` its ECN field as [`markable`] reads it.
+    #[inline(always)]
+    pub(super) fn judge(
         &mut self,
         flow: &HashedCount,
         sent: (u16, u32),
         (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
     ) -> Act {
-        self.hitters.count_many(flow.hash, &flow.of, sent.0, sent.1);
         if let Some(place) = flow.tcp {
             self.time(flow, place, frame, now);
         }

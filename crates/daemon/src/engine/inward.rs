@@ -294,6 +294,7 @@ impl Engine {
             self.inward.before[station as usize].note(waited);
             let lane = self.inward.lane_of(station, &arrival);
             if bound.is_some() && !before.is_some_and(|last| are_alike(&pool, last, buffer)) {
+                self.count_delivered(&bound);
                 bound = None;
             }
             self.deliver_from(&mut pool, buffer, &mut bound, lane, now);
@@ -302,6 +303,7 @@ impl Engine {
             }
             delivered += 1;
         }
+        self.count_delivered(&bound);
         if let Some(last) = before {
             pool.give(last);
         }
@@ -403,7 +405,7 @@ impl Engine {
             return self.unwrap(frame, &received, lane, now);
         }
         if bound.is_none() {
-            *bound = self.look_at(frame, &received, lane, FlowSource::Elsewhere, now);
+            self.look_at(frame, &received, (lane, FlowSource::Elsewhere), now, bound);
         }
         if let Some(bound) = bound {
             self.deliver(frame, bound, now);

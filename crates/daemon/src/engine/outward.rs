@@ -271,7 +271,8 @@ impl Engine {
         let frame = &mut bytes[..len];
         let (mut owes, mut marked, mut ecn) = ([false; 2], false, markable(parsed));
         for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
-            let Act { mark, way } = heavy.count(flow, sent, (frame, ecn), now);
+            heavy.count(flow, sent);
+            let Act { mark, way } = heavy.judge(flow, sent, (frame, ecn), now);
             if mark && Ecn::Ce.write(frame) {
                 (marked, ecn) = (true, Codepoint::Ce);
             }
