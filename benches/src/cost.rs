@@ -20,11 +20,11 @@ use crate::forward::Forwarder;
 use crate::net::{self, Netns};
 use crate::report::{Goal, Row};
 
-const LEFT: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 1);
-const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
-const LEFT_MAC: &str = "02:00:00:00:97:01";
-const RIGHT_MAC: &str = "02:00:00:00:97:02";
-const PORT: u16 = 7_097;
+pub const LEFT: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 1);
+pub const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 97, 0, 2);
+pub const LEFT_MAC: &str = "02:00:00:00:97:01";
+pub const RIGHT_MAC: &str = "02:00:00:00:97:02";
+pub const PORT: u16 = 7_097;
 
 /// The connection runs for this long before it is measured, so that its window has grown and the bursts are over.
 const WARM_UP: Duration = Duration::from_millis(1_000);
@@ -272,16 +272,16 @@ fn htb(left: &Netns, mbps: u32) -> Result<()> {
 
 /// What sender and receiver share.
 #[derive(Default)]
-struct Counts {
+pub struct Counts {
     measuring: AtomicBool,
-    stop: AtomicBool,
+    pub stop: AtomicBool,
     /// When something arrived while measuring, and how much payload had arrived by then.
     arrivals: Mutex<Vec<(Instant, u64)>>,
 }
 
 impl Counts {
     /// Sends until it is told to stop. Returns how many segments were sent again.
-    fn send(&self) -> Result<u32> {
+    pub fn send(&self) -> Result<u32> {
         let mut stream = TcpStream::connect((RIGHT, PORT))?;
         net::cubic(&stream)?;
         stream.set_write_timeout(Some(Duration::from_millis(500)))?;
@@ -292,7 +292,7 @@ impl Counts {
         net::sent_again(stream.as_raw_fd())
     }
 
-    fn receive(&self, listener: &TcpListener) -> Result<()> {
+    pub fn receive(&self, listener: &TcpListener) -> Result<()> {
         let (mut stream, _) = listener.accept()?;
         let mut buffer = vec![0; 256 << 10];
         let mut arrived = 0;

@@ -149,6 +149,14 @@ impl Forwarder {
         }
     }
 
+    /// What a command of `plimsoll` shows of it.
+    pub fn ask(&self, plimsoll: &Path, command: &str) -> Result<serde_json::Value> {
+        let socket = self.socket().context("no API socket")?;
+        let out = Command::new(plimsoll).args([command, "--json", "--socket"]).arg(socket).output()?;
+        serde_json::from_slice(&out.stdout)
+            .with_context(|| format!("plimsoll {command}: {}", String::from_utf8_lossy(&out.stderr)))
+    }
+
     /// Starts `plimsoll run` under `policy`.
     pub fn plimsoll(binary: &Path, policy: &str) -> Result<Self> {
         Self::plimsoll_in(None, binary, policy)
@@ -273,10 +281,7 @@ impl Sink {
 
     /// What a command of `plimsoll` shows of the daemon.
     pub fn ask(&self, command: &str) -> Result<serde_json::Value> {
-        let socket = self.daemon.socket().context("no API socket")?;
-        let out = Command::new(&self.plimsoll).args([command, "--json", "--socket"]).arg(socket).output()?;
-        serde_json::from_slice(&out.stdout)
-            .with_context(|| format!("plimsoll {command}: {}", String::from_utf8_lossy(&out.stderr)))
+        self.daemon.ask(&self.plimsoll, command)
     }
 
     /// The daemon's output.

@@ -21,6 +21,7 @@ mod report;
 mod scheduler;
 mod sealed;
 mod simulator;
+mod target;
 mod testpmd;
 mod vhost;
 mod vnic;
@@ -79,6 +80,8 @@ enum Part {
     Figure1,
     /// Policies of every kind beside what `plimsoll check` estimates.
     Costs,
+    /// The cost of a packet by the order among a class's flow queues.
+    FlowOrders,
     /// The cost of recording.
     Recorded,
     /// The cost of receivers' control for each packet.
@@ -97,6 +100,8 @@ enum Part {
     Accuracy,
     /// CPU seconds for each gigabyte of a limited flow beside veth and tc's htb; needs root.
     Cost,
+    /// Delays of a tenant with a target of 100 us beside a flow that fills the uplink; needs root.
+    Target,
     /// A vNIC's client process through the daemon to a sink, beside DPDK's memif.
     Vnic,
     /// A tenant beside a vNIC's client that scribbles over its memory.
@@ -128,6 +133,7 @@ fn main() -> Result<()> {
             Part::Figure1 => scheduler::figure1(effort),
             Part::Costs => scheduler::costs(effort),
             Part::Recorded => scheduler::recorded(effort),
+            Part::FlowOrders => scheduler::flow_orders(effort),
             Part::Control => control::measure(effort),
             Part::Heavy => apart(|| heavy::measure(effort)),
             Part::Backpressure => backpressure::measure(&options.plimsoll, effort),
@@ -139,6 +145,7 @@ fn main() -> Result<()> {
             }
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
             Part::Cost => cost::measure(&options.plimsoll, options.rounds),
+            Part::Target => target::measure(&options.plimsoll, options.rounds),
             Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),
             Part::Isolation => vnic::isolation(&options.plimsoll, options.rounds),
             Part::Vhost => vhost::measure(&options.plimsoll, options.rounds),

@@ -112,9 +112,14 @@ impl Builder {
 
 /// `tenants` equal tenants below one `wfq`, each a class whose flow queues take turns.
 pub fn equal_tenants(tenants: u32) -> Program {
+    ordered_tenants(tenants, FlowOrder::Drr)
+}
+
+/// [`equal_tenants`], each a class with this order among its flow queues.
+pub fn ordered_tenants(tenants: u32, order: FlowOrder) -> Program {
     let mut builder = Builder::new(NodeKind::Wfq);
     for tenant in 0..tenants {
-        builder.tenant(NodeId(0), &format!("t{tenant}"), NodeKind::Class(FlowOrder::Drr), 1);
+        builder.tenant(NodeId(0), &format!("t{tenant}"), NodeKind::Class(order), 1);
     }
     builder.finish()
 }

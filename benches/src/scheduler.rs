@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anyhow::Result;
-use plimsoll_policy::{Form, Placement};
+use plimsoll_policy::{Codel, FlowOrder, Form, Placement};
 use plimsoll_record::{CHUNK, End, Limits, Recorder, Sink};
 use plimsoll_units::Bytes;
 
@@ -84,6 +84,31 @@ pub fn one_limit(effort: Effort) -> Result<Vec<Row>> {
     let costs = take_turns(&mut engines, effort);
     let row = Row::new("10,000 flow queues behind one limit", "ours with 10", "ns/packet");
     Ok(vec![row.figures(&costs[0], &costs[1]).goal(Goal::RatioAtMost(2.0)).note(throttled_note(&engines[1]))])
+}
+
+/// The cost of a packet by the order among a class's flow queues, `flows` of the policy. No packet waits for as long as CoDel's
+/// target, so that nothing is marked or lost.
+pub fn flow_orders(effort: Effort) -> Result<Vec<Row>> {
+    let orders = [("fifo", FlowOrder::Fifo), ("drr", FlowOrder::Drr), ("fq", FlowOrder::Fq(Codel::DEFAULT))];
+    let mut rows = Vec::new();
+    for (tenants, each) in [(64, 4), (64, 64), (1_024, 4)] {
+        let make = |order| {
+            let program = policies::ordered_tenants(tenants, order);
+            let places = spread(&program, each);
+            Engine::new(&program, &places, inside(places.len()), Refill::Random)
+        };
+        let mut engines = orders.into_iter().map(|(_, order)| make(order)).collect::<Result<Vec<_>>>()?;
+        let costs = take_turns(&mut engines, effort);
+        for ((name, _), ours) in orders.iter().zip(&costs).skip(1) {
+            let row = Row::new(
+                format!("{tenants} tenants, {each} queues each, `flows: {name}`"),
+                "`flows: fifo`",
+                "ns/packet",
+            );
+            rows.push(row.figures(&costs[0], ours));
+        }
+    }
+    Ok(rows)
 }
 
 /// The cost of recording on the engine's thread: chunks are thrown away as soon as they are full.

@@ -180,7 +180,7 @@ pub struct Engine {
     pub(crate) nic: Recorded,
     pub(crate) program: Arc<Program>,
     /// The policy's wake-up grain.
-    grain: Span,
+    grain: Grain,
     pub(crate) classifier: Classifier,
     pub(crate) generation: u16,
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
@@ -335,7 +335,7 @@ impl Engine {
             wake_at: None,
             release_at: None,
             attentive: false,
-            grain: Grain::of(&setup.program).span,
+            grain: Grain::of(&setup.program),
             program: setup.program,
         };
         engine.share_queues();
@@ -404,7 +404,13 @@ impl Engine {
     /// How long the thread may sleep while packets wait for a rate.
     #[must_use]
     pub fn grain(&self) -> Span {
-        self.grain
+        self.grain.span
+    }
+
+    /// Whether the thread is to spin while packets pass.
+    #[must_use]
+    pub fn spins(&self) -> bool {
+        self.grain.spins
     }
 
     /// Stops reading tenants' ports; frames that are held still leave.

@@ -221,7 +221,7 @@ impl Loop {
         let mut urgency = Urgency::of_this_thread(!self.habits.busy_poll, self.clock.now());
         self.watch_all();
         let mut asked = self.clock.now();
-        let (mut looked, mut rested) = (asked, asked);
+        let (mut looked, mut rested, mut worked) = (asked, asked, asked);
         let mut coalescing = Coalescing::default();
         loop {
             while let Ok(command) = self.commands.try_recv() {
@@ -243,7 +243,11 @@ impl Loop {
                 return notices(Notice::Ended { abandoned });
             }
             let now = self.clock.now();
-            urgency.look(now);
+            let fine = self.engine.spins();
+            urgency.look(fine, now);
+            if turn.moved > 0 {
+                worked = now;
+            }
             if now.since(asked) >= ASK_PROBLEMS {
                 asked = now;
                 let problems = self.engine.take_problems();
@@ -256,7 +260,13 @@ impl Loop {
             if let Some(nap) = nap {
                 self.waiter.nap(nap);
             }
-            let most = if nap.is_some() { Some(Span::ZERO) } else { self.rest(&turn, now, urgency.spins()) };
+            // What comes next may not wait for a wake-up either: the thread spins for as long as two take, then it sleeps.
+            let lingers = fine && now.since(worked) < self.waiter.wakeup().times(2);
+            let most = match nap {
+                Some(_) => Some(Span::ZERO),
+                None if lingers => Some(Span::ZERO),
+                None => self.rest(&turn, now, urgency.spins()),
+            };
             if nap.is_none() && most == Some(Span::ZERO) && now.since(looked) < LOOK {
                 continue;
             }

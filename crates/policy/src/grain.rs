@@ -23,6 +23,8 @@ pub struct Grain {
     /// What the policy states that asks for it.
     #[schemars(with = "String")]
     pub because: GrainReason,
+    /// Whether the thread spins while packets pass, and for a moment after: a delay target leaves no time for a wake-up.
+    pub spins: bool,
 }
 
 /// What a wake-up grain follows from.
@@ -87,6 +89,7 @@ impl Grain {
             let targets = tenant.slo.delay.iter();
             targets.map(|target| (part_of(target.most), GrainReason::Target(tenant.name.clone())))
         });
+        let spins = targets.clone().any(|(part, _)| part < Self::LEAST);
         let nodes = program.nodes.iter().filter_map(|node| match node.kind {
             NodeKind::Priority => Some((Span::ZERO, GrainReason::Priorities(node.name.clone()))),
             NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
@@ -101,7 +104,7 @@ impl Grain {
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
         let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
-        Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because }
+        Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because, spins }
     }
 }
 
@@ -128,7 +131,8 @@ mod tests {
             "uplink: {{port: memory, rate: {uplink}}}\ntenants: {{shop: {{port: memory{tenant}}}, other: {{port: memory}}}}\n"
         );
         let checked = crate::check_str("test.yaml", &text).expect("a policy");
-        let Grain { span, because } = Grain::of(&checked.program);
+        let Grain { span, because, spins } = Grain::of(&checked.program);
+        assert_eq!(spins, tenant.contains("p99: 100us"));
         (span.as_u64() / 1_000, because.to_string())
     }
 

@@ -128,7 +128,8 @@ impl Parts {
 
     /// Empties the parts, for this number of delay targets.
     pub fn clear(&mut self, targets: usize) {
-        [&mut self.egress, &mut self.nic, &mut self.engine].into_iter().for_each(Histogram::clear);
+        // Its `clear` would keep the longest delay.
+        [&mut self.egress, &mut self.nic, &mut self.engine].into_iter().for_each(Histogram::reset);
         for late in &mut self.late {
             late.clear();
             late.resize(targets, 0);
@@ -153,6 +154,15 @@ fn coarse() -> Histogram<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_cleared_leaves_no_longest_delay_behind() {
+        let mut parts = Parts::new(0);
+        parts.left(Span::ZERO, Span::secs(1), 1, &[]);
+        parts.clear(0);
+        parts.left(Span::ZERO, Span::micros(10), 1, &[]);
+        assert!(parts.egress.max() < 20_000, "{} ns", parts.egress.max());
+    }
 
     #[test]
     fn time_behind_limits_is_no_delay() {

@@ -174,7 +174,7 @@ impl Engine {
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.lanes, &change.program, now);
         }
-        self.grain = Grain::of(&change.program).span;
+        self.grain = Grain::of(&change.program);
         self.program = change.program;
         self.hold_again(now);
         self.set_halves();

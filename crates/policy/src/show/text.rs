@@ -57,11 +57,14 @@ pub fn tree_text(checked: &Checked) -> String {
 
 /// The wake-up grain, and what it costs.
 fn grain_text(program: &Program) -> String {
-    let Grain { span, because } = Grain::of(program);
+    let Grain { span, because, spins } = Grain::of(program);
     if span == Span::ZERO {
-        return format!(
-            "\nWake-up grain: none ({because}); the engine's thread wakes up for each packet that is due\n"
-        );
+        let does = if spins {
+            "spins while packets pass, and takes a core meanwhile"
+        } else {
+            "wakes up for each packet that is due"
+        };
+        return format!("\nWake-up grain: none ({because}); the engine's thread {does}\n");
     }
     let often = NS_PER_SEC / span.as_u64();
     format!(
