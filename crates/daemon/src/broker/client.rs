@@ -273,10 +273,9 @@ impl Helper<'_> {
 }
 
 impl XdpHelper for Helper<'_> {
-    fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)> {
+    fn attach(&mut self, mode: XdpMode) -> io::Result<[OwnedFd; 3]> {
         let files = self.ask(&Request::Attach(self.number, self.name.map(str::to_owned), mode))?;
-        let [socket, link] = <[OwnedFd; 2]>::try_from(files).map_err(|_| io::Error::other(confused()))?;
-        Ok((socket, link))
+        files.try_into().map_err(|_| io::Error::other(confused()))
     }
 
     fn register(&mut self) -> io::Result<()> {
