@@ -390,11 +390,10 @@ impl Engine {
             self.uplink.standby = Some(Box::new(standby));
         }
         self.set_segments();
-        let closed = closed.map(|mut port| {
+        closed.map(|mut port| {
             self.uplink.past = sum(&self.uplink.past, &port.counters());
             port
-        });
-        closed
+        })
     }
 
     /// Segments are left to the uplink where each of its ports can cut them.
