@@ -172,7 +172,7 @@ fn frames_that_come_by_the_idle_port_are_dropped_and_counted() {
         end.send(&inward, None).expect("taken");
     }
     world.run(Span::millis(1), STEP);
-    assert_eq!(drain(&mut world.tenants[0]), [inward.clone()], "once");
+    assert_eq!(drain(&mut world.tenants[0]), std::slice::from_ref(&inward), "once");
     let losses =
         |world: &mut World| world.engine.snapshot(world.now).uplink.tally.losses().collect::<Vec<_>>();
     assert_eq!(losses(&mut world), [("inactive_port", 1)]);
