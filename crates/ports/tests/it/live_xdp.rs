@@ -101,9 +101,9 @@ fn an_interface_that_goes_down_or_away_is_noticed() {
     assert_eq!(port.probe(), Err(Trouble::Down));
     a.links().set_up("left").unwrap();
     assert_eq!(port.probe(), Ok(()));
+    until("a frame is taken", || port.send(&numbered(0, 60), None) == Ok(Sending::Sent));
     b.links().delete("right").unwrap();
     assert_eq!(port.probe(), Err(Trouble::Gone));
-    assert_eq!(port.send(&numbered(0, 60), None), Ok(Sending::Sent));
     assert_eq!(port.flush(), Err(Trouble::Gone));
     assert_eq!(port.counters().tx_dropped(DropReason::Gone), 1);
     let mut buffer = vec![0; FRAME_ROOM];
