@@ -149,9 +149,9 @@ impl Standby {
 }
 
 impl Uplink {
-    /// Whether the active port can send nothing: it is lost, has no carrier, or its device refused a frame.
+    /// Whether the active port can send nothing: it is lost, has no carrier, or its device refuses the frame that waits.
     fn is_cut(&self) -> bool {
-        self.is_away() || self.port.as_ref().is_some_and(Port::is_down)
+        self.port.as_ref().is_none_or(Port::is_down) || self.down && self.blocked
     }
 
     /// The owner that the uplink's active port has.

@@ -234,6 +234,20 @@ fn with_both_down_packets_wait_for_the_one_that_is_back_first() {
 }
 
 #[test]
+fn a_port_that_was_away_and_is_well_stays_active_without_traffic() {
+    let (mut world, second) = two(Span::secs(5));
+    world.wire.cut(true);
+    second.cut(true);
+    world.send(0, &udp(1, OUTSIDE, 1, 0, 100));
+    world.run(Span::millis(5), STEP);
+    world.wire.cut(false);
+    assert_eq!(world.run(Span::millis(10), STEP).len(), 1);
+    second.cut(false);
+    world.run(Span::secs(1), Span::millis(10));
+    assert_eq!(active(&mut world), (Place::First, 0));
+}
+
+#[test]
 fn a_reload_adds_changes_and_removes_the_second_port() {
     let (alone, with) = (policy(&text("")), policy(&text(", standby: memory, hold_off: 1s")));
     let mut world = World::new(&text(""), false);
