@@ -47,6 +47,9 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join(target).join(name), bytes)?;
         written += 1;
     }
+    fs::create_dir_all(seeds.join("netlink"))?;
+    fs::write(seeds.join("netlink").join("up_then_down"), [&[7][..], &link(7, 0x1_0041), &link(7, 1)].concat())?;
+    written += 1;
     fs::create_dir_all(seeds.join("feedback"))?;
     let limits: Vec<u8> = (0..3 * 26).collect();
     fs::write(seeds.join("feedback").join("three"), [&[3, 20][..], &limits].concat())?;
@@ -400,3 +403,16 @@ fn datagram(payload: &[u8]) -> Vec<u8> {
 const TCP: [u8; 20] = [0x1f, 0x90, 0x01, 0xbb, 0, 0, 3, 0xe8, 0, 0, 0, 2, 0x50, 0x99, 0xff, 0xff, 0, 0, 0, 0];
 /// Segment routing with one segment left, before UDP.
 const ROUTING: [u8; 24] = [17, 2, 4, 1, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+
+/// The kernel's message that the interface has these flags, with one attribute: its MTU.
+fn link(interface: u32, flags: u32) -> Vec<u8> {
+    let mut bytes = 40_u32.to_ne_bytes().to_vec();
+    bytes.extend(16_u16.to_ne_bytes());
+    bytes.extend([0; 14]);
+    bytes.extend(interface.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(u32::MAX.to_ne_bytes());
+    bytes.extend([8_u16, 4].map(u16::to_ne_bytes).concat());
+    bytes.extend(1_500_u32.to_ne_bytes());
+    bytes
+}

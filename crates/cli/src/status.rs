@@ -6,7 +6,7 @@
 //! Not here: counters (`live`), promises (`slo`).
 //! Invariant: `--json` prints the API's answer.
 
-use plimsoll_daemon::{Client, Health};
+use plimsoll_daemon::{Client, Health, StandbyStats, UplinkPortStats};
 use serde_json::Value;
 
 use crate::args::Ask;
@@ -28,11 +28,26 @@ fn text(health: &Health) -> String {
         ("reloads", health.generation.to_string()),
         ("uplink", if health.uplink_down { "down" } else { "up" }.to_owned()),
     ];
+    rows.extend(health.standby.iter().flat_map(|both| {
+        let (port, standby) = (("its port", &both.port, "port"), ("its standby", &both.standby, "standby"));
+        [port, standby].map(|(row, one, place)| (row, one_port(one, (both.active == place).then_some(both))))
+    }));
     let listed = |names: &[String]| (!names.is_empty()).then(|| names.join(", "));
     rows.extend(listed(&health.lost_ports).map(|names| ("lost ports", names)));
     rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
     rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
     rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
+}
+
+/// One of the uplink's two ports; with `active`, the one that carries frames.
+fn one_port(port: &UplinkPortStats, active: Option<&StandbyStats>) -> String {
+    let name = port.name.as_deref().unwrap_or("lost");
+    let state = if port.up { "up" } else { "down" };
+    let active = active.map_or_else(String::new, |both| {
+        let switches = if both.switches == 1 { "switch" } else { "switches" };
+        format!(", active for {:.0} s after {} {switches}", both.active_for, both.switches)
+    });
+    format!("{name}: {state}{active}")
 }
 
 #[cfg(test)]
@@ -56,6 +71,15 @@ mod tests {
             ),
             "{said}"
         );
+        let both = r#"{"active": "standby", "active_for": 12.3, "switches": 1, "port": {"name": "af_packet up0", "up": false},
+            "standby": {"name": "af_packet up1", "up": true}}"#;
+        let answer = format!(
+            r#"{{"status": "degraded", "lost_ports": [], "uplink_down": false, "standby": {both}, "silent_hosts": [],
+                "generation": 3, "confinement": null}}"#
+        );
+        let two = text(&serde_json::from_str(&answer).expect("an answer"));
+        assert!(two.contains("uplink        up\nits port      af_packet up0: down\n"), "{two}");
+        assert!(two.contains("its standby   af_packet up1: up, active for 12 s after 1 switch\n"), "{two}");
         let ended = health(
             r#"{"user": "uid 0", "capabilities": ["CAP_NET_RAW"], "seccomp": false, "landlock": "off", "broker": 7,
                 "broker_ended": true}"#,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use plimsoll_policy::{Checked, Press, TenantConfig};
 use plimsoll_ports::Port;
 
+use crate::engine::Whose;
 use crate::kernel;
 use crate::open::{self, OpenError};
 use crate::reader::{self, FileReader};
@@ -94,12 +95,18 @@ impl Broker {
         }
     }
 
-    /// Opens the uplink as the policy with this number has it.
-    pub(crate) fn open_uplink(&self, checked: &Checked, number: Number) -> Result<Port, OpenError> {
-        match self {
-            Self::Here(_) => open::open_uplink(&checked.config),
-            Self::Process(client) => client.open_uplink(checked, number),
-        }
+    /// Opens one of the uplink's ports as the policy with this number has it; none where it has no such port.
+    pub(crate) fn open_uplink(
+        &self,
+        checked: &Checked,
+        number: Number,
+        whose: &Whose,
+    ) -> Option<Result<Port, OpenError>> {
+        let wanted = open::uplink_wanted(&checked.config, whose)?;
+        Some(match self {
+            Self::Here(_) => wanted.open(),
+            Self::Process(client) => client.open(&wanted, number, whose),
+        })
     }
 
     /// Frames of each tenant that the kernel dropped before they were read; see [`kernel::dropped`].

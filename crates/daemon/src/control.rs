@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number};
-use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, lane_spec};
-use crate::open::{OpenError, close, keep, known_mac};
+use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, StandbyChange, Whose, lane_spec};
+use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::sampler;
 use crate::thread::{Command, Handle, Stopped};
@@ -242,26 +242,25 @@ impl Control {
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 
-    /// Tenants in force that have no port, by name; `None` for the uplink.
-    pub async fn lacking(&self) -> Vec<Option<String>> {
+    /// Owners in force that have no port.
+    pub async fn lacking(&self) -> Vec<Whose> {
         // An engine that has ended needs none.
         self.handle.ask(Command::Lacking).await.unwrap_or_default()
     }
 
-    /// Tries to open the port of a tenant that has none, or of the uplink.
-    pub async fn reopen(&self, lost: Option<&str>) -> Reopened {
+    /// Tries to open the port of an owner that has none.
+    pub async fn reopen(&self, lost: &Whose) -> Reopened {
         let (checked, number) = {
             // No reload may replace the policy meanwhile.
             let _turn = self.turn.lock().await;
             let state = self.state();
             (Arc::clone(&state.checked), state.number)
         };
-        let name = lost.map(str::to_owned);
-        let (whose, broker) = (name.clone(), self.broker.clone());
+        let (whose, broker) = (lost.clone(), self.broker.clone());
         let opening = move || {
             let port = match whose {
-                None => broker.open_uplink(&checked, number).ok(),
-                Some(name) => {
+                Whose::Uplink | Whose::Standby => broker.open_uplink(&checked, number, &whose)?.ok(),
+                Whose::Tenant(name) => {
                     checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
                     broker.open_tenant(&checked, number, &name).ok()
                 }
@@ -270,7 +269,7 @@ impl Control {
         };
         let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return Reopened::NotYet };
         // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
-        let rest = self.handle.ask(|answer| Command::Attach(name, Box::new(port), answer)).await;
+        let rest = self.handle.ask(|answer| Command::Attach(lost.clone(), Box::new(port), answer)).await;
         let Ok(Some(port)) = rest else { return Reopened::Opened };
         close(vec![port], ());
         Reopened::Unneeded
@@ -312,6 +311,7 @@ fn prepare(
             opened.push((tenant.name.clone(), port));
         }
     }
+    let standby = new_standby(old, &checked, number, broker)?;
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).filter(|before| before.port == tenant.port);
         if same.is_some_and(|before| before.interface != tenant.interface) {
@@ -327,6 +327,9 @@ fn prepare(
     let fits = old.config.backpressure.as_ref().map(tables);
     let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(tables(stated)));
     let mut change = Change { added, moved, ..Change::between(old, &checked) };
+    if let Some(port) = standby {
+        change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
+    }
     if stated.is_some()
         && let Some(counted) = &mut change.counted
     {
@@ -336,6 +339,22 @@ fn prepare(
         change.sampled = sampled;
     }
     Ok((checked, number, change))
+}
+
+/// The uplink's second port, where the new policy states another one than the old.
+fn new_standby(
+    old: &Checked,
+    new: &Checked,
+    number: Number,
+    broker: &Broker,
+) -> Result<Option<Port>, ReloadError> {
+    if old.config.uplink.standby == new.config.uplink.standby {
+        return Ok(None);
+    }
+    let Some(opened) = broker.open_uplink(new, number, &Whose::Standby) else { return Ok(None) };
+    let port = opened?;
+    carries(&Whose::Standby, &port, new.config.uplink.mtu)?;
+    Ok(Some(port))
 }
 
 /// What a reload changes, as text, with the TAPs that it takes away.

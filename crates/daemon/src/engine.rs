@@ -37,9 +37,11 @@ mod setup;
 mod short;
 mod snapshot;
 mod sources;
+mod standby;
 mod verify;
 mod watch;
 
+use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
@@ -48,6 +50,7 @@ use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
+use serde::{Deserialize, Serialize};
 
 use apart::Charged;
 pub use apart::{Move, Whither};
@@ -74,6 +77,7 @@ pub(crate) use press::method;
 pub use rates::{RateError, Rated};
 pub use setup::{engine_config, fleet_map, lane_spec};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
+pub use standby::{OnePort, Place, StandbyChange, StandbyNow};
 pub use verify::{Sampler, Step};
 
 use crate::departures::DepartureLog;
@@ -236,7 +240,9 @@ pub struct Engine {
 /// The uplink's port, and its state.
 #[derive(Debug)]
 pub(crate) struct Uplink {
+    /// The active port, of two with `standby`.
     pub(crate) port: Option<Port>,
+    pub(crate) standby: Option<Box<standby::Standby>>,
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
@@ -260,13 +266,34 @@ impl Uplink {
     }
 }
 
+/// The owner of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Whose {
+    /// This tenant.
+    Tenant(String),
+    /// The uplink, for its `port`.
+    Uplink,
+    /// The uplink, for its `standby`.
+    Standby,
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant(name) => write!(f, "tenant {name}"),
+            Self::Uplink => f.write_str("the uplink"),
+            Self::Standby => f.write_str("the standby uplink"),
+        }
+    }
+}
+
 /// A port that has disappeared.
 #[derive(Debug)]
 pub struct Lost {
     /// Its tenant's lane; none for the uplink.
     pub lane: Option<u32>,
-    /// The tenant's name.
-    pub name: Option<String>,
+    /// Its owner.
+    pub whose: Whose,
     /// The port, to be closed by another thread.
     pub port: Box<Port>,
 }
@@ -294,6 +321,7 @@ impl Engine {
                 // Frames for an overlay are cut by the engine.
                 segments: !whole && setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
+                standby: None,
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,
@@ -370,6 +398,7 @@ impl Engine {
         self.release_at = None;
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
+        let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
         let released = self.release_paced(now);
         let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
@@ -395,7 +424,7 @@ impl Engine {
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
-        let lazily = [tended, apart, core.free_at(), self.release_at].into_iter().flatten().min();
+        let lazily = [tended, looks, apart, core.free_at(), self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, moved, next, lazily, retry }
@@ -427,7 +456,7 @@ impl Engine {
     /// Notes that the port behind `token` may have frames: a lane's, or the uplink when absent.
     pub fn ready(&mut self, token: Option<u32>) {
         match token {
-            None => self.uplink.ready = true,
+            None => self.uplink_ready(),
             Some(lane) => {
                 if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
                     lane.ready = true;
@@ -438,7 +467,7 @@ impl Engine {
 
     /// Notes that every port may have frames, as after a change of ports.
     pub fn all_ready(&mut self) {
-        self.uplink.ready = true;
+        self.uplink_ready();
         self.lanes.iter_mut().flatten().for_each(|lane| lane.ready = true);
     }
 
@@ -459,14 +488,17 @@ impl Engine {
         !self.lost.is_empty()
     }
 
-    /// Why ports lose frames, each reason once, with the tenant's name; none for the uplink.
-    pub fn take_problems(&mut self) -> Vec<(Option<String>, PortError)> {
-        let uplink = self.uplink.port.as_mut().and_then(Port::take_problem).map(|problem| (None, problem));
+    /// Why ports lose frames, each reason once, with the port's owner.
+    pub fn take_problems(&mut self) -> Vec<(Whose, PortError)> {
+        let active = self.uplink.active();
+        let uplink = self.uplink.port.as_mut().and_then(Port::take_problem).map(|problem| (active, problem));
+        let idle = self.uplink.take_idle_problem();
         let lanes = self.lanes.iter_mut().flatten();
         let lanes = lanes.filter_map(|lane| {
-            lane.port.as_mut().and_then(Port::take_problem).map(|problem| (Some(lane.name.clone()), problem))
+            let problem = lane.port.as_mut()?.take_problem()?;
+            Some((Whose::Tenant(lane.name.clone()), problem))
         });
-        lanes.chain(uplink).collect()
+        lanes.chain(uplink).chain(idle).collect()
     }
 
     /// Sets the sampler, which draws packets that are classified again after a client has classified them.
@@ -511,7 +543,7 @@ impl Engine {
         let lanes = (0..)
             .zip(&self.lanes)
             .filter_map(|(index, lane)| Some((Some(index), lane.as_ref()?.port.as_ref()?)));
-        lanes.chain(self.uplink.port.iter().map(|port| (None, port)))
+        lanes.chain(self.uplink.port.iter().chain(self.uplink.idle()).map(|port| (None, port)))
     }
 
     /// Frees the buffers of frames that have left, and queues frames that are parked behind them.
@@ -532,20 +564,21 @@ impl Engine {
         }
     }
 
-    /// Notes a port that has disappeared, for the control thread.
-    pub(crate) fn note_lost(&mut self, index: Option<usize>, port: Option<Port>) {
-        if let Some(port) = port {
-            if let Some(index) = index {
-                self.note_parted(index, &port);
-            }
-            let lane = index.and_then(|index| u32::try_from(index).ok());
-            if let Some(lane) = lane {
-                self.macs.forget(Owner::Lane(lane));
-            }
-            let lost = index.and_then(|index| self.lanes.get(index)?.as_ref());
-            let name = lost.map(|lane| lane.name.clone());
-            self.lost.push(Lost { lane, name, port: Box::new(port) });
+    /// Notes that a tenant's port has disappeared, if it has, for the control thread.
+    pub(crate) fn note_lost_lane(&mut self, index: usize, port: Option<Port>) {
+        let Some(port) = port else { return };
+        self.note_parted(index, &port);
+        let lane = u32::try_from(index).ok();
+        if let Some(lane) = lane {
+            self.macs.forget(Owner::Lane(lane));
         }
+        let name = self.lanes.get(index).and_then(Option::as_ref).map(|lane| lane.name.clone());
+        self.note_lost(Whose::Tenant(name.unwrap_or_default()), lane, port);
+    }
+
+    /// Notes a port that has disappeared, for the control thread.
+    pub(crate) fn note_lost(&mut self, whose: Whose, lane: Option<u32>, port: Port) {
+        self.lost.push(Lost { lane, whose, port: Box::new(port) });
     }
 }
 

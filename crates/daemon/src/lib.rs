@@ -52,9 +52,9 @@ pub use engine::{
 pub use engine::{
     BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,
     Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable,
-    Move, NodeNow, Owner, PairNow, Part, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Sent,
-    Setup, Slot, Snapshot, Step, Tally, ThisCore, Turn, Whither, engine_config, fleet_map, lane_spec,
-    own_mac,
+    Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL,
+    Sampler, Sent, Setup, Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither,
+    Whose, engine_config, fleet_map, lane_spec, own_mac,
 };
 pub use experiment::ExperimentCore;
 pub use explain::{
@@ -70,6 +70,6 @@ pub use run::{Options, RunError, Sandbox, run};
 pub use sandbox::Confinement;
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, FlowStats, HostStats, LimitStats, NodeStats,
-    PairStats, PortStats, ReceiverStats, RingsStats, Stats, kind_name,
+    PairStats, PortStats, ReceiverStats, RingsStats, StandbyStats, Stats, UplinkPortStats, kind_name,
 };
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};

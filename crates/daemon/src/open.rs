@@ -13,7 +13,7 @@ use plimsoll_ports::{Port, PortError, TapConfig, kept};
 
 pub(crate) use wanted::Wanted;
 
-use crate::engine::Mac;
+use crate::engine::{Mac, Whose};
 
 /// A port of the policy that cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +33,21 @@ pub enum OpenError {
     Memory {
         /// `the uplink` or `tenant shop`.
         whose: String,
+    },
+    /// A port of the uplink that carries less than the policy lets tenants send.
+    #[error(
+        "{whose}, {name}, has an MTU of {most} and `uplink.mtu` is {wanted}: longer packets than the device carries would be \
+         lost; raise the device's (`ip link set dev NAME mtu {wanted}`), or write `mtu: {most}` for the uplink"
+    )]
+    Short {
+        /// `the uplink` or `the standby uplink`.
+        whose: String,
+        /// The port's name.
+        name: String,
+        /// Its MTU.
+        most: u32,
+        /// The policy's.
+        wanted: u16,
     },
     /// The broker's error, as text.
     #[error("{0}")]
@@ -73,6 +88,18 @@ pub(crate) fn keep(port: &Port) {
     }
 }
 
+/// Checks that a port of the uplink takes packets as long as tenants may send: longer ones would be lost silently.
+///
+/// # Errors
+/// [`OpenError::Short`].
+pub(crate) fn carries(whose: &Whose, port: &Port, wanted: u16) -> Result<(), OpenError> {
+    let most = port.capabilities().mtu;
+    if most < u32::from(wanted) {
+        return Err(OpenError::Short { whose: whose.to_string(), name: port.name(), most, wanted });
+    }
+    Ok(())
+}
+
 /// Closes ports for good and drops `rest`, on another thread: closing an interface takes the kernel milliseconds, and the
 /// service manager may be busy.
 pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
@@ -83,20 +110,18 @@ pub(crate) fn close(ports: Vec<Port>, rest: impl Send + 'static) {
     drop(closing);
 }
 
-/// The uplink, with the queue in the kernel that an experiment states.
-pub(crate) fn uplink_wanted(config: &Config) -> Wanted<'_> {
+/// One of the uplink's ports, with the queue in the kernel that an experiment states; none where the policy has no such port.
+pub(crate) fn uplink_wanted<'a>(config: &'a Config, whose: &Whose) -> Option<Wanted<'a>> {
+    let port = match whose {
+        Whose::Uplink => &config.uplink.port,
+        Whose::Standby => config.uplink.standby.as_ref()?,
+        Whose::Tenant(_) => return None,
+    };
     let mtu = config.uplink.mtu;
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
     let receive_buffer = ring.map(|ring| ring.saturating_mul(u32::from(mtu) + KEPT) / 2);
-    Wanted {
-        whose: "the uplink".to_owned(),
-        port: &config.uplink.port,
-        mtu,
-        mac: None,
-        interface: None,
-        receive_buffer,
-    }
+    Some(Wanted { whose: whose.to_string(), port, mtu, mac: None, interface: None, receive_buffer })
 }
 
 /// A tenant's port, with the MTU that reaches other hosts and the address that they know.
@@ -109,14 +134,6 @@ pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> 
         interface: Some(&tenant.interface),
         receive_buffer: None,
     }
-}
-
-/// Opens the uplink.
-///
-/// # Errors
-/// See [`OpenError`].
-pub fn open_uplink(config: &Config) -> Result<Port, OpenError> {
-    uplink_wanted(config).open()
 }
 
 /// Bytes that a frame in the kernel takes beyond its packet: `sk_buff` (256), and rounding 1,500 up to 2 KiB.
@@ -170,7 +187,21 @@ pub fn netns_ref(netns: Option<&Netns>) -> NetnsRef {
 
 #[cfg(test)]
 mod tests {
+    use plimsoll_ports::{MemoryConfig, MemoryPort};
+
     use super::*;
+
+    #[test]
+    fn an_uplink_that_carries_less_than_tenants_may_send_is_told_at_the_start() {
+        let (port, _end) = MemoryPort::pair("eth0", MemoryConfig::default()).expect("memory");
+        let uplink = Port::Memory(port);
+        let carries = |wanted| carries(&Whose::Standby, &uplink, wanted);
+        assert!(carries(1_400).and_then(|()| carries(1_500)).is_ok());
+        let message = carries(9_000).expect_err("1500 are fewer").to_string();
+        assert!(message.contains("the standby uplink, memory eth0/a, has an MTU of 1500"), "{message}");
+        assert!(message.contains("and `uplink.mtu` is 9000"), "{message}");
+        assert!(message.contains("mtu 9000") && message.contains("`mtu: 1500`"), "{message}");
+    }
 
     #[test]
     fn a_taps_address_is_its_own_and_stays() {

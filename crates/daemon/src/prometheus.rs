@@ -262,6 +262,7 @@ fn ports(page: &mut Page, stats: &Stats) {
         let up = stats.port.is_some() && !stats.down;
         page.line("plimsoll_port_up", &[("port", port)], f64::from(u8::from(up)));
     }
+    standby(page, stats);
     ingress(page, &all);
     page.head("plimsoll_tenant_flows", "gauge", "Flows with a queue of their own, by tenant.");
     for (name, tenant) in &stats.tenants {
@@ -272,6 +273,30 @@ fn ports(page: &mut Page, stats: &Stats) {
         page.line("plimsoll_tenant_descriptors", &[("tenant", name)], f64::from(tenant.held));
     }
     rings(page, stats);
+}
+
+/// The uplink's two ports, where it has a standby.
+fn standby(page: &mut Page, stats: &Stats) {
+    let Some(both) = &stats.standby else { return };
+    page.head(
+        "plimsoll_uplink_port_up",
+        "gauge",
+        "Whether one of the uplink's two ports is there and has a carrier.",
+    );
+    for (place, port) in both.ports() {
+        page.line("plimsoll_uplink_port_up", &[("place", place)], f64::from(u8::from(port.up)));
+    }
+    page.head(
+        "plimsoll_uplink_port_active",
+        "gauge",
+        "Whether this one of the uplink's two ports carries frames.",
+    );
+    for (place, _) in both.ports() {
+        let active = f64::from(u8::from(both.active == place));
+        page.line("plimsoll_uplink_port_active", &[("place", place)], active);
+    }
+    page.head("plimsoll_uplink_switches_total", "counter", "How often the uplink's other port took over.");
+    page.line("plimsoll_uplink_switches_total", &[], both.switches as f64);
 }
 
 /// Virtual machines' rings, by pair.

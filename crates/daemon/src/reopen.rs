@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::control::{Control, Reopened};
-use crate::engine::Lost;
+use crate::engine::{Lost, Whose};
 use crate::open::close;
 
 /// Between attempts to open a port.
@@ -23,8 +23,8 @@ const ROUND: Duration = Duration::from_secs(1);
 /// A port to be opened: a tenant's, or the uplink.
 #[derive(Debug)]
 pub(crate) struct Away {
-    /// The tenant's name.
-    pub(crate) name: Option<String>,
+    /// Its owner.
+    pub(crate) whose: Whose,
     /// The message for the log once it is open.
     pub(crate) there: &'static str,
 }
@@ -38,7 +38,7 @@ pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedRecei
         tokio::select! {
             one = told.recv() => match one {
                 Some(one) => {
-                    away.retain(|other| other.name != one.name);
+                    away.retain(|other| other.whose != one.whose);
                     away.push(one);
                 }
                 None => return,
@@ -51,12 +51,12 @@ pub(crate) async fn reopen(control: Arc<Control>, mut told: mpsc::UnboundedRecei
 /// Tries each port once, and answers those that are still missing.
 async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
     // An engine that has ended needs no ports.
-    let lacking: HashSet<Option<String>> = control.lacking().await.into_iter().collect();
+    let lacking: HashSet<Whose> = control.lacking().await.into_iter().collect();
     let mut still = Vec::new();
-    for one in away.into_iter().filter(|one| lacking.contains(&one.name)) {
-        match control.reopen(one.name.as_deref()).await {
+    for one in away.into_iter().filter(|one| lacking.contains(&one.whose)) {
+        match control.reopen(&one.whose).await {
             Reopened::NotYet => still.push(one),
-            Reopened::Opened => eprintln!("plimsoll: {}: {}", whose(one.name.as_deref()), one.there),
+            Reopened::Opened => eprintln!("plimsoll: {}: {}", one.whose, one.there),
             Reopened::Unneeded => {}
         }
     }
@@ -65,7 +65,7 @@ async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
 
 /// Logs that a port is lost, closes it, and answers the port to be opened again.
 pub(crate) fn lose(lost: Lost) -> Away {
-    let whose = whose(lost.name.as_deref());
+    let whose = lost.whose;
     let (port, has_clients) = (lost.port.name(), lost.port.has_clients());
     if has_clients {
         eprintln!("plimsoll: {whose}: the client on {port} has left");
@@ -73,10 +73,5 @@ pub(crate) fn lose(lost: Lost) -> Away {
         eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
     }
     close(vec![*lost.port], ());
-    Away { name: lost.name, there: if has_clients { "the next client can come" } else { "the port is back" } }
-}
-
-/// A port as messages name it.
-pub(crate) fn whose(name: Option<&str>) -> String {
-    name.map_or_else(|| "the uplink".to_owned(), |name| format!("tenant {name}"))
+    Away { whose, there: if has_clients { "the next client can come" } else { "the port is back" } }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{Port, PortError, manager, realtime};
+use plimsoll_ports::{PortError, manager, realtime};
 use plimsoll_units::{Bytes, Nanos, Span};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,14 +28,14 @@ use crate::claim::{Claim, Mark, claim};
 use crate::connections;
 use crate::control::Control;
 use crate::departures::DepartureLog;
-use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, engine_config};
+use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, Whose, engine_config};
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
-use crate::open::OpenError;
+use crate::open::{OpenError, carries};
 use crate::privileges;
 use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
-use crate::reopen::{Away, lose, reopen, whose};
+use crate::reopen::{Away, lose, reopen};
 use crate::sampler;
 use crate::sandbox::{self, Confinement, User};
 use crate::startup::{Opened, Resumed, open_all, open_pinned, resume_all};
@@ -108,19 +108,6 @@ pub enum RunError {
     NotAllowed {
         /// The file.
         what: PathBuf,
-    },
-    /// The uplink's device carries less than the policy lets tenants send.
-    #[error(
-        "the uplink, {name}, has an MTU of {most} and `uplink.mtu` is {wanted}: longer packets than the device carries \
-         would be lost; raise the device's (`ip link set dev NAME mtu {wanted}`), or write `mtu: {most}` for the uplink"
-    )]
-    ShortUplink {
-        /// The uplink's port.
-        name: String,
-        /// Its MTU.
-        most: u32,
-        /// The policy's.
-        wanted: u16,
     },
     /// No such core.
     #[error("`engine.cpu` is {cpu}, but this process may use the cores {cores} only; choose one of these")]
@@ -240,7 +227,7 @@ impl Prepared {
         });
         let mut resumed = resume_all(checked)?;
         if !privileges::allow_locked_memory() {
-            open_pinned(checked, &mut resumed)?;
+            open_pinned(checked, &mut resumed);
         }
         Ok(Self { resumed, listeners, record: record.transpose()?, key, reserved })
     }
@@ -325,12 +312,16 @@ fn build(
     broker: &Broker,
     resumed: Resumed,
     key: Option<[u8; 32]>,
-) -> Result<(Engine, Vec<(String, OpenError)>), RunError> {
+) -> Result<(Engine, Vec<(Whose, OpenError)>), RunError> {
     let config = &checked.config;
-    let Opened { uplink, lanes, missing } = open_all(checked, broker, resumed)?;
-    carries(&uplink, config.uplink.mtu)?;
+    let Opened { uplink, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
+    carries(&active.whose(), &uplink, config.uplink.mtu)?;
+    idle.iter().try_for_each(|idle| carries(&Whose::Standby, idle, config.uplink.mtu))?;
     let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };
     eprintln!("plimsoll: uplink {} at {}, {} {tenants}", uplink.name(), config.uplink.rate, lanes.len());
+    if let Some(idle) = &idle {
+        eprintln!("plimsoll: {} stands by for the uplink", idle.name());
+    }
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
     let mut engine = Engine::new(Setup {
@@ -341,6 +332,9 @@ fn build(
         lanes,
         log: Arc::clone(log),
     });
+    if config.uplink.standby.is_some() {
+        engine.set_standby(active, idle, config.uplink.hold_off, Nanos::ZERO);
+    }
     engine.set_verify(checked.config.engine.verify);
     if let Some(mut counting) = Counting::of(config) {
         let (sampled, cores) = sampler::start(checked, 0, broker);
@@ -372,15 +366,6 @@ fn begin(
     Ok(writer)
 }
 
-/// Checks that the uplink takes packets as long as tenants may send: longer ones would be lost silently.
-fn carries(uplink: &Port, wanted: u16) -> Result<(), RunError> {
-    let most = uplink.capabilities().mtu;
-    if most < u32::from(wanted) {
-        return Err(RunError::ShortUplink { name: uplink.name(), most, wanted });
-    }
-    Ok(())
-}
-
 fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     let engine = &checked.config.engine;
     let cpu = options.cpu.or(engine.cpu);
@@ -409,7 +394,7 @@ struct Served {
 async fn serve(
     served: &Served,
     mut noticed: mpsc::UnboundedReceiver<Notice>,
-    missing: Vec<(String, OpenError)>,
+    missing: Vec<(Whose, OpenError)>,
 ) -> Result<(), RunError> {
     let Served { control, log, listeners, key, confinement, mark } = served;
     let checked = control.checked().await;
@@ -429,10 +414,10 @@ async fn serve(
     );
     let (away, told) = mpsc::unbounded_channel();
     tokio::spawn(reopen(Arc::clone(control), told));
-    for (name, error) in missing {
+    for (whose, error) in missing {
         eprintln!("plimsoll: {error}; others go on, and it is tried again");
         // The task ends when the last sender is dropped.
-        let _ = away.send(Away { name: Some(name), there: "the port is there" });
+        let _ = away.send(Away { whose, there: "the port is there" });
     }
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     eprintln!("plimsoll: running; API at {}", socket.display());
@@ -445,12 +430,12 @@ async fn serve(
                 Some(Notice::Lost(lost)) => {
                     let _ = away.send(lose(lost)); // as above
                 }
-                Some(Notice::Problem { name, problem }) => eprintln!("plimsoll: {}: {problem}", whose(name.as_deref())),
+                Some(Notice::Problem { whose, problem }) => eprintln!("plimsoll: {whose}: {problem}"),
                 Some(Notice::Distrust { name, step }) => {
-                    control.audit().note(Audited::ClientDistrusted, &format!("the client of {}", whose(Some(&name))), &step.to_string());
+                    control.audit().note(Audited::ClientDistrusted, &format!("the client of tenant {name}"), &step.to_string());
                 }
                 Some(Notice::Log(line)) => eprintln!("plimsoll: {line}"),
-                Some(Notice::Moved { name, to }) => eprintln!("plimsoll: {}: {to}", whose(Some(&name))),
+                Some(Notice::Moved { name, to }) => eprintln!("plimsoll: tenant {name}: {to}"),
                 Some(Notice::Feedback(sent)) => {
                     // If the channel is behind, the message is sent again when it changes or is refreshed.
                     let _ = outbox.as_ref().map(|outbox| outbox.try_send(sent));
@@ -571,21 +556,4 @@ async fn feed_watchdog(control: Arc<Control>) {
 /// Notifies the service manager, if there is one.
 fn notify(state: &[NotifyState<'_>]) {
     let _ = manager::notify(state, &[]);
-}
-
-#[cfg(test)]
-mod tests {
-    use plimsoll_ports::{MemoryConfig, MemoryPort};
-
-    use super::*;
-
-    #[test]
-    fn an_uplink_that_carries_less_than_tenants_may_send_is_told_at_the_start() {
-        let (port, _end) = MemoryPort::pair("eth0", MemoryConfig::default()).expect("memory");
-        let uplink = Port::Memory(port);
-        assert!(carries(&uplink, 1_400).and_then(|()| carries(&uplink, 1_500)).is_ok());
-        let message = carries(&uplink, 9_000).expect_err("1500 are fewer").to_string();
-        assert!(message.contains("has an MTU of 1500 and `uplink.mtu` is 9000"), "{message}");
-        assert!(message.contains("mtu 9000") && message.contains("`mtu: 1500`"), "{message}");
-    }
 }

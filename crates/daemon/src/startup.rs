@@ -3,7 +3,7 @@
 //! Why: a restart must not interrupt what an earlier run left open, and one tenant's port must not hold up another's.
 //! From: `docs/operations.md`; systemd's file descriptor store.
 //! Not here: how one port is opened (`open`), and by which process (`broker`).
-//! Invariant: the uplink is open, and each tenant has a lane, with a port or with a reason why it has none yet.
+//! Invariant: the uplink or its standby is open, and each tenant has a lane, with a port or with a reason why it has none yet.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use plimsoll_policy::Checked;
 use plimsoll_ports::{Kept, Port};
 
 use crate::broker::Broker;
-use crate::engine::{LaneSpec, lane_spec};
+use crate::engine::{LaneSpec, Place, Whose, lane_spec};
 use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 
 /// The ports of a start.
@@ -19,16 +19,21 @@ use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 pub(crate) struct Opened {
     /// The uplink's port.
     pub uplink: Port,
+    /// Its place in the policy: that of the standby where only that one can be opened.
+    pub active: Place,
+    /// The standby, where both can be opened.
+    pub idle: Option<Port>,
     /// The tenants' lanes, in the policy's order.
     pub lanes: Vec<LaneSpec>,
-    /// Tenants whose port cannot be opened yet, and why; their lanes have no port.
-    pub missing: Vec<(String, OpenError)>,
+    /// Owners whose port cannot be opened yet, and why; tenants' lanes have no port.
+    pub missing: Vec<(Whose, OpenError)>,
 }
 
 /// Ports of an earlier run that the service manager has kept, configured as this policy states.
 #[derive(Debug, Default)]
 pub(crate) struct Resumed {
-    uplink: Option<Port>,
+    uplink: Option<Result<Port, OpenError>>,
+    standby: Option<Result<Port, OpenError>>,
     tenants: BTreeMap<String, Result<Port, OpenError>>,
     rest: Kept,
 }
@@ -39,7 +44,8 @@ pub(crate) struct Resumed {
 /// When the uplink is among them and cannot be configured as the policy states.
 pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
     let mut resumed = Resumed { rest: Kept::receive(), ..Resumed::default() };
-    resumed.uplink = resume(&uplink_wanted(&checked.config), &mut resumed.rest)?;
+    let uplink = uplink_wanted(&checked.config, &Whose::Uplink);
+    resumed.uplink = uplink.map(|uplink| resume(&uplink, &mut resumed.rest)).transpose()?.flatten().map(Ok);
     for tenant in &checked.config.tenants {
         let port = resume(&tenant_wanted(checked, tenant), &mut resumed.rest);
         resumed.tenants.extend(port.transpose().map(|port| (tenant.name.clone(), port)));
@@ -50,20 +56,18 @@ pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
 /// Opens AF_XDP's ports before all others, while this process has its privileges: where neither it nor the broker may pin
 /// their frames later.
 ///
-/// # Errors
-/// When the uplink is an AF_XDP port and cannot be opened.
-pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<(), OpenError> {
-    let uplink = uplink_wanted(&checked.config);
-    if uplink.xdp().is_some() {
-        resumed.uplink = Some(uplink.open()?);
+pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) {
+    let pinned = |whose| uplink_wanted(&checked.config, &whose).filter(|wanted| wanted.xdp().is_some());
+    if let Some(uplink) = pinned(Whose::Uplink) {
+        resumed.uplink = Some(uplink.open());
     }
+    resumed.standby = pinned(Whose::Standby).map(|standby| standby.open());
     for tenant in &checked.config.tenants {
         let wanted = tenant_wanted(checked, tenant);
         if wanted.xdp().is_some() {
             resumed.tenants.insert(tenant.name.clone(), wanted.open());
         }
     }
-    Ok(())
 }
 
 /// Opens all ports of the policy at the start. Ports that an earlier run left are used again, and new ones are left with the
@@ -71,21 +75,36 @@ pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) -> Result<()
 /// have started yet.
 ///
 /// # Errors
-/// When the uplink cannot be opened, or a port is of a kind that no daemon opens.
+/// When the uplink cannot be opened, nor its standby, or a port is of a kind that no daemon opens.
 pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> Result<Opened, OpenError> {
-    let Resumed { uplink, tenants: mut kept, rest } = resumed;
-    let uplink = match uplink {
-        Some(uplink) => uplink,
-        None => broker.open_uplink(checked, 0)?,
-    };
+    let Resumed { uplink, standby, tenants: mut kept, rest } = resumed;
+    let opened = |whose, kept: Option<_>| kept.or_else(|| broker.open_uplink(checked, 0, &whose));
+    let both = (opened(Whose::Uplink, uplink), opened(Whose::Standby, standby));
     let (mut lanes, mut missing) = (Vec::new(), Vec::new());
+    let (uplink, active, idle) = match both {
+        (Some(Err(error @ OpenError::Memory { .. })), _)
+        | (_, Some(Err(error @ OpenError::Memory { .. }))) => {
+            return Err(error);
+        }
+        (Some(Ok(first)), second) => {
+            let idle =
+                second.and_then(|second| second.map_err(|error| missing.push((Whose::Standby, error))).ok());
+            (first, Place::First, idle)
+        }
+        (Some(Err(error)), Some(Ok(second))) => {
+            missing.push((Whose::Uplink, error));
+            (second, Place::Second, None)
+        }
+        (Some(Err(error)), _) => return Err(error),
+        (None, _) => unreachable!("each policy states an uplink"),
+    };
     for tenant in &checked.config.tenants {
         let kept = kept.remove(&tenant.name);
         let port = match kept.unwrap_or_else(|| broker.open_tenant(checked, 0, &tenant.name)) {
             Ok(port) => Some(port),
             Err(error @ OpenError::Memory { .. }) => return Err(error),
             Err(error) => {
-                missing.push((tenant.name.clone(), error));
+                missing.push((Whose::Tenant(tenant.name.clone()), error));
                 None
             }
         };
@@ -93,7 +112,7 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
     }
     rest.let_go();
     lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
-    Ok(Opened { uplink, lanes, missing })
+    Ok(Opened { uplink, active, idle, lanes, missing })
 }
 
 /// Takes a port that an earlier run left, if it did.

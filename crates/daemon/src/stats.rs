@@ -17,7 +17,9 @@ use plimsoll_units::{BitRate, PacketRate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{FleetNow, FlowsNow, HostNow, PairNow, PortNow, ReceiverNow, Snapshot};
+use crate::engine::{
+    FleetNow, FlowsNow, HostNow, OnePort, PairNow, PortNow, ReceiverNow, Snapshot, StandbyNow,
+};
 use crate::heavy::WatchedRow;
 
 /// All counters at one moment.
@@ -35,8 +37,11 @@ pub struct Stats {
     pub limits: BTreeMap<String, LimitStats>,
     /// Tenants' ports, by the tenant's name.
     pub tenants: BTreeMap<String, PortStats>,
-    /// The uplink's port.
+    /// The uplink's port; of two, all that both carried, and the active one's name.
     pub uplink: PortStats,
+    /// Its two ports, where it has a standby.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby: Option<StandbyStats>,
     /// Seconds in which the uplink dropped more than 10,000 packets before the engine read them.
     #[serde(default)]
     pub nic_drop_seconds: u64,
@@ -259,6 +264,48 @@ pub struct PortStats {
     pub delay: DelayParts,
 }
 
+/// The uplink's two ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StandbyStats {
+    /// Which one carries frames: `port` or `standby`, as in the policy.
+    pub active: String,
+    /// Seconds for which it has.
+    pub active_for: f64,
+    /// How often the other one took over.
+    pub switches: u64,
+    /// The policy's `port`.
+    pub port: UplinkPortStats,
+    /// The policy's `standby`.
+    pub standby: UplinkPortStats,
+}
+
+/// One of the uplink's two ports.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct UplinkPortStats {
+    /// The port's own name; none while it is lost.
+    pub name: Option<String>,
+    /// Whether it is there and has a carrier.
+    pub up: bool,
+}
+
+impl StandbyStats {
+    pub(crate) fn new(now: &StandbyNow) -> Self {
+        let [port, standby] = now.ports.clone().map(|OnePort { name, up }| UplinkPortStats { name, up });
+        Self {
+            active: now.active.name().to_owned(),
+            active_for: now.active_for.as_secs_f64(),
+            switches: now.switches,
+            port,
+            standby,
+        }
+    }
+
+    /// Both ports, by their keys in the policy.
+    pub(crate) fn ports(&self) -> [(&'static str, &UplinkPortStats); 2] {
+        [("port", &self.port), ("standby", &self.standby)]
+    }
+}
+
 /// One pair of a virtual machine's rings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RingsStats {
@@ -390,6 +437,7 @@ impl From<&Snapshot> for Stats {
             limits: limits.collect(),
             tenants: snapshot.lanes.iter().map(|lane| (lane.name.clone(), port(lane))).collect(),
             uplink: port(&snapshot.uplink),
+            standby: snapshot.standby.as_ref().map(StandbyStats::new),
             // Counted by the ledger, not by the engine.
             nic_drop_seconds: 0,
             promises: BTreeMap::new(),

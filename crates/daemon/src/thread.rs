@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use crate::coalesce::Coalescing;
 use crate::engine::{
     AskedNow, Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step,
-    ThisCore, Turn, Whither,
+    ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
 use crate::urgency::Urgency;
@@ -55,10 +55,10 @@ pub enum Command {
     Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
-    /// Attach a port that was lost: a tenant's, by name, or the uplink. A port that cannot be used is the answer.
-    Attach(Option<String>, Box<Port>, oneshot::Sender<Option<Port>>),
-    /// Answer which tenants have no port; `None` stands for the uplink.
-    Lacking(oneshot::Sender<Vec<Option<String>>>),
+    /// Attach a port that was lost. A port that cannot be used is the answer.
+    Attach(Whose, Box<Port>, oneshot::Sender<Option<Port>>),
+    /// Answer which owners have no port.
+    Lacking(oneshot::Sender<Vec<Whose>>),
     /// Obey a message that came over the control channel.
     Heard(Vec<u8>),
     /// Stop reading; send what is held until the deadline, then end.
@@ -72,8 +72,8 @@ pub enum Notice {
     Lost(Lost),
     /// A port has begun to lose frames.
     Problem {
-        /// Which tenant's; the uplink's when absent.
-        name: Option<String>,
+        /// Whose port.
+        whose: Whose,
         /// Why.
         problem: PortError,
     },
@@ -251,7 +251,7 @@ impl Loop {
             if now.since(asked) >= ASK_PROBLEMS {
                 asked = now;
                 let problems = self.engine.take_problems();
-                problems.into_iter().for_each(|(name, problem)| notices(Notice::Problem { name, problem }));
+                problems.into_iter().for_each(|(whose, problem)| notices(Notice::Problem { whose, problem }));
                 let steps = self.engine.take_steps();
                 steps.into_iter().for_each(|(name, step)| notices(Notice::Distrust { name, step }));
                 self.engine.take_told().into_iter().for_each(|line| notices(Notice::Log(line)));
@@ -336,15 +336,8 @@ impl Loop {
                 self.watch_all();
                 let _ = answer.send(installed);
             }
-            Command::Attach(name, port, answer) => {
-                let now = self.clock.now();
-                let lane = name.as_deref().map(|name| self.engine.lane_of(name));
-                let rest = match lane {
-                    // The tenant is gone.
-                    Some(None) => Some(*port),
-                    Some(lane) => self.engine.attach(lane, *port, now),
-                    None => self.engine.attach(None, *port, now),
-                };
+            Command::Attach(whose, port, answer) => {
+                let rest = self.engine.attach_of(&whose, *port, self.clock.now());
                 self.forget_all();
                 self.watch_all();
                 let _ = answer.send(rest);

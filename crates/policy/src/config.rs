@@ -225,6 +225,10 @@ pub enum Via {
 pub struct Uplink {
     /// The device.
     pub port: Port,
+    /// The device that takes over while `port` has no carrier, if there is one.
+    pub standby: Option<Port>,
+    /// How long `port` must carry frames again, without a break, before it takes back from `standby`.
+    pub hold_off: Span,
     /// Rate of the link.
     pub rate: BitRate,
     /// Bytes that each frame costs beyond its own.
@@ -356,6 +360,13 @@ pub struct EngineConfig {
     /// Ways to slow the engine down on purpose, for comparisons; none otherwise.
     pub experiment: Option<Experiment>,
 }
+
+/// How long an uplink's first port must be well before it takes back, unless stated: longer than a link that trains anew or
+/// flaps is up for, and than a switch's port waits with rapid spanning tree (3 s).
+pub(crate) const HOLD_OFF: Span = Span::secs(5);
+
+/// Longest `hold_off` that an uplink may state.
+pub(crate) const LONGEST_HOLD_OFF: Span = Span::secs(600);
 
 /// Longest wake-up grain that an uplink may state.
 pub const LONGEST_GRAIN: Span = Span::millis(10);

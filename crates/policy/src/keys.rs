@@ -168,6 +168,10 @@ mapping! {
     pub(crate) static UPLINK = "Uplink" {
         /// The device.
         port = "{af_xdp: eth0}": PORT,
+        /// The device that takes over while `port` has no carrier.
+        standby: PORT,
+        /// How long `port` must carry frames again, without a break, before it takes back from `standby`, 0 to 10min.
+        hold_off: TIME,
         /// Rate of the link.
         rate = "10Gbps": RATE,
         /// Bytes that each frame costs beyond its own: 20B for preamble and gap, 24B with the check sequence.

@@ -55,7 +55,8 @@ pub use program::*;
 pub use read::names::protocol_name;
 pub use show::{
     Change, ClassRecord, Diff, Explanation, Filter, FilterError, LimitRecord, NodeRecord, Report, RuleRecord,
-    Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg, tree_text,
+    StandbyRecord, Step, TenantRecord, describe_match, diff, explain, report, sub_policy_text, svg,
+    tree_text,
 };
 pub use slo::{
     CEILING_BURST, CEILING_SLACK, Ceiling, DEFAULT_SLOTS, DelayTarget, Envelope, FRAME_COST, LEAST_SLOTS,

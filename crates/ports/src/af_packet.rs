@@ -126,7 +126,7 @@ impl PacketSocket {
         }
     }
 
-    /// Whether the interface takes frames and carries none, as its cable or far end is gone, or it waits for a protocol.
+    /// Whether the interface carries no frames: it is set down, its cable or far end is gone, or it waits for a protocol.
     #[must_use]
     pub fn is_down(&self) -> bool {
         self.carrier.as_ref().is_some_and(Carrier::is_down)
@@ -221,6 +221,16 @@ impl PacketSocket {
     #[must_use]
     pub fn staged(&self) -> usize {
         self.outbox.len()
+    }
+
+    /// Takes back the staged frames; see [`crate::Port::recall`].
+    pub fn recall(&mut self, each: &mut dyn FnMut(&[u8], Option<&VnetHeader>)) {
+        let vnet = self.vnet;
+        self.outbox.waiting().for_each(|message| match message.split_first_chunk() {
+            Some((header, frame)) if vnet => each(frame, Some(&VnetHeader::from_bytes(*header))),
+            _ => each(message, None),
+        });
+        self.outbox.clear();
     }
 
     /// Number of frames accepted by `send` so far, sent or not.

@@ -25,6 +25,7 @@ use std::time::Duration;
 use plimsoll_wire::VnetHeader;
 use serde::{Deserialize, Serialize};
 
+use crate::carrier::Carrier;
 use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
@@ -87,6 +88,8 @@ pub struct XdpSocket {
     mac: [u8; 6],
     mode: XdpMode,
     queue: Queue,
+    /// The interface's carrier, of all its queues; none where the kernel does not tell of it.
+    carrier: Option<Arc<Carrier>>,
     /// Keeps the program on the interface while any queue is open.
     _attachment: Attachment,
     capabilities: Capabilities,
@@ -124,11 +127,14 @@ impl XdpSocket {
         let link = netns.links().get(&config.interface)?;
         let what = format!("open AF_XDP on `{}`", config.interface);
         let layout = Layout::new(config, &link, &what)?;
-        let (mode, redirect, opened) = netns
-            .run(|| connect(config.mode, link.index, queues, layout))?
+        let ((mode, redirect, opened), links) = netns
+            .run(|| Ok((connect(config.mode, link.index, queues, layout)?, Carrier::socket()?)))?
             .map_err(|error| refused(what, netns.place(), error))?;
         let attachment = Attachment::Here { _redirect: Arc::new(redirect) };
-        let socket = |(number, queue)| Self::with(config, &link, mode, number, queue, attachment.clone());
+        let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
+        let socket = |(number, queue)| {
+            Self::with(config, &link, mode, (number, queue), carrier.clone(), attachment.clone())
+        };
         Ok((0..).zip(opened).map(socket).collect())
     }
 
@@ -136,8 +142,8 @@ impl XdpSocket {
         config: &XdpConfig,
         link: &LinkInfo,
         mode: XdpMode,
-        number: u32,
-        queue: Queue,
+        (number, queue): (u32, Queue),
+        carrier: Option<Arc<Carrier>>,
         attachment: Attachment,
     ) -> Self {
         Self {
@@ -145,6 +151,7 @@ impl XdpSocket {
             mac: link.mac.unwrap_or_default(),
             mode,
             queue,
+            carrier,
             _attachment: attachment,
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
@@ -152,6 +159,12 @@ impl XdpSocket {
             interface: config.interface.clone(),
             unfinished: Unfinished::default(),
         }
+    }
+
+    /// Whether the interface carries no frames: it is set down, its cable or far end is gone, or it waits for a protocol.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.is_down())
     }
 
     /// The mode in which frames come from the driver.
@@ -190,7 +203,7 @@ impl XdpSocket {
     /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it has left.
     ///
     /// # Errors
-    /// None; [`XdpSocket::flush`] reports the device's errors.
+    /// [`Trouble`] when the interface has no carrier; [`XdpSocket::flush`] reports the device's other errors.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         if frame.len() < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
@@ -200,6 +213,9 @@ impl XdpSocket {
         }
         if asks_for_work(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
+        }
+        if let Some(trouble) = self.carries_nothing() {
+            return Err(trouble);
         }
         if self.queue.free.is_empty() {
             self.reap();
@@ -216,7 +232,9 @@ impl XdpSocket {
     /// # Errors
     /// [`Trouble`] when the interface is down (staged frames stay and leave later) or has disappeared.
     pub fn flush(&mut self) -> Result<(), Trouble> {
-        let outcome = self.queue.kick();
+        // The kernel would take frames that an interface without a carrier drops, and report them as sent.
+        let nothing = if self.staged() > 0 { self.carries_nothing() } else { None };
+        let outcome = nothing.map_or_else(|| self.queue.kick(), Err);
         self.reap();
         if outcome == Err(Trouble::Gone) {
             // Frames leave in the order in which they were accepted, so the lost ones are the last.
@@ -286,6 +304,11 @@ impl XdpSocket {
     #[must_use]
     pub fn name(&self) -> String {
         self.name.clone()
+    }
+
+    /// Why no frame can leave, where the carrier is down; an interface that was deleted loses its carrier first.
+    fn carries_nothing(&mut self) -> Option<Trouble> {
+        self.is_down().then(|| self.probe().err().unwrap_or(Trouble::Down))
     }
 
     /// Takes back the frames that have left, and counts them.

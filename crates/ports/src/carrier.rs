@@ -2,7 +2,7 @@
 //!
 //! Why: an interface that is set up, but whose cable or far end is gone, takes each frame and drops it without a word.
 //! From: route netlink's `RTM_NEWLINK`, `IFF_LOWER_UP` and `IFF_RUNNING` (RFC 2863's operational state) of netdevice(7).
-//! Not here: what happens to frames meanwhile (`af_packet`).
+//! Not here: reading the kernel's messages (`netlink`), and what happens to frames meanwhile (`af_packet`, `af_xdp`).
 //! Invariant: sending asks no system call for this; a thread waits for the kernel's messages, and ends with its [`Carrier`].
 
 use std::io;
@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::netlink::{self, HEADER, LINK};
 use crate::socket;
 
 /// The state of one interface, followed by a thread.
@@ -48,7 +49,7 @@ impl Carrier {
         Ok(Self { down, _open: open })
     }
 
-    /// Whether the interface is up and its carrier, or its operational state, is down.
+    /// Whether the interface is set down, or its carrier or its operational state is down.
     pub(crate) fn is_down(&self) -> bool {
         // Nothing else is read because of this flag.
         self.down.load(Ordering::Relaxed)
@@ -71,7 +72,7 @@ fn listen(socket: &OwnedFd, index: u32, down: &AtomicBool) -> io::Result<()> {
     loop {
         match socket::receive_from_kernel(socket, &mut buffer) {
             Ok(len) => {
-                if let Some(carries) = told(&buffer[..len], index) {
+                if let Some(carries) = netlink::carries(&buffer[..len], index) {
                     down.store(!carries, Ordering::Relaxed);
                 }
             }
@@ -100,71 +101,4 @@ fn ask(socket: &OwnedFd, index: u32) -> io::Result<()> {
     request.extend([0; 8]); // flags
     nix::unistd::write(socket, &request)?;
     Ok(())
-}
-
-/// Bytes of `nlmsghdr` and of `ifinfomsg`.
-const HEADER: usize = 16;
-const LINK: usize = 16;
-
-/// What messages of the kernel say of an interface at last: false if it takes frames and carries none.
-fn told(mut messages: &[u8], index: u32) -> Option<bool> {
-    let mut last = None;
-    while let Some(len) = word(messages, 0).map(|len| len as usize).filter(|&len| len >= HEADER) {
-        let kind = messages.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
-        if kind == Some(libc::RTM_NEWLINK) && word(messages, HEADER + 4) == Some(index) {
-            const CARRIES: u32 = (libc::IFF_LOWER_UP | libc::IFF_RUNNING) as u32;
-            // The kernel refuses frames for an interface that is set down.
-            let carries = |flags: u32| flags & libc::IFF_UP as u32 == 0 || flags & CARRIES == CARRIES;
-            last = word(messages, HEADER + 8).map(carries).or(last);
-        }
-        messages = messages.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    last
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn message(kind: u16, index: u32, flags: u32) -> Vec<u8> {
-        let mut message = 40_u32.to_ne_bytes().to_vec();
-        message.extend(kind.to_ne_bytes());
-        message.extend([0; 14]);
-        message.extend(index.to_ne_bytes());
-        message.extend(flags.to_ne_bytes());
-        message.extend([0; 12]);
-        message
-    }
-
-    #[test]
-    fn the_last_word_on_the_interface_counts() {
-        let up = (libc::IFF_UP | libc::IFF_RUNNING | libc::IFF_LOWER_UP) as u32;
-        let dormant = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
-        let new = |index, flags| message(libc::RTM_NEWLINK, index, flags);
-        assert_eq!(told(&new(7, up), 7), Some(true));
-        assert_eq!(told(&new(8, up), 7), None, "another interface");
-        assert_eq!(told(&[new(7, up), new(7, dormant), new(8, up)].concat(), 7), Some(false));
-        assert_eq!(
-            told(&message(libc::RTM_DELLINK, 7, 0), 7),
-            None,
-            "that it is gone is told in another way"
-        );
-        assert_eq!(told(&new(7, up)[..27], 7), None, "a part");
-        assert_eq!(told(&new(7, 0), 7), Some(true), "set down");
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read_to_an_end(bytes in proptest::collection::vec(any::<u8>(), 0..200), len in 0_u32..64) {
-            let mut bytes = bytes;
-            if let Some(place) = bytes.get_mut(..4) { place.copy_from_slice(&len.to_ne_bytes()) }
-            let _ = told(&bytes, 7);
-        }
-    }
 }

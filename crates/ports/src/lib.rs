@@ -20,6 +20,7 @@ pub mod kept;
 mod ledger;
 pub mod manager;
 mod memory;
+pub mod netlink;
 pub mod netns;
 mod pcap;
 mod port;

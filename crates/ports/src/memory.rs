@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_wire::VnetHeader;
@@ -64,6 +65,8 @@ pub struct MemoryPort {
     inbox: Receiver,
     counters: Counters,
     ledger: Ledger,
+    /// Whether the connection is cut, for both ends.
+    cut: Arc<AtomicBool>,
 }
 
 impl MemoryPort {
@@ -74,7 +77,9 @@ impl MemoryPort {
     pub fn pair(name: &str, config: MemoryConfig) -> Result<(Self, Self), PortError> {
         let (to_b, at_b) = direction(name, &config)?;
         let (to_a, at_a) = direction(name, &config)?;
+        let cut = Arc::new(AtomicBool::new(false));
         let end = |side: &str, outbox, inbox| Self {
+            cut: Arc::clone(&cut),
             name: format!("memory {name}/{side}"),
             config,
             outbox,
@@ -83,6 +88,22 @@ impl MemoryPort {
             ledger: Ledger::default(),
         };
         Ok((end("a", to_b, at_a), end("b", to_a, at_b)))
+    }
+
+    /// Takes the carrier away from both ends, or gives it back: frames that were sent still arrive, and no more are taken.
+    pub fn cut(&self, cut: bool) {
+        self.cut.store(cut, Ordering::Relaxed);
+    }
+
+    /// Whether the connection is cut.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
+    /// Takes back the staged frames; see [`crate::Port::recall`].
+    pub fn recall(&mut self, each: &mut dyn FnMut(&[u8], Option<&VnetHeader>)) {
+        self.outbox.staged.drain(..).for_each(|(frame, vnet)| each(&frame, Some(&vnet)));
     }
 
     /// Takes the oldest frame; see [`crate::Port::receive`].
@@ -110,7 +131,7 @@ impl MemoryPort {
     /// Sends one frame; see [`crate::Port::send`].
     ///
     /// # Errors
-    /// [`Trouble::Gone`] when the other end has been dropped.
+    /// [`Trouble::Gone`] when the other end has been dropped, [`Trouble::Down`] while the connection is cut.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         if frame.len() > self.config.frame {
             return Ok(self.counters.refuse(DropReason::Oversize));
@@ -120,6 +141,9 @@ impl MemoryPort {
         }
         if self.outbox.full.is_abandoned() {
             return Err(Trouble::Gone);
+        }
+        if self.is_down() {
+            return Err(Trouble::Down);
         }
         let vnet = vnet.copied().unwrap_or_default();
         if self.outbox.staged.is_empty() && self.outbox.put(frame, vnet) {
@@ -145,6 +169,9 @@ impl MemoryPort {
             self.ledger.refuse(lost, lost as u64, DropReason::Gone);
             self.counters.gone(lost);
             return Err(Trouble::Gone);
+        }
+        if !self.outbox.staged.is_empty() && self.is_down() {
+            return Err(Trouble::Down);
         }
         while let Some((frame, vnet)) = self.outbox.staged.pop_front() {
             if !self.outbox.put(&frame, vnet) {

@@ -317,10 +317,25 @@ impl Port {
         each!(self, port => port.probe())
     }
 
-    /// Whether the port's device takes frames and carries none; known of packet sockets only.
+    /// Whether the port's device carries no frames, as it is set down or has no carrier; known of packet sockets, AF_XDP, and ports in memory.
     #[must_use]
     pub fn is_down(&self) -> bool {
-        matches!(self, Self::AfPacket(port) if port.is_down())
+        match self {
+            Self::AfPacket(port) => port.is_down(),
+            Self::AfXdp(port) => port.is_down(),
+            Self::Memory(port) => port.is_down(),
+            _ => false,
+        }
+    }
+
+    /// Takes back the frames that are staged and that the device has not seen, in order, with their headers: another port
+    /// may send them. They are not counted. AF_XDP's staged frames lie in a ring that the kernel reads, and stay there.
+    pub fn recall(&mut self, mut each: impl FnMut(&[u8], Option<&VnetHeader>)) {
+        match self {
+            Self::AfPacket(port) => port.recall(&mut each),
+            Self::Memory(port) => port.recall(&mut each),
+            _ => {}
+        }
     }
 
     /// Whether messages of a front end are left unread; `epoll` will not report them again.

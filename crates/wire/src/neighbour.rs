@@ -80,6 +80,21 @@ pub fn tell((ip, mac): (IpAddr, Mac), to: (IpAddr, Mac), out: &mut [u8]) -> Opti
     }
 }
 
+/// Writes a broadcast that says that `mac` is at its sender, for switches to learn, and returns the frame's length; hosts
+/// ignore it. None when `out` is too short; [`LONGEST`] bytes are always enough.
+///
+/// It is the RARP request that QEMU sends after a virtual machine has moved: it names no IP address, so none need be known.
+pub fn announce(mac: Mac, out: &mut [u8]) -> Option<usize> {
+    write_ethernet(Mac([0xff; 6]), mac, RARP, out)?;
+    let arp = out.get_mut(ETHERNET..SHORTEST)?;
+    arp.fill(0);
+    put(arp, 0, ARP_KINDS)?;
+    put(arp, 6, ASK_OWN.to_be_bytes())?;
+    put(arp, 8, mac.0)?;
+    put(arp, 18, mac.0)?;
+    Some(SHORTEST)
+}
+
 fn hear_arp(arp: &[u8]) -> Option<Heard> {
     let kinds: [u8; 6] = array(arp, 0)?;
     let (mac, ip) = (Mac(array(arp, 8)?), Ipv4Addr::from(array::<4>(arp, 14)?));
@@ -177,6 +192,11 @@ fn write_ethernet(to: Mac, from: Mac, ethertype: u16, out: &mut [u8]) -> Option<
 }
 
 const ARP: u16 = 0x0806;
+/// Reverse ARP, and its request (RFC 903).
+const RARP: u16 = 0x8035;
+const ASK_OWN: u16 = 3;
+/// Length of the shortest frame, without its check sequence.
+const SHORTEST: usize = 60;
 /// ARP's hardware type Ethernet, protocol type IPv4, and the lengths of their addresses.
 const ARP_KINDS: [u8; 6] = [0, 1, 8, 0, 6, 4];
 const REQUEST: u16 = 1;
@@ -220,6 +240,24 @@ mod tests {
             assert_eq!(&out[..6], &HERE.0, "to the asking host");
         }
         assert_eq!(ask((pair(false)[0], HERE), pair(true)[0], &mut [0; LONGEST]), None);
+    }
+
+    #[test]
+    fn an_announcement_says_the_address_to_switches_and_nothing_to_hosts() {
+        let mut out = [0xee; LONGEST];
+        assert_eq!(announce(HERE, &mut out), Some(60));
+        let expected = [
+            &[0xff; 6][..],
+            &HERE.0,
+            &[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3],
+            &HERE.0,
+            &[0; 4],
+            &HERE.0,
+            &[0; 22],
+        ];
+        assert_eq!(out[..60], expected.concat());
+        assert_eq!(heard(&out[..60]), None);
+        assert_eq!(announce(HERE, &mut [0; 59]), None);
     }
 
     #[test]

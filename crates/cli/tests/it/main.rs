@@ -18,6 +18,7 @@ mod live;
 mod privileges;
 mod prometheus;
 mod sim_and_lab;
+mod snap_length;
 mod succession;
 mod support;
 mod unfinished;

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use plimsoll_daemon::{EngineNumbers, FleetStats, FlowStats, Stats, WatchedRow, prometheus_page};
+use plimsoll_daemon::{
+    EngineNumbers, FleetStats, FlowStats, StandbyStats, Stats, WatchedRow, prometheus_page,
+};
 use serde_json::Value;
 
 use crate::support::{Daemon, PATIENCE, Stage, ip, skip};
@@ -72,7 +74,8 @@ fn all_metrics() -> BTreeSet<String> {
     let flows = FlowStats { heavy: 0, slowed_down: 0, counted: 0, unlisted: 0, watched: Some(watched) };
     let engine = EngineNumbers { no_core: Some(0.0), ..EngineNumbers::default() };
     let (fleet, flows) = (Some(FleetStats::default()), Some(flows));
-    let page = prometheus_page(&Stats { engine, fleet, flows, ..Stats::default() });
+    let standby = Some(StandbyStats::default());
+    let page = prometheus_page(&Stats { engine, fleet, flows, standby, ..Stats::default() });
     let mut names = BTreeSet::new();
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').expect("a name and a kind");

@@ -8,18 +8,21 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
-use crate::engine::{HostState, Snapshot};
+use crate::engine::{HostState, PortNow, Snapshot};
 use crate::sandbox::Confinement;
+use crate::stats::StandbyStats;
 
 /// The health of the daemon.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// `ok`, or `degraded` where a port is lost, the uplink is down or the broker has ended.
+    /// `ok`, or `degraded` where a port is lost, the uplink or one of its two ports is down or the broker has ended.
     pub status: String,
-    /// Names of tenants whose port is lost; `uplink` for the uplink's.
+    /// Names of tenants whose port is lost; `uplink` for the uplink's, and `standby` for its second one.
     pub lost_ports: Vec<String>,
-    /// Whether the uplink is down.
+    /// Whether the uplink is down, of two ports both.
     pub uplink_down: bool,
+    /// The uplink's two ports, where it has a standby.
+    pub standby: Option<StandbyStats>,
     /// Names of hosts that frames go to or come from and that send no feedback.
     pub silent_hosts: Vec<String>,
     /// How many reloads there have been, modulo 65,536.
@@ -32,16 +35,27 @@ impl Health {
     /// What the snapshot tells of ports and hosts.
     pub(crate) fn new(snapshot: &Snapshot, confinement: Option<Confinement>, broker_ended: bool) -> Self {
         let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
-        let lost = lanes.chain([&snapshot.uplink]).filter(|port| port.port.is_none());
-        let lost_ports: Vec<String> = lost.map(|port| port.name.clone()).collect();
+        let lost = |port: &&PortNow| port.port.is_none();
+        let mut lost_ports: Vec<String> = lanes.filter(lost).map(|port| port.name.clone()).collect();
+        let standby = snapshot.standby.as_ref().map(StandbyStats::new);
+        match &standby {
+            None => lost_ports.extend(Some(&snapshot.uplink).filter(lost).map(|port| port.name.clone())),
+            Some(both) => {
+                let named = [("uplink", &both.port), ("standby", &both.standby)];
+                let lost = named.into_iter().filter(|(_, port)| port.name.is_none());
+                lost_ports.extend(lost.map(|(name, _)| name.to_owned()));
+            }
+        }
+        let both_up = standby.as_ref().is_none_or(|both| both.port.up && both.standby.up);
         let hosts = snapshot.fleet.iter().flat_map(|fleet| &fleet.hosts);
         let silent = hosts.filter(|host| host.state == HostState::Silent);
         let uplink_down = snapshot.uplink.down;
-        let well = lost_ports.is_empty() && !uplink_down && !broker_ended;
+        let well = lost_ports.is_empty() && !uplink_down && both_up && !broker_ended;
         Self {
             status: if well { "ok" } else { "degraded" }.to_owned(),
             lost_ports,
             uplink_down,
+            standby,
             silent_hosts: silent.map(|host| host.name.clone()).collect(),
             generation: snapshot.generation,
             confinement: confinement.map(|confinement| Confinement { broker_ended, ..confinement }),

@@ -21,6 +21,7 @@ use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, socket};
+use crate::engine::Whose;
 use crate::open::{self, OpenError, Wanted};
 use crate::reader;
 
@@ -113,7 +114,7 @@ impl Client {
         tenant: &TenantConfig,
     ) -> Result<Port, OpenError> {
         let wanted = open::tenant_wanted(checked, tenant);
-        self.open(&wanted, number, Some(&tenant.name))
+        self.open(&wanted, number, &Whose::Tenant(tenant.name.clone()))
     }
 
     /// See [`super::Broker::configure`].
@@ -125,32 +126,25 @@ impl Client {
         }
     }
 
-    pub(super) fn open_uplink(
-        self: &Arc<Self>,
-        checked: &Checked,
-        number: Number,
-    ) -> Result<Port, OpenError> {
-        self.open(&open::uplink_wanted(&checked.config), number, None)
-    }
-
-    fn open(
+    /// Opens a port with the broker's help.
+    pub(super) fn open(
         self: &Arc<Self>,
         wanted: &Wanted<'_>,
         number: Number,
-        name: Option<&str>,
+        whose: &Whose,
     ) -> Result<Port, OpenError> {
         if matches!(wanted.port, PortSpec::Memory) {
             return Err(OpenError::Memory { whose: wanted.whose.clone() });
         }
         let told = OpenError::Told;
         let failed = |source| OpenError::Port { whose: wanted.whose.clone(), source };
-        match self.ask(&Request::Open(number, name.map(str::to_owned))).map_err(told)? {
+        match self.ask(&Request::Open(number, whose.clone())).map_err(told)? {
             (Reply::Port(parts, place), files) => {
                 let release = self.release(&parts, place);
                 wanted.take_over(Handover { parts, files }, release).map_err(failed)
             }
             (Reply::Interface(link), _) => {
-                let mut helper = Helper { socket: self.lock(), number, name };
+                let mut helper = Helper { socket: self.lock(), number, whose };
                 let config = wanted.xdp().ok_or_else(|| OpenError::Told(confused()))?;
                 XdpSocket::open_with(&config, &link, &mut helper).map(Port::AfXdp).map_err(failed)
             }
@@ -258,7 +252,7 @@ struct Helper<'a> {
     /// Locked until the attempt has ended, as the broker knows of one at a time.
     socket: MutexGuard<'a, UnixStream>,
     number: Number,
-    name: Option<&'a str>,
+    whose: &'a Whose,
 }
 
 impl Helper<'_> {
@@ -273,10 +267,9 @@ impl Helper<'_> {
 }
 
 impl XdpHelper for Helper<'_> {
-    fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)> {
-        let files = self.ask(&Request::Attach(self.number, self.name.map(str::to_owned), mode))?;
-        let [socket, link] = <[OwnedFd; 2]>::try_from(files).map_err(|_| io::Error::other(confused()))?;
-        Ok((socket, link))
+    fn attach(&mut self, mode: XdpMode) -> io::Result<[OwnedFd; 3]> {
+        let files = self.ask(&Request::Attach(self.number, self.whose.clone(), mode))?;
+        files.try_into().map_err(|_| io::Error::other(confused()))
     }
 
     fn register(&mut self) -> io::Result<()> {

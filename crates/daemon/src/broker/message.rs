@@ -15,6 +15,7 @@ use plimsoll_ports::netns::LinkInfo;
 use serde::{Deserialize, Serialize};
 
 use super::Number;
+use crate::engine::Whose;
 
 /// The first message, sent while the engine's process still has all its privileges.
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,12 +46,12 @@ pub(crate) enum Request {
     Read,
     /// Forget all policies but this one, which is in force.
     InForce(Number),
-    /// Open a port of this policy: a tenant's, or the uplink's.
-    Open(Number, Option<String>),
+    /// Open the owner's port of this policy.
+    Open(Number, Whose),
     /// Set on the interface of this tenant's TAP what this policy states.
     Configure(Number, String),
     /// Make an AF_XDP socket for a port, in this mode.
-    Attach(Number, Option<String>, XdpMode),
+    Attach(Number, Whose, XdpMode),
     /// Register the socket that was made last, which is bound now: arriving frames go to it.
     Register,
     /// Remove the file of a listening socket that was opened.

@@ -20,6 +20,7 @@ use plimsoll_ports::{XdpAttempt, XdpMode, realtime};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, client, socket};
+use crate::engine::Whose;
 use crate::kernel;
 use crate::open::{self, Wanted};
 use crate::reader::{self, Answers, FileReader};
@@ -133,11 +134,11 @@ impl<'a> Server<'a> {
         let reply = match request {
             Request::Read => self.read(),
             Request::InForce(number) => self.in_force(number),
-            Request::Open(number, name) => return self.open(socket, number, name.as_deref()),
+            Request::Open(number, whose) => return self.open(socket, number, &whose),
             Request::Configure(number, name) => self.configure(number, &name),
-            Request::Attach(number, name, mode) => {
+            Request::Attach(number, whose, mode) => {
                 drop(attempt); // its program would be in the way
-                return self.attach(socket, number, name.as_deref(), mode);
+                return self.attach(socket, number, &whose, mode);
             }
             Request::Load(number, which) => return self.load(socket, number, which),
             Request::Register => attempt.map_or_else(unknown, |attempt| kernel_said(attempt.register())),
@@ -177,16 +178,16 @@ impl<'a> Server<'a> {
         Reply::Done
     }
 
-    /// A tenant's port, or the uplink, as the policy states it.
-    fn wanted(&self, number: Number, name: Option<&str>) -> Option<Wanted<'_>> {
+    /// The owner's port, as the policy states it.
+    fn wanted(&self, number: Number, whose: &Whose) -> Option<Wanted<'_>> {
         let checked = self.policies.get(&number)?;
-        let Some(name) = name else { return Some(open::uplink_wanted(&checked.config)) };
-        let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == name)?;
+        let Whose::Tenant(name) = whose else { return open::uplink_wanted(&checked.config, whose) };
+        let tenant = checked.config.tenants.iter().find(|tenant| tenant.name == *name)?;
         Some(open::tenant_wanted(checked, tenant))
     }
 
-    fn open(&mut self, socket: &UnixStream, number: Number, name: Option<&str>) -> io::Result<()> {
-        let Some(wanted) = self.wanted(number, name) else { return socket::send(socket, &unknown(), &[]) };
+    fn open(&mut self, socket: &UnixStream, number: Number, whose: &Whose) -> io::Result<()> {
+        let Some(wanted) = self.wanted(number, whose) else { return socket::send(socket, &unknown(), &[]) };
         if let Some(config) = wanted.xdp() {
             let reply = XdpAttempt::link(&config).map_err(|source| wanted.failed(source));
             return socket::send(socket, &reply.map_or_else(Reply::from, Reply::Interface), &[]);
@@ -224,10 +225,10 @@ impl<'a> Server<'a> {
         &mut self,
         socket: &UnixStream,
         number: Number,
-        name: Option<&str>,
+        whose: &Whose,
         mode: XdpMode,
     ) -> io::Result<()> {
-        let config = self.wanted(number, name).and_then(|wanted| wanted.xdp());
+        let config = self.wanted(number, whose).and_then(|wanted| wanted.xdp());
         let Some(config) = config else { return socket::send(socket, &unknown(), &[]) };
         let attempt = match XdpAttempt::new(&config, mode) {
             Ok(Ok(attempt)) => attempt,
@@ -240,7 +241,8 @@ impl<'a> Server<'a> {
     }
 
     fn configure(&self, number: Number, name: &str) -> Reply {
-        let Some(wanted) = self.wanted(number, Some(name)) else { return unknown() };
+        let wanted = self.wanted(number, &Whose::Tenant(name.to_owned()));
+        let Some(wanted) = wanted else { return unknown() };
         wanted.configure().map_or_else(Reply::from, |()| Reply::Done)
     }
 
@@ -334,9 +336,10 @@ mod tests {
     fn only_what_its_own_policy_names_is_opened_and_released() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut broker = server(folder.path());
-        let shop = || Some("shop".to_owned());
-        for (number, name) in [(0, Some("bank".to_owned())), (1, shop()), (u64::MAX, None)] {
-            assert!(refused(&answer(&mut broker, Request::Open(number, name))));
+        let shop = || Whose::Tenant("shop".to_owned());
+        let bank = Whose::Tenant("bank".to_owned());
+        for (number, whose) in [(0, bank), (1, shop()), (u64::MAX, Whose::Uplink), (0, Whose::Standby)] {
+            assert!(refused(&answer(&mut broker, Request::Open(number, whose))));
         }
         assert!(refused(&answer(&mut broker, Request::Attach(0, shop(), XdpMode::Copy))), "it is a vNIC");
         assert!(
@@ -361,7 +364,7 @@ mod tests {
     fn a_place_that_is_anothers_by_now_is_left() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut broker = server(folder.path());
-        let (reply, _files) = answer(&mut broker, Request::Open(0, Some("shop".to_owned())));
+        let (reply, _files) = answer(&mut broker, Request::Open(0, Whose::Tenant("shop".to_owned())));
         let Reply::Port(_, place) = reply else { panic!("{reply:?}") };
         fs::remove_file(folder.path().join("v")).expect("removed");
         fs::write(folder.path().join("v"), "precious").expect("written");
@@ -384,7 +387,10 @@ mod tests {
         assert!(refused(&answer(&mut broker, Request::InForce(1))), "read, and read again since");
         assert_eq!(broker.0.policies.keys().copied().collect::<Vec<_>>(), [0, 2]);
         assert!(matches!(answer(&mut broker, Request::InForce(2)).0, Reply::Done));
-        assert!(refused(&answer(&mut broker, Request::Open(0, Some("shop".to_owned())))), "it is no more");
+        assert!(
+            refused(&answer(&mut broker, Request::Open(0, Whose::Tenant("shop".to_owned())))),
+            "it is no more"
+        );
         fs::write(&file, "nonsense: [").expect("written");
         let (reply, _) = answer(&mut broker, Request::Read);
         assert!(matches!(reply, Reply::Failed(why) if why.contains("p.yaml")));

@@ -46,6 +46,17 @@ impl Senders {
         self.noted = 0;
     }
 
+    /// The lanes of the last `count` frames, as far as they are known.
+    pub(crate) fn latest(&self, count: usize) -> Vec<u16> {
+        let first = self.noted.saturating_sub(count.min(KNOWN) as u64);
+        (first..self.noted).map(|number| self.lanes[place(number)]).collect()
+    }
+
+    /// Goes on with another port, which has taken this number of frames before.
+    pub(crate) fn follow(&mut self, taken: u64) {
+        self.noted = taken;
+    }
+
     fn blame(&mut self, Refused { first, frames, reason }: Refused) {
         let known = first.max(self.noted.saturating_sub(KNOWN as u64))..(first + frames).min(self.noted);
         self.losses.extend(known.map(|number| (self.lanes[place(number)], reason)));

@@ -151,7 +151,8 @@ impl Engine {
             self.nic.complete(&transmit, Outcome::Dropped);
             lost += self.count_stopped(&transmit, gone);
         }
-        let staged = self.uplink.port.as_ref().map_or(0, Port::staged);
+        let ports = self.uplink.port.iter().chain(self.uplink.idle());
+        let staged: usize = ports.map(Port::staged).sum();
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
         lost + staged as u64
     }
@@ -323,7 +324,7 @@ impl Engine {
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
             Err(trouble) => {
                 let gone = lane.trouble(trouble);
-                self.note_lost(Some(to as usize), gone);
+                self.note_lost_lane(to as usize, gone);
                 Handed::Lost(Loss::ReceiverGone)
             }
         }
@@ -517,7 +518,9 @@ impl Engine {
     /// not in the engine yet, but it must not end.
     #[must_use]
     pub fn pending(&self) -> bool {
-        !self.paced.is_empty() || self.ports().any(|(_, port)| port.pending())
+        // What the idle one of the uplink's ports keeps cannot leave.
+        let lanes = self.lanes.iter().flatten().filter_map(|lane| lane.port.as_ref());
+        !self.paced.is_empty() || lanes.chain(&self.uplink.port).any(Port::pending)
     }
 
     /// Flushes each port that was written to; answers whether one of them, or the uplink, keeps frames. Other deadlines are
@@ -537,7 +540,7 @@ impl Engine {
             pending |= lane.wrote && flushed != Err(Trouble::Down);
             if let Err(trouble) = flushed {
                 let gone = lane.trouble(trouble);
-                self.note_lost(Some(index), gone);
+                self.note_lost_lane(index, gone);
             }
         }
         pending
@@ -552,6 +555,6 @@ impl Engine {
         self.uplink.past = sum(&self.uplink.past, &port.counters());
         self.uplink.ready = false;
         self.uplink.tally.event(Event::PortLost);
-        self.note_lost(None, Some(port));
+        self.note_lost(self.uplink.active(), None, port);
     }
 }

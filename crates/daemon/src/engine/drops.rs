@@ -62,6 +62,8 @@ pub enum Loss {
     FlowOverRate,
     /// It had waited for too long in a class with `flows: fq`.
     WaitedTooLong,
+    /// It came in by the uplink's port that is not active.
+    InactivePort,
 }
 
 /// Events that are counted although no frame was lost.
@@ -163,11 +165,15 @@ pub enum Event {
     EcnUnmetered,
     /// A connection is not mediated, as there was no place for it.
     EcnLeftAlone,
+    /// The uplink's other port became the active one.
+    UplinkSwitched,
+    /// An address behind this host was announced to the switches after that.
+    AddressAnnounced,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -192,6 +198,7 @@ impl Loss {
         Self::SourceOverShare,
         Self::FlowOverRate,
         Self::WaitedTooLong,
+        Self::InactivePort,
     ];
 
     /// The reason as operators see it.
@@ -222,13 +229,14 @@ impl Loss {
             Self::SourceOverShare => "overlay_source_over_share",
             Self::FlowOverRate => "flow_over_rate",
             Self::WaitedTooLong => plimsoll_nic::WAITED_TOO_LONG,
+            Self::InactivePort => "inactive_port",
         }
     }
 }
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 48] = [
+    pub const ALL: [Self; 50] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -277,6 +285,8 @@ impl Event {
         Self::EcnReported,
         Self::EcnUnmetered,
         Self::EcnLeftAlone,
+        Self::UplinkSwitched,
+        Self::AddressAnnounced,
     ];
 
     /// The event as operators see it.
@@ -331,6 +341,8 @@ impl Event {
             Self::EcnReported => "ecn_reported",
             Self::EcnUnmetered => "ecn_unmetered",
             Self::EcnLeftAlone => "ecn_left_alone",
+            Self::UplinkSwitched => "uplink_switched",
+            Self::AddressAnnounced => "address_announced",
         }
     }
 }

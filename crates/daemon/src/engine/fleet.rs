@@ -160,6 +160,11 @@ impl Fleet {
         self.asked.rate(flow)
     }
 
+    /// This host's address on the uplink.
+    pub(crate) fn mac(&self) -> Mac {
+        self.mac
+    }
+
     /// When that rate will allow these bytes.
     pub(crate) fn ready_at(&self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> Option<Nanos> {
         Some(self.asked.ready_at(flow, bytes, now))
@@ -230,7 +235,7 @@ impl Engine {
     }
 
     /// Sends a frame of this host's own, if the uplink has room; answers whether it left.
-    fn send_own(&mut self, frame: &[u8]) -> bool {
+    pub(super) fn send_own(&mut self, frame: &[u8]) -> bool {
         let Some(port) = &mut self.uplink.port else { return false };
         let sent = matches!(port.send(frame, None), Ok(Sending::Sent));
         // If the port loses it, that is no tenant's loss.

@@ -17,7 +17,6 @@ use plimsoll_policy::{Addresses, Checked, Classifier, Grain, LimitId, NodeId, Pr
 use plimsoll_ports::Port;
 use plimsoll_units::{Nanos, Span};
 
-use super::Engine;
 use super::class_delays::ClassDelays;
 use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
@@ -28,6 +27,8 @@ use super::load::Sampled;
 use super::mac_table::Owner;
 use super::mediate::{Guest, Mediating};
 use super::setup::{fleet_map, pull, untouched};
+use super::standby::StandbyChange;
+use super::{Engine, Whose};
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -60,6 +61,8 @@ pub struct Change {
     pub mediated: Vec<Mediating>,
     /// The tenants with `ecn: untouched`.
     pub untouched: Vec<String>,
+    /// The uplink's second port.
+    pub standby: StandbyChange,
 }
 
 impl Change {
@@ -93,6 +96,10 @@ impl Change {
             sampled: None,
             mediated: Mediating::between(old, new),
             untouched: untouched(&new.config),
+            standby: match &new.config.uplink {
+                uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
+                _ => StandbyChange::None,
+            },
         }
     }
 }
@@ -162,6 +169,7 @@ impl Engine {
         // Before lanes are removed: only they know their queues.
         self.close_empty_queues();
         let rejoin = self.move_lanes(change.added, change.moved, &change.program, &mut installed, now);
+        installed.closed.extend(self.change_standby(change.standby, now));
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
         self.nic.set_descriptors(change.descriptors);
@@ -214,13 +222,7 @@ impl Engine {
     /// Attaches a port that had disappeared. Answers the port if it cannot be used.
     pub fn attach(&mut self, lane: Option<u32>, port: Port, now: Nanos) -> Option<Port> {
         match lane {
-            None if self.uplink.port.is_none() => {
-                self.uplink.segments = self.fleet.is_none() && port.capabilities().takes_segmentation;
-                self.uplink.port = Some(port);
-                (self.uplink.ready, self.uplink.down) = (true, false);
-                self.uplink.tally.event(Event::PortBack);
-                None
-            }
+            None => self.attach_uplink(&Whose::Uplink, port),
             Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
@@ -235,16 +237,26 @@ impl Engine {
                 }
                 _ => Some(port),
             },
-            None => Some(port),
         }
     }
 
-    /// Tenants that have no port, by name; `None` for an uplink that is gone.
+    /// Attaches a port of the owner's that was lost. Answers the port if it cannot be used.
+    pub fn attach_of(&mut self, whose: &Whose, port: Port, now: Nanos) -> Option<Port> {
+        match whose {
+            Whose::Tenant(name) => match self.lane_of(name) {
+                Some(lane) => self.attach(Some(lane), port, now),
+                // The tenant is gone.
+                None => Some(port),
+            },
+            uplink => self.attach_uplink(uplink, port),
+        }
+    }
+
+    /// The owners that have no port.
     #[must_use]
-    pub fn lacking(&self) -> Vec<Option<String>> {
+    pub fn lacking(&self) -> Vec<Whose> {
         let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.tenant.is_some());
-        let uplink = self.uplink.port.is_none().then_some(None);
-        lanes.map(|lane| Some(lane.name.clone())).chain(uplink).collect()
+        lanes.map(|lane| Whose::Tenant(lane.name.clone())).chain(self.lacking_uplink()).collect()
     }
 
     /// The lane of a tenant in force.

@@ -186,6 +186,17 @@ impl MacTable {
         self.entries.get(&key(mac)).map(|entry| entry.owner)
     }
 
+    /// The addresses of all tenants.
+    #[must_use]
+    pub fn of_lanes(&self) -> Vec<Mac> {
+        let own = self.entries.iter().filter(|(_, entry)| matches!(entry.owner, Owner::Lane(_)));
+        own.map(|(key, _)| {
+            let [_, _, mac @ ..] = key.to_be_bytes();
+            mac
+        })
+        .collect()
+    }
+
     /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
         self.latest = None;
@@ -219,6 +230,17 @@ mod tests {
     use super::*;
 
     const GATEWAY: Mac = [2, 0, 0, 0, 0, 1];
+
+    #[test]
+    fn tenants_addresses_can_be_listed() {
+        let mut table = MacTable::new(2);
+        table.learn(GATEWAY, Owner::Uplink, Nanos::ZERO);
+        table.learn([2, 0, 0, 0, 0, 7], Owner::Lane(1), Nanos::ZERO);
+        table.pin([2, 0, 0, 0, 0, 9], Owner::Lane(0));
+        let mut listed = table.of_lanes();
+        listed.sort_unstable();
+        assert_eq!(listed, [[2, 0, 0, 0, 0, 7], [2, 0, 0, 0, 0, 9]]);
+    }
 
     #[test]
     fn a_spoofed_source_steals_nothing() {

@@ -98,7 +98,7 @@ impl Engine {
                     lane.pool.give(buffer);
                     lane.ready = false;
                     let gone = lane.trouble(trouble);
-                    self.note_lost(Some(index), gone);
+                    self.note_lost_lane(index, gone);
                     return read;
                 }
             }

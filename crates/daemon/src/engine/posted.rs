@@ -69,7 +69,7 @@ impl Engine {
         if let Err(trouble) = begun {
             lane.ready = false;
             let gone = lane.trouble(trouble);
-            self.note_lost(Some(index), gone);
+            self.note_lost_lane(index, gone);
             return 0;
         }
         if let Some(until) = halted {

@@ -18,7 +18,8 @@ use super::drops::Tally;
 use super::fleet::FleetNow;
 use super::heavy::FlowsNow;
 use super::install::add_class;
-use super::lane::{Lane, carried};
+use super::lane::Lane;
+use super::standby::StandbyNow;
 use super::{Engine, Part};
 
 /// All counters at one moment.
@@ -38,6 +39,8 @@ pub struct Snapshot {
     pub lanes: Vec<PortNow>,
     /// The uplink.
     pub uplink: PortNow,
+    /// Its two ports, where it has a standby.
+    pub standby: Option<StandbyNow>,
     /// The NIC engine's own counters.
     pub engine: EngineStats,
     /// Doorbells, as they would have crossed a bus.
@@ -171,7 +174,7 @@ impl Engine {
                 tenant: None,
                 port: self.uplink.port.as_ref().map(Port::name),
                 down: self.uplink.down || self.uplink.port.as_ref().is_some_and(Port::is_down),
-                counters: carried(&mut self.uplink.port, &self.uplink.past, &self.uplink.blamed),
+                counters: self.uplink.counters(),
                 level: None,
                 pairs: Vec::new(),
                 tally: self.uplink.tally.clone(),
@@ -182,6 +185,7 @@ impl Engine {
                 waiting: common.1,
                 parts: None,
             },
+            standby: self.uplink.standby_now(now),
             engine: self.nic.stats(),
             writes: self.doorbells.writes(),
             turns: self.turns,

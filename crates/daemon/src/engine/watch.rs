@@ -16,7 +16,7 @@ use plimsoll_units::{Nanos, Span};
 
 use super::Engine;
 use super::drops::{Event, Tally};
-use super::lane::{Lane, carried};
+use super::lane::Lane;
 use super::mac_table::Mac;
 use super::paced::Holder;
 
@@ -34,7 +34,7 @@ impl Engine {
         self.watch_pressed(&mut lanes);
         let program = &self.program;
         let uplink = &mut self.uplink;
-        let counters = carried(&mut uplink.port, &uplink.past, &uplink.blamed);
+        let counters = uplink.counters();
         let uplink = UplinkWatched {
             sent_bytes: counters.tx_bytes,
             received_bytes: counters.rx_bytes,

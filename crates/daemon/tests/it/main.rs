@@ -18,6 +18,7 @@ mod round_trips;
 mod sealed;
 mod shares;
 mod short_queues;
+mod standby;
 mod support;
 mod trains;
 mod vhost_user;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::support::{World, number, policy, udp};
-use plimsoll_daemon::Stats;
+use plimsoll_daemon::{Stats, Whose};
 use plimsoll_ports::Sending;
 use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
@@ -312,7 +312,7 @@ fn a_lost_port_has_its_tenants_name() {
     world.run(Span::micros(50), STEP);
     let lost = world.engine.take_lost();
     assert_eq!(lost.len(), 1);
-    assert_eq!((lost[0].lane, lost[0].name.as_deref()), (Some(1), Some("batch")));
+    assert_eq!((lost[0].lane, &lost[0].whose), (Some(1), &Whose::Tenant("batch".to_owned())));
 }
 
 #[test]

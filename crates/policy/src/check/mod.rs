@@ -282,8 +282,15 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         .zip(&weights)
         .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
-    let uplink =
-        Uplink { port, rate: link.rate, overhead: uplink.overhead, mtu: uplink.mtu, grain: uplink.grain };
+    let uplink = Uplink {
+        port,
+        standby: uplink.standby.map(|port| port.value),
+        hold_off: uplink.hold_off,
+        rate: link.rate,
+        overhead: uplink.overhead,
+        mtu: uplink.mtu,
+        grain: uplink.grain,
+    };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay, backpressure };
     Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
 }

@@ -23,11 +23,15 @@ enum Thing<'a> {
 }
 
 pub(crate) fn judge(uplink: Option<&UplinkEntry>, tenants: &[TenantEntry], problems: &mut Problems) {
-    let uplink = uplink.and_then(|uplink| uplink.port.as_ref()).map(|port| ("the uplink".to_owned(), port));
+    let named = |name: &str, port| ("the ".to_owned() + name, port);
+    let uplink = uplink.into_iter().flat_map(|uplink| {
+        let first = uplink.port.as_ref().map(|port| named("uplink", port));
+        first.into_iter().chain(uplink.standby.as_ref().map(|port| named("standby uplink", port)))
+    });
     let tenants = tenants.iter().filter_map(|tenant| {
         tenant.port.as_ref().map(|port| (format!("tenant `{}`", tenant.name.value), port))
     });
-    let ports: Vec<(String, &Located<Port>)> = uplink.into_iter().chain(tenants).collect();
+    let ports: Vec<(String, &Located<Port>)> = uplink.chain(tenants).collect();
     let mut taken: HashMap<Thing<'_>, (&str, Mark)> = HashMap::new();
     for (owner, port) in &ports {
         for (thing, named) in things(&port.value) {

@@ -10,7 +10,7 @@ use super::syntax::{
 use super::{Reader, addresses, backpressure, class, interface, named, overlay};
 use crate::addresses::MacAddr;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
-use crate::config::{LONGEST_COST, LONGEST_GRAIN};
+use crate::config::{HOLD_OFF, LONGEST_COST, LONGEST_GRAIN, LONGEST_HOLD_OFF};
 use crate::keys::{
     API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
     TENANT, UPLINK, VHOST_USER,
@@ -72,6 +72,8 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
     HostFile {
         uplink: Some(UplinkEntry {
             port: memory,
+            standby: None,
+            hold_off: HOLD_OFF,
             rate: None,
             overhead: Bytes::ZERO,
             mtu: DEFAULT_MTU,
@@ -110,13 +112,45 @@ fn uplink(reader: &mut Reader, tree: &Tree) -> UplinkEntry {
                     `af_packet`, `tap`, `pcap` or `memory`";
         reader.report(bad(*at, "the uplink cannot be a vNIC", help));
     }
+    let (standby, hold_off) = standby(reader, &keys, port.as_ref());
     UplinkEntry {
         port,
+        standby,
+        hold_off,
         rate: keys.get("rate").and_then(|tree| reader.value(tree, "`rate`", super::class::RATE)),
         overhead,
         mtu,
         grain: keys.get("grain").and_then(|tree| grain(reader, tree)),
     }
+}
+
+/// The port that takes over from `port`, and how long `port` must be well before it takes back.
+fn standby(
+    reader: &mut Reader,
+    keys: &Fields<'_>,
+    first: Option<&Located<Port>>,
+) -> (Option<Located<Port>>, Span) {
+    let standby = keys.get("standby").and_then(|tree| port(reader, tree));
+    let with_carrier =
+        |port: &&Located<Port>| !matches!(port.value, Port::AfPacket(_) | Port::AfXdp(_) | Port::Memory);
+    if standby.is_some()
+        && let Some(other) = [first, standby.as_ref()].into_iter().flatten().find(with_carrier)
+    {
+        let help = "a standby takes over when the carrier of `port` is lost, which is known of `af_packet` and `af_xdp`; \
+                    both ports must be of these kinds";
+        reader.report(bad(other.at, "this port has no carrier to go by", help));
+    }
+    let Some(tree) = keys.get("hold_off") else { return (standby, HOLD_OFF) };
+    if keys.get("standby").is_none() {
+        let help = "it is the time until `port` takes back from `standby`: add a `standby`, or leave it out";
+        reader.report(bad(tree.at, "`hold_off` without `standby`", help));
+    }
+    let found: Option<Located<Span>> = reader.value(tree, "`hold_off`", "a time such as `5s`");
+    let span = found.map_or(HOLD_OFF, |found| found.value);
+    if span > LONGEST_HOLD_OFF {
+        reader.report(bad(tree.at, format!("`hold_off` is {span}"), "it may be 10min at most"));
+    }
+    (standby, span)
 }
 
 fn grain(reader: &mut Reader, tree: &Tree) -> Option<Span> {

@@ -141,6 +141,9 @@ pub(crate) struct PolicyFile {
 
 pub(crate) struct UplinkEntry {
     pub port: Option<Located<Port>>,
+    pub standby: Option<Located<Port>>,
+    /// How long `port` must carry frames before it takes back.
+    pub hold_off: Span,
     pub rate: Option<Located<BitRate>>,
     pub overhead: Bytes,
     pub mtu: u16,

@@ -149,6 +149,8 @@ fn uplink(config: &Config) -> Things {
         ("overhead", uplink.overhead.to_string()),
         ("mtu", uplink.mtu.to_string()),
     ]);
+    some(&mut properties, "standby", uplink.standby.as_ref());
+    some(&mut properties, "hold_off", uplink.standby.as_ref().map(|_| uplink.hold_off));
     some(&mut properties, "grain", uplink.grain);
     alone(properties)
 }

@@ -18,7 +18,9 @@ mod words;
 pub use diff::{Change, Diff, diff};
 pub use explain::{Explanation, Step, explain};
 pub use filter::{Filter, FilterError};
-pub use report::{ClassRecord, LimitRecord, NodeRecord, Report, RuleRecord, TenantRecord, report};
+pub use report::{
+    ClassRecord, LimitRecord, NodeRecord, Report, RuleRecord, StandbyRecord, TenantRecord, report,
+};
 pub use svg::svg;
 pub use text::{sub_policy_text, tree_text};
 pub use words::describe_match;

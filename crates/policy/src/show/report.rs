@@ -23,6 +23,8 @@ pub struct Report {
     pub file: String,
     /// Rate of the uplink.
     pub link: BitRate,
+    /// The uplink's second port, if it has one.
+    pub standby: Option<StandbyRecord>,
     /// Largest frame.
     pub max_frame: Bytes,
     /// Every node, parents before children.
@@ -45,6 +47,15 @@ pub struct Report {
     pub assumptions: &'static str,
     /// Warnings for the author.
     pub warnings: Vec<ProblemRecord>,
+}
+
+/// The port that takes over while the uplink's first port has no carrier.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct StandbyRecord {
+    /// The port, as the policy writes it.
+    pub port: String,
+    /// How long the first port must carry frames again before it takes back.
+    pub hold_off: Span,
 }
 
 /// A node of the tree.
@@ -178,6 +189,12 @@ pub fn report(checked: &Checked) -> Report {
     Report {
         file: checked.sources.files().first().map_or_else(String::new, |file| file.name.clone()),
         link: program.link,
+        standby: checked
+            .config
+            .uplink
+            .standby
+            .as_ref()
+            .map(|port| StandbyRecord { port: port.to_string(), hold_off: checked.config.uplink.hold_off }),
         max_frame: program.max_frame,
         nodes: nodes.collect(),
         classes: classes.collect(),

@@ -11,7 +11,7 @@ use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
 use crate::check::promises::worst;
-use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Via};
+use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Uplink, Via};
 use crate::grain::Grain;
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
@@ -50,9 +50,19 @@ pub fn tree_text(checked: &Checked) -> String {
     }
     text.push_str(&backpressure_text(&checked.config));
     text.push_str(&addresses_text(&checked.config));
+    text.push_str(&standby_text(&checked.config.uplink));
     text.push_str(&grain_text(program));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text
+}
+
+/// The uplink's two ports, and when they change places; nothing for an uplink with one port.
+fn standby_text(uplink: &Uplink) -> String {
+    let Uplink { port, standby: Some(standby), hold_off, rate, .. } = uplink else { return String::new() };
+    format!(
+        "\nUplink: {port}; while it has no carrier, the standby {standby} carries all frames at {rate}. {port} takes back \
+         once it has carried for {hold_off}\n"
+    )
 }
 
 /// The wake-up grain, and what it costs.

@@ -1,7 +1,7 @@
 //! The meaning of policy files: from text to the compiled program.
 
 use plimsoll_policy::{Checked, Fields, FlowOrder, Law, NodeKind, Scope, check_str, check_with};
-use plimsoll_units::{BitRate, Bytes};
+use plimsoll_units::{BitRate, Bytes, Span};
 
 /// The operator's file and a tenant's.
 const OPERATOR: &str = "
@@ -706,4 +706,29 @@ fn a_file_that_is_no_map_has_one_error() {
         let messages: Vec<&str> = errors.problems().iter().map(|problem| problem.message.as_str()).collect();
         assert_eq!(messages, [what]);
     }
+}
+
+#[test]
+fn a_standby_has_five_seconds_to_wait_unless_stated_and_is_shown() {
+    let checked = |uplink: &str| {
+        let text = format!(
+            "{{uplink: {{port: {{af_packet: eth0}}, {uplink}}}, tenants: {{shop: {{port: memory}}}}}}"
+        );
+        check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    };
+    let alone = checked("rate: 1Gbps");
+    let two = checked("rate: 1Gbps, standby: {af_xdp: eth1}");
+    let slow = checked("rate: 1Gbps, standby: {af_xdp: eth1}, hold_off: 35s");
+    assert_eq!((&alone.config.uplink.standby, two.config.uplink.hold_off), (&None, Span::secs(5)));
+    assert_eq!(slow.config.uplink.hold_off, Span::secs(35));
+    let text = plimsoll_policy::tree_text(&two);
+    assert!(text.contains("the standby {af_xdp: eth1} carries all frames at 1Gbps"), "{text}");
+    assert!(text.contains("takes back once it has carried for 5s"), "{text}");
+    assert!(!plimsoll_policy::tree_text(&alone).contains("standby"));
+    let report = serde_json::to_value(plimsoll_policy::report(&slow)).expect("JSON");
+    assert_eq!(report["standby"]["port"], "{af_xdp: eth1}");
+    let changes = plimsoll_policy::diff(&alone, &two).to_string();
+    assert!(changes.contains("uplink: standby none -> {af_xdp: eth1}"), "{changes}");
+    let changes = plimsoll_policy::diff(&two, &slow).to_string();
+    assert_eq!(changes.trim(), "~ uplink: hold_off 5s -> 35s");
 }

@@ -290,6 +290,11 @@ impl Outbox {
         self.tidy();
     }
 
+    /// The waiting messages: each is a header, where the socket expects one, and a frame.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &[u8]> {
+        self.messages[self.first..self.last].iter().map(|&(begin, end, _)| &self.bytes[begin..end])
+    }
+
     /// Drops the waiting frames and returns their number.
     pub(super) fn clear(&mut self) -> usize {
         let lost = self.last - self.first;

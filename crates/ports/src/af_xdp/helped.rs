@@ -13,17 +13,18 @@ use std::sync::Arc;
 
 use super::bpf::{Hook, Redirect};
 use super::{Attachment, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
+use crate::carrier::Carrier;
 use crate::error::PortError;
 use crate::netns::{LinkInfo, Netns};
 use crate::socket;
 
 /// The privileged process, seen from the process that it helps.
 pub trait XdpHelper {
-    /// Attaches a program to the interface in this mode and opens a socket; returns the socket, then the program's link.
+    /// Attaches a program to the interface in this mode and opens a socket; returns what [`XdpAttempt::files`] gives.
     ///
     /// # Errors
     /// The kernel's error.
-    fn attach(&mut self, mode: XdpMode) -> io::Result<(OwnedFd, OwnedFd)>;
+    fn attach(&mut self, mode: XdpMode) -> io::Result<[OwnedFd; 3]>;
 
     /// Lets the program redirect packets to the socket of the last attempt, which must be bound.
     ///
@@ -45,10 +46,21 @@ impl XdpSocket {
         let what = format!("open AF_XDP on `{}`", config.interface);
         let layout = Layout::new(config, link, &what)?;
         let connected = connect(config.mode, helper, link.index, layout);
-        let (mode, held, queue) =
+        let Connected { mode, held, links, queue } =
             connected.map_err(|error| refused(what, &config.netns.to_string(), error))?;
-        Ok(Self::with(config, link, mode, 0, queue, Attachment::Held(Arc::new(held))))
+        let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
+        Ok(Self::with(config, link, mode, (0, queue), carrier, Attachment::Held(Arc::new(held))))
     }
+}
+
+/// A queue that was opened, and the descriptors that stay open with it.
+struct Connected {
+    mode: XdpMode,
+    /// The program's link.
+    held: OwnedFd,
+    /// Where the kernel tells of links.
+    links: OwnedFd,
+    queue: Queue,
 }
 
 /// Opens the queue in the best mode that works.
@@ -57,20 +69,20 @@ fn connect(
     helper: &mut dyn XdpHelper,
     interface: u32,
     layout: Layout,
-) -> io::Result<(XdpMode, OwnedFd, Queue)> {
+) -> io::Result<Connected> {
     let mut refusal = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
     for mode in [XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic] {
         if mode < best {
             continue;
         }
         let attempt = || {
-            let (socket, link) = helper.attach(mode)?;
+            let [socket, held, links] = helper.attach(mode)?;
             let queue = Queue::over(socket, interface, 0, layout, mode.flags())?;
             helper.register()?;
-            Ok((link, queue))
+            Ok(Connected { mode, held, links, queue })
         };
         match patiently(attempt) {
-            Ok((link, queue)) => return Ok((mode, link, queue)),
+            Ok(connected) => return Ok(connected),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
             Err(error) => refusal = error,
         }
@@ -83,6 +95,7 @@ fn connect(
 pub struct XdpAttempt {
     socket: OwnedFd,
     redirect: Redirect,
+    links: OwnedFd,
     link: LinkInfo,
 }
 
@@ -105,7 +118,7 @@ impl XdpAttempt {
         netns.run(|| {
             let redirect = Redirect::attach(link.index, 1, mode.hook())?;
             let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-            Ok(Self { socket, redirect, link })
+            Ok(Self { socket, redirect, links: Carrier::socket()?, link })
         })
     }
 
@@ -115,10 +128,11 @@ impl XdpAttempt {
         &self.link
     }
 
-    /// The descriptors for the helped process: the socket, then the program's link.
+    /// The descriptors for the helped process: the socket, the program's link, and a socket on which the kernel tells of
+    /// links.
     #[must_use]
-    pub fn files(&self) -> [BorrowedFd<'_>; 2] {
-        [self.socket.as_fd(), self.redirect.link()]
+    pub fn files(&self) -> [BorrowedFd<'_>; 3] {
+        [self.socket.as_fd(), self.redirect.link(), self.links.as_fd()]
     }
 
     /// Lets the program redirect packets to the socket, once the helped process has bound it.

@@ -224,10 +224,11 @@ fn what_was_taken_leaves_once_the_interface_is_up_again() {
     let (a, b) = veth();
     let mut receiver = PacketSocket::open(&config(&b, "right")).unwrap();
     let mut port = Port::AfPacket(PacketSocket::open(&config(&a, "left")).unwrap());
-    a.links().set_down("left").unwrap();
+    until("a carrier", || !port.is_down());
     for number in 0..5 {
         assert_eq!(port.send(&numbered(number, 60), None), Ok(Sending::Sent));
     }
+    a.links().set_down("left").unwrap();
     assert_eq!(port.flush(), Err(Trouble::Down));
     assert_eq!(port.staged(), 5);
     a.links().set_up("left").unwrap();

@@ -101,9 +101,9 @@ fn an_interface_that_goes_down_or_away_is_noticed() {
     assert_eq!(port.probe(), Err(Trouble::Down));
     a.links().set_up("left").unwrap();
     assert_eq!(port.probe(), Ok(()));
+    until("a frame is taken", || port.send(&numbered(0, 60), None) == Ok(Sending::Sent));
     b.links().delete("right").unwrap();
     assert_eq!(port.probe(), Err(Trouble::Gone));
-    assert_eq!(port.send(&numbered(0, 60), None), Ok(Sending::Sent));
     assert_eq!(port.flush(), Err(Trouble::Gone));
     assert_eq!(port.counters().tx_dropped(DropReason::Gone), 1);
     let mut buffer = vec![0; FRAME_ROOM];
@@ -147,12 +147,12 @@ struct Helper {
 }
 
 impl XdpHelper for Helper {
-    fn attach(&mut self, mode: XdpMode) -> std::io::Result<(OwnedFd, OwnedFd)> {
+    fn attach(&mut self, mode: XdpMode) -> std::io::Result<[OwnedFd; 3]> {
         self.attempt = None;
         let attempt = XdpAttempt::new(&self.config, mode).map_err(std::io::Error::other)??;
-        let [socket, link] = attempt.files().map(|file| file.try_clone_to_owned().expect("a descriptor"));
+        let files = attempt.files().map(|file| file.try_clone_to_owned().expect("a descriptor"));
         self.attempt = Some(attempt);
-        Ok((socket, link))
+        Ok(files)
     }
 
     fn register(&mut self) -> std::io::Result<()> {
@@ -178,4 +178,48 @@ fn a_socket_that_was_made_with_help_carries_frames_and_leaves_nothing() {
     });
     drop(receiver);
     until("its place is free again", || XdpSocket::open(&config).is_ok());
+}
+
+#[test]
+fn frames_wait_while_the_far_end_has_no_carrier() {
+    for helped in [false, true] {
+        let Some((a, b)) = veth() else { return };
+        let config_a = config(&a, "left");
+        let mut sender = if helped {
+            let mut helper = Helper { config: config_a.clone(), attempt: None };
+            let link = XdpAttempt::link(&config_a).unwrap();
+            XdpSocket::open_with(&config_a, &link, &mut helper).unwrap()
+        } else {
+            XdpSocket::open(&config_a).unwrap()
+        };
+        let mut receiver = XdpSocket::open(&config(&b, "right")).unwrap();
+        until("a carrier", || !sender.is_down());
+        assert_eq!(sender.send(&numbered(0, 100), None), Ok(Sending::Sent));
+        b.links().set_down("right").unwrap();
+        until("no carrier", || sender.is_down());
+        assert_eq!(sender.flush(), Err(Trouble::Down), "the frame waits");
+        assert_eq!(sender.send(&numbered(1, 100), None), Err(Trouble::Down));
+        assert_eq!(
+            (sender.staged(), sender.counters().tx_packets),
+            (1, 0),
+            "not sent, and not counted as sent"
+        );
+
+        b.links().set_up("right").unwrap();
+        until("a carrier again", || !sender.is_down());
+        assert_eq!(sender.send(&numbered(1, 100), None), Ok(Sending::Sent));
+        let (mut buffer, mut came) = (vec![0; FRAME_ROOM], Vec::new());
+        until("both frames", || {
+            let _ = sender.flush();
+            while let Ok(Some(got)) = receiver.receive(&mut buffer) {
+                came.extend(number_of(&buffer[..got.len]));
+            }
+            came.len() == 2
+        });
+        assert_eq!((came, sender.counters().tx_packets), (vec![0, 1], 2));
+        a.links().delete("left").unwrap();
+        until("it has gone", || {
+            sender.send(&numbered(2, 100), None).and(sender.flush()) == Err(Trouble::Gone)
+        });
+    }
 }
