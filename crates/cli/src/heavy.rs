@@ -43,12 +43,12 @@ fn text(report: &HeavyReport) -> String {
         text.push_str(&watched(row));
     }
     if !report.held.is_empty() {
-        let heads = ["flow", "goes to", "held to", "as asked by", "since", "for"];
-        let mut table = table(&heads, &[Left, Left, Right, Left, Right, Right]);
-        for HeldRow { flow, to, host, receiver_of, rate: bits, age, left } in &report.held {
+        let heads = ["tenant", "flow", "goes to", "held to", "as asked by", "since", "for"];
+        let mut table = table(&heads, &[Left, Left, Left, Right, Left, Right, Right]);
+        for HeldRow { flow, tenant, to, host, receiver_of, rate: bits, age, left } in &report.held {
             let (age, left) = (format!("{age:.0}s ago"), format!("{left:.1}s more"));
             let host = if receiver_of.is_some() { "its receiver (ECN)".to_owned() } else { host.clone() };
-            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host, age, left]);
+            table.add_row([tenant.clone(), flow.clone(), to.clone(), rate(*bits as f64), host, age, left]);
         }
         text.push_str(&format!("{table}\n"));
     }
@@ -183,6 +183,7 @@ mod tests {
         assert!(shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80") && shown.contains("50.0 %"), "{shown}");
         let held = HeldRow {
             flow: "udp 10.0.0.1:1 > 10.0.0.2:80".to_owned(),
+            tenant: "far".to_owned(),
             to: "shop".to_owned(),
             host: "a".to_owned(),
             receiver_of: None,

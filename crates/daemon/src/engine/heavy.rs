@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, Settings,
+    Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, SenderMac, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyHitters, Tally};
@@ -26,6 +26,7 @@ pub use now::{FlowsNow, HeavyFlow, HeavyNow, PressedNow, WatchedNow};
 
 use super::flows::Hashed;
 use super::lane::Lane;
+use super::mac_table::key;
 use super::mediate::codepoint;
 use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
 use super::round_trips::RoundTrips;
@@ -91,7 +92,7 @@ pub(super) struct Counted {
     pub(super) flow: FlowKey,
     pub(super) tenant: u32,
     pub(super) inward: bool,
-    /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
+    /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow, also one at the same host.
     pub(super) from: FlowSource,
     /// Whether the tenant that sends it, or that receives it here, has `ecn: untouched`.
     pub(super) untouched: bool,
@@ -118,15 +119,16 @@ impl Counted {
     /// The hash of this flow of a tenant, from the hash of its headers, which is keyed already.
     #[inline]
     fn hash(&self, headers: u64) -> u64 {
-        let from = match self.from {
-            FlowSource::Here => 0,
-            FlowSource::Elsewhere => 1,
-            FlowSource::Host(HostId(host)) => 2 | u64::from(host) << 2,
+        let (from, SenderMac(sender)) = match self.from {
+            FlowSource::Here => (0, SenderMac::default()),
+            FlowSource::Elsewhere(sender) => (1, sender),
+            FlowSource::Host(HostId(host), sender) => (2 | u64::from(host) << 2, sender),
         };
         let flags = u64::from(self.untouched) << 1 | u64::from(self.inward);
         let rest = u64::from(self.sibling) << 50 ^ u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
-        // A folded product: each bit of the result depends on all bits of the factors.
-        let product = u128::from(headers ^ rest) * u128::from(MIX);
+        // A folded product: each bit of the result depends on all bits of the factors. The second one is never zero, as an address
+        // leaves its upper bits alone.
+        let product = u128::from(headers ^ rest) * u128::from(MIX ^ key(sender));
         product as u64 ^ (product >> 64) as u64
     }
 }
@@ -431,10 +433,11 @@ mod tests {
     fn flows_with_the_same_headers_spread_over_the_buckets() {
         let mut buckets = vec![0_u32; 32 << 10];
         for tenant in 0..200 {
-            for from in [FlowSource::Here, FlowSource::Elsewhere]
-                .into_iter()
-                .chain((0..148).map(|host| FlowSource::Host(HostId(host))))
-            {
+            let mac = |n: u32| SenderMac([2, 0, 0, 0, (n >> 8) as u8, n as u8]);
+            let elsewhere = [FlowSource::Here, FlowSource::Elsewhere(SenderMac::default())];
+            let hosts = (0..74).map(|host| FlowSource::Host(HostId(host), mac(0)));
+            let senders = (1..75).map(|sender| FlowSource::Host(HostId(7), mac(sender)));
+            for from in elsewhere.into_iter().chain(hosts).chain(senders) {
                 for inward in [false, true] {
                     let of = Counted { tenant, inward, from, ..Counted::default() };
                     buckets[(of.hash(0x1234_5678_9abc_def0) % (32 << 10)) as usize] += 1;

@@ -16,8 +16,8 @@ use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, Order, Path, Pressed, Settings, Terms,
-    Work,
+    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, Order, Path, Pressed, SenderMac,
+    Settings, Terms, Work,
 };
 use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, Tally};
@@ -91,6 +91,8 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
     pub(super) host: HostId,
+    /// The address there that the flow is sent from.
+    pub(super) sender: SenderMac,
     /// The number of the tenant that receives the flow.
     pub(super) tenant: u32,
     pub(super) flow: FlowKey,
@@ -321,8 +323,10 @@ impl Presses {
                     windows.hold(pressed);
                 }
             }
-            Means::Told(host) | Means::MarkedAndTold(host) => {
-                tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
+            Means::Told(_) | Means::MarkedAndTold(_) => {
+                if let FlowSource::Host(host, sender) = key.from {
+                    tells.push(Tell { host, sender, tenant: key.tenant, flow: key.flow, terms });
+                }
             }
             Means::MeteredHere | Means::Dropped | Means::MarkedAndMetered => {
                 self.treated.of(hash).hold(terms, now);
