@@ -96,7 +96,7 @@ impl Press {
 pub enum Watch {
     /// The core of the engine itself.
     Engine,
-    /// The CPU time that a tenant's packets take on the way in, as the engine measures it.
+    /// The CPU time that it takes to deliver packets to a tenant, as the engine measures it.
     Tenant(String),
     /// The CPU time of a cgroup, from its `cpu.stat`: an absolute path below `/sys/fs/cgroup`, without `..`.
     Cgroup(PathBuf),

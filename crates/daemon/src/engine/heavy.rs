@@ -69,8 +69,8 @@ pub struct HeavyFlows {
     press: Option<Presses>,
     /// The round trips of heavy hitters, where flows are slowed down.
     round_trips: Option<RoundTrips>,
-    /// The number of the one tenant that is watched.
-    watched: Option<u32>,
+    /// The number of the one tenant that is watched, and its lane.
+    watched: Option<(u32, usize)>,
     listed: List,
     /// Reports, while they are read.
     read: Vec<Heavy<Counted>>,
@@ -219,7 +219,9 @@ impl HeavyFlows {
         let number =
             |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
         self.watched = match self.press.as_ref().map(Presses::watch) {
-            Some(Watch::Tenant(name)) => number(name),
+            Some(Watch::Tenant(name)) => {
+                number(name).and_then(|number| Some((number, self.lane_of(number)?)))
+            }
             _ => None,
         };
     }
@@ -347,7 +349,7 @@ impl HeavyFlows {
 
     /// The lane of the one tenant that is watched.
     pub(super) fn watched_lane(&self) -> Option<usize> {
-        self.watched.and_then(|tenant| self.lane_of(tenant))
+        self.watched.map(|(_, lane)| lane)
     }
 
     /// Decides which flows are slowed down, from what the watched thing has used until `at`, and the packets that it has handled:
@@ -367,7 +369,7 @@ impl HeavyFlows {
         let is_new = |flow: &Counted| listed.get(flow).is_some_and(|listed| listed.since == now);
         self.read.retain(|Heavy { key, .. }| key.inward || !(is_new(key) || listed.is_forwarded(key)));
         // A tenant's load is that of what comes for it.
-        if let Some(watched) = self.watched {
+        if let Some((watched, _)) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
         let packets = packets.unwrap_or(self.hitters.counters().seen.packets);

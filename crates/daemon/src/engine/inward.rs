@@ -244,6 +244,7 @@ impl Engine {
     ) -> usize {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
+        self.near.end(now.since(begun));
         self.part_took(now.since(begun), Charged::No, now);
         let mut empty = false;
         let (batch, quantum) = core.batches(BATCH, QUANTUM);
