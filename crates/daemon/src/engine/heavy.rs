@@ -301,6 +301,11 @@ impl HeavyFlows {
         self.press.as_mut().is_none_or(|press| press.conforms(flow, bytes, now))
     }
 
+    /// The bytes of a flow of this host's own tenants that wait for this host's rate at most, where the policy bounds them.
+    pub(super) fn most_waiting(&self) -> Option<Bytes> {
+        self.press.as_ref()?.most_waiting()
+    }
+
     /// The rate that this host holds a flow to.
     pub(super) fn rate(&self, flow: &Counted) -> Option<BitRate> {
         self.press.as_ref()?.rate(flow)

@@ -162,7 +162,7 @@ impl Engine {
         (bytes, owes): (u32, Owes),
         now: Nanos,
     ) -> bool {
-        let most = self.rate_of(&held).map_or(0, |rate| rate.bytes_in(MOST).as_u64()).max(ANYWAY);
+        let most = self.most_waiting(&held);
         let Some(lane) = &mut self.lanes[index] else { return false };
         // At most one for each tenant elsewhere, as only their hosts can ask, and two more.
         *lane.pressed.entry(held.holder()).or_default() += 1;
@@ -188,6 +188,18 @@ impl Engine {
             since: now,
         });
         true
+    }
+
+    /// Bytes of this flow that may wait.
+    fn most_waiting(&self, held: &Held) -> u64 {
+        let bound = match held {
+            Held::Here(..) => self.heavy.as_ref().and_then(|heavy| heavy.most_waiting()),
+            Held::Asked(_) | Held::Reported(..) => None,
+        };
+        bound.map_or_else(
+            || self.rate_of(held).map_or(0, |rate| rate.bytes_in(MOST).as_u64()).max(ANYWAY),
+            |bound| bound.as_u64(),
+        )
     }
 
     /// Lets frames go on whose flows have earned it; all of them where no frames are read any more. Answers how many.
