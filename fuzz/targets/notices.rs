@@ -24,7 +24,7 @@ const OF_A_PEER: usize = 4;
 fuzz_target!(|data: &[u8]| {
     let mut agent = agent();
     let settings = MeterSettings { meters: METERS, per_peer: OF_A_PEER, ..MeterSettings::default() };
-    let mut meters: Meters<([u8; 6], [u8; FLOW])> = Meters::new(settings);
+    let mut meters: Meters<([u8; 6], [u8; 6], [u8; FLOW])> = Meters::new(settings);
     let mut sealers = PEERS.map(|peer| Sealer::new(&KEY, peer, 1, 1));
     let mut sent: Vec<Vec<u8>> = Vec::new();
     let mut now = Nanos::ZERO;
@@ -68,7 +68,7 @@ fuzz_target!(|data: &[u8]| {
             heard += 1;
             let owner = PEERS.iter().position(|known| *known == from).expect("a peer sealed it");
             assert_eq!(notice.receiver, vm(PEERS[owner]), "each speaks for its own VM only");
-            let _ = meters.install((notice.receiver.mac, notice.flow), from, notice.terms, now);
+            let _ = meters.install((notice.receiver.mac, notice.sender, notice.flow), from, notice.terms, now);
         }
         assert!(answer.is_ok() || heard == before, "what is refused changes nothing");
         let listed = meters.list(now);
@@ -111,5 +111,6 @@ fn notice(step: &[u8], n: u8) -> Notice {
         burst: Bytes::new(number(11)),
         lifetime: Span::millis(number(12) >> 8),
     };
-    Notice { receiver: vm(whose), flow, terms }
+    let sender = [2, 0, 0, 0, 1, step[13] % 2];
+    Notice { receiver: vm(whose), flow, sender, terms }
 }

@@ -6,7 +6,7 @@
 //! Invariant: `--json` prints the API's answer.
 
 use comfy_table::CellAlignment::{Left, Right};
-use plimsoll_daemon::{Client, HeavyReport, HeavyRow, HeldRow, PressedRow, WatchedRow};
+use plimsoll_daemon::{Client, HeavyReport, HeavyRow, HeldRow, PressedRow, UpdatesRow, WatchedRow};
 
 use crate::args::Ask;
 use crate::failure::{Failure, print, print_json};
@@ -43,19 +43,32 @@ fn text(report: &HeavyReport) -> String {
         text.push_str(&watched(row));
     }
     if !report.held.is_empty() {
-        let heads = ["flow", "goes to", "held to", "as asked by", "since", "for"];
-        let mut table = table(&heads, &[Left, Left, Right, Left, Right, Right]);
-        for HeldRow { flow, to, host, receiver_of, rate: bits, age, left } in &report.held {
+        let heads = ["tenant", "flow", "goes to", "held to", "as asked by", "since", "for"];
+        let mut table = table(&heads, &[Left, Left, Left, Right, Left, Right, Right]);
+        for HeldRow { flow, tenant, to, host, receiver_of, rate: bits, age, left } in &report.held {
             let (age, left) = (format!("{age:.0}s ago"), format!("{left:.1}s more"));
             let host = if receiver_of.is_some() { "its receiver (ECN)".to_owned() } else { host.clone() };
-            table.add_row([flow.clone(), to.clone(), rate(*bits as f64), host, age, left]);
+            table.add_row([tenant.clone(), flow.clone(), to.clone(), rate(*bits as f64), host, age, left]);
         }
         text.push_str(&format!("{table}\n"));
     }
+    text.push_str(&updates(&report.updates));
     if *unlisted > 0 {
         text.push_str(&format!("{} of flows that found no place\n", several(*unlisted, "packet")));
     }
     text
+}
+
+/// How often the flow table was updated, and why; nothing where it was not.
+fn updates(UpdatesRow { bucket_overflows, counter_overflows, periodic_updates }: &UpdatesRow) -> String {
+    if bucket_overflows + counter_overflows + periodic_updates == 0 {
+        return String::new();
+    }
+    let [full, thousand, ended] = [*bucket_overflows, *counter_overflows, *periodic_updates].map(count);
+    format!(
+        "updates of the flow table: {full} as a bucket was full, {thousand} after a thousand packets of a flow, {ended} at the \
+         end of a millisecond\n"
+    )
 }
 
 fn row(flow: &HeavyRow) -> [String; 9] {
@@ -171,7 +184,7 @@ mod tests {
             packets: 24_690.0,
             bits: 280e6,
             counted: [70_000, 0],
-            updates: plimsoll_daemon::UpdatesRow::default(),
+            updates: UpdatesRow { bucket_overflows: 1, counter_overflows: 70, periodic_updates: 2_500 },
             watched: None,
             held: Vec::new(),
         };
@@ -180,9 +193,12 @@ mod tests {
             shown.starts_with("the last 2.5 s; all flows together: 24.7k packets/s, 280Mbps\nTENANT"),
             "{shown}"
         );
+        let updates = "updates of the flow table: 1 as a bucket was full, 70 after a thousand packets of a flow, 2500 at the end";
+        assert!(shown.contains(updates), "{shown}");
         assert!(shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80") && shown.contains("50.0 %"), "{shown}");
         let held = HeldRow {
             flow: "udp 10.0.0.1:1 > 10.0.0.2:80".to_owned(),
+            tenant: "far".to_owned(),
             to: "shop".to_owned(),
             host: "a".to_owned(),
             receiver_of: None,

@@ -73,7 +73,7 @@ use target::{ONE, Sends};
 pub use choice::choose;
 use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
-pub use means::{Able, FlowSource, Marking, Means};
+pub use means::{Able, FlowSource, Marking, Means, SenderMac};
 pub use meter::{Meter, Verdict};
 pub use meters::{Installed, MeterCounters, MeterSettings, Metered, Meters, NotInstalled, Terms};
 pub use pressed::Pressed;

@@ -14,16 +14,16 @@
 //! | bytes | field | sealed |
 //! | --- | --- | --- |
 //! | 0 | 1: limits follow; 2: notices follow | bound |
-//! | 1 | how many, 0 to 48 limits or 1 to 17 notices | bound |
+//! | 1 | how many, 0 to 48 limits or 1 to 16 notices | bound |
 //! | 2..6 | the host that sends it | bound |
 //! | 6..10 | the host that it is for | bound |
 //! | 10..18 | sequence number | bound |
 //! | 18..26 | the start of the sender that sealed it, at random | bound |
-//! | 26.. | limits of 26 bytes each, or notices of 66 | hidden |
+//! | 26.. | limits of 26 bytes each, or notices of 72 | hidden |
 //! | last 16 | tag | |
 //!
 //! A limit: network (3 bytes of a VNI), which senders it binds ([`For`], 1), address of the VM (6), bits a second (8), packets a
-//! second (8, zero for none). A notice: network (3), zero (1), address of the VM (6), the flow (40), bits a second (8),
+//! second (8, zero for none). A notice: network (3), zero (1), address of the VM (6), the flow (40), the address that it is sent from (6), bits a second (8),
 //! bytes of the burst (4), milliseconds for which it holds (4). All in network order. The nonce is the sending host, the sequence number and the start, and zeros.
 
 use std::collections::HashMap;
@@ -80,6 +80,8 @@ pub struct Notice {
     pub receiver: Vnic,
     /// The flow's headers, as both hosts write them down; other hosts may lie about them.
     pub flow: [u8; FLOW],
+    /// The hardware address that the flow is sent from: another VM of the same host may copy its headers.
+    pub sender: [u8; 6],
     /// What the flow is held to, and how long if the request is not repeated: sent in whole bytes and milliseconds.
     pub terms: Terms,
 }
@@ -147,13 +149,13 @@ pub struct Opener {
 pub const MOST: usize = 48;
 
 /// Most notices in one message, so that an underlay with an MTU of 1,280 bytes carries it in a frame of its own.
-pub const MOST_NOTICES: usize = 17;
+pub const MOST_NOTICES: usize = 16;
 
 const LIMITS: u8 = 1;
 const NOTICES: u8 = 2;
 const HEADER: usize = 26;
 const LIMIT: usize = 26;
-const NOTICE: usize = 66;
+const NOTICE: usize = 72;
 const TAG: usize = 16;
 
 /// Length in bytes of a message with this number of limits.
@@ -254,10 +256,11 @@ impl Opener {
 
 impl Notice {
     fn write(&self, out: &mut Vec<u8>) {
-        let Self { receiver, flow, terms: Terms { rate, burst, lifetime } } = self;
+        let Self { receiver, flow, sender, terms: Terms { rate, burst, lifetime } } = self;
         out.extend((receiver.network << 8).to_be_bytes());
         out.extend(receiver.mac);
         out.extend(flow);
+        out.extend(sender);
         out.extend(rate.get().to_be_bytes());
         out.extend(u32::try_from(burst.as_u64()).unwrap_or(u32::MAX).to_be_bytes());
         let millis = lifetime.as_u64() / Span::millis(1).as_u64();
@@ -268,14 +271,15 @@ impl Notice {
     fn read(bytes: &[u8]) -> Option<Self> {
         let receiver =
             Vnic { network: word(bytes, 0) >> 8, mac: bytes[4..10].try_into().expect("six bytes") };
-        let rate = u64::from_be_bytes(bytes[50..58].try_into().expect("eight bytes"));
+        let rate = u64::from_be_bytes(bytes[56..64].try_into().expect("eight bytes"));
         Some(Self {
             receiver,
             flow: bytes[10..50].try_into().expect("forty bytes"),
+            sender: bytes[50..56].try_into().expect("six bytes"),
             terms: Terms {
                 rate: BitRate::new(rate)?,
-                burst: Bytes::new(word(bytes, 58).into()),
-                lifetime: Span::millis(word(bytes, 62).into()),
+                burst: Bytes::new(word(bytes, 64).into()),
+                lifetime: Span::millis(word(bytes, 68).into()),
             },
         })
     }
@@ -382,6 +386,7 @@ mod tests {
         Notice {
             receiver: Vnic { network: 0x00ab_cdef, mac: [2, 0, 0, 0, 0, n] },
             flow: core::array::from_fn(|at| n.wrapping_add(at as u8)),
+            sender: [2, 0, 0, 0, 1, n],
             terms: Terms::new(BitRate::mbps(850)),
         }
     }
@@ -391,7 +396,7 @@ mod tests {
         let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100, 7), Opener::new(&KEY, THERE, 4));
         let notices: Vec<Notice> = (0..30).map(notice).collect();
         let (mut first, mut second) = (Vec::new(), Vec::new());
-        assert_eq!(sealer.seal_notices(THERE, &notices, &mut first), 1_164);
+        assert_eq!(sealer.seal_notices(THERE, &notices, &mut first), 1_194);
         sealer.seal(THERE, &[allowance(0, 0)], &mut second);
         let mut message = first.clone();
         let (from, said) = opener.open(&mut message).expect("fresh and sealed");

@@ -211,6 +211,7 @@ pub struct Engine {
     pub(crate) mediated_at: Nanos,
     /// The CPU time of what the policy watches, where another thread measures it.
     pub(crate) sampled: Option<Sampled>,
+    near: load::Near,
     /// What an operator is to be told of flows that are slowed down.
     pub(crate) told: Vec<String>,
     pub(crate) log: Arc<DepartureLog>,
@@ -347,6 +348,7 @@ impl Engine {
             mediates: false,
             mediated_at: Nanos::ZERO,
             sampled: None,
+            near: load::Near::default(),
             told: Vec::new(),
             log: setup.log,
             delays: class_delays::ClassDelays::new(nodes),

@@ -443,13 +443,13 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
         let line = format!("{flow}: to {rate} for {age:.0}s, for the load of {watched}; {how}{round_trip}");
         filter.may_be_of(&heavy.flow, tenant).then_some(line)
     });
-    let there = asked.iter().filter_map(|AskedNow { flow, by, rate, since, .. }| {
-        let (tenant, why) = match by {
-            AskedBy::Host { to, host } => (None, format!("as host {host} asks for its tenant {to}")),
-            AskedBy::Receiver { of } => (Some(of.as_str()), "as its receiver reports marks (ECN)".to_owned()),
+    let there = asked.iter().filter_map(|AskedNow { flow, of, by, rate, since, .. }| {
+        let why = match by {
+            AskedBy::Host { to, host } => format!("as host {host} asks for its tenant {to}"),
+            AskedBy::Receiver => "as its receiver reports marks (ECN)".to_owned(),
         };
         let age = at.since(*since).as_secs_f64();
-        filter.may_be_of(flow, tenant).then(|| format!("{}: to {rate} for {age:.0}s, {why}", headers(flow)))
+        filter.may_be_of(flow, Some(of)).then(|| format!("{}: to {rate} for {age:.0}s, {why}", headers(flow)))
     });
     here.chain(there).collect()
 }

@@ -55,6 +55,9 @@ pub struct UpdatesRow {
 pub struct HeldRow {
     /// Its headers in one line.
     pub flow: String,
+    /// The tenant here that sends it.
+    #[serde(default)]
+    pub tenant: String,
     /// The tenant elsewhere that it goes to; empty where its receiver reports marks.
     pub to: String,
     /// The host of that tenant, which asked; empty where its receiver reports marks.
@@ -214,13 +217,14 @@ impl HeavyRow {
 }
 
 impl HeldRow {
-    fn new(AskedNow { flow, by, rate, since, until }: &AskedNow, at: Nanos) -> Self {
+    fn new(AskedNow { flow, of, by, rate, since, until }: &AskedNow, at: Nanos) -> Self {
         let (to, host, receiver_of) = match by {
             AskedBy::Host { to, host } => (to.clone(), host.clone(), None),
-            AskedBy::Receiver { of } => (String::new(), String::new(), Some(of.clone())),
+            AskedBy::Receiver => (String::new(), String::new(), Some(of.clone())),
         };
         Self {
             flow: headers(flow),
+            tenant: of.clone(),
             to,
             host,
             receiver_of,

@@ -429,7 +429,7 @@ mapping! {
 
     /// Something whose CPU load is watched.
     pub(crate) static WATCH = "Watch" {
-        /// A tenant: the CPU time that its packets take on the way in.
+        /// A tenant: the CPU time that it takes to deliver packets to it.
         tenant: Text,
         /// A cgroup by its path below `/sys/fs/cgroup`.
         cgroup: Shape::Pattern("^/"),

@@ -49,6 +49,7 @@ impl Press {
     pub const LEAST_RATE: BitRate = BitRate::mbps(1);
     /// Least burst that may be stated (MI-M12). A meter itself holds at least one longest frame, which is a little more.
     pub const LEAST_BURST: Bytes = Bytes::new(64_000);
+    const LEAST_WAITING: Bytes = Bytes::kib(256);
     /// Greatest burst of a meter.
     pub const MOST_BURST: Bytes = Bytes::new(64_000_000);
     /// Most flows that a policy may have slowed down at a time.
@@ -78,6 +79,13 @@ impl Press {
         }
     }
 
+    /// In the mode `drop`, the bytes of a flow of this host's own tenants that wait before what is beyond is dropped: the burst, or
+    /// four of the longest segments.
+    #[must_use]
+    pub fn most_waiting(&self) -> Option<Bytes> {
+        (self.mode == PressMode::Drop).then(|| self.burst.max(Self::LEAST_WAITING))
+    }
+
     /// The load below which overload ends where none is stated: seven eighths of the threshold, rounded down to 0.1 %, and at most
     /// 70 %.
     #[must_use]
@@ -96,7 +104,7 @@ impl Press {
 pub enum Watch {
     /// The core of the engine itself.
     Engine,
-    /// The CPU time that a tenant's packets take on the way in, as the engine measures it.
+    /// The CPU time that it takes to deliver packets to a tenant, as the engine measures it.
     Tenant(String),
     /// The CPU time of a cgroup, from its `cpu.stat`: an absolute path below `/sys/fs/cgroup`, without `..`.
     Cgroup(PathBuf),
@@ -132,7 +140,7 @@ pub enum PressMode {
     /// CE as for [`PressMode::Mark`], and at the same time a token bucket as for [`PressMode::Meter`]; a flow without ECT gets
     /// the bucket alone (BK-VM&NIC; MI-M13, M14).
     MarkAndMeter,
-    /// Packets beyond the rate are dropped at this host (MI-M19).
+    /// Packets beyond the rate are dropped at this host (MI-M19). Of this host's own tenants some wait first.
     Drop,
     /// The receive window in the flow's acknowledgements is lowered to what its rate needs (MI-M19).
     Window,

@@ -163,7 +163,7 @@ impl<'a> Measures<'a> {
     }
 
     /// Segments sent again in the window; in the whole run where no more is known.
-    fn retransmits(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+    pub(crate) fn retransmits(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
         if self.found(run, subject).any(|found| !found.resent.is_empty()) {
             return self.rate(self.found(run, subject).map(|found| &found.resent), window) / 8.0
                 * window.secs();

@@ -66,7 +66,8 @@ pub struct ThroughSummary {
     pub workload: String,
     /// Bits a second of whole frames.
     pub throughput_bps: Option<f64>,
-    /// TCP segments of a run that were sent again.
+    /// TCP segments that were sent again in `measure`'s window, as expectations count them; in the whole run where no more is
+    /// known, as live.
     pub retransmits: Option<f64>,
     /// Packets of a run that arrived with a mark (CE).
     pub marks: Option<f64>,
@@ -154,7 +155,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         ThroughSummary {
             workload: workload.name.clone(),
             throughput_bps: over(&|run| measures.throughput(run, name, usual)),
-            retransmits: over(&|run| measures.known(run, name, |found| found.retransmits)),
+            retransmits: over(&|run| measures.retransmits(run, name, usual)),
             marks: over(&|run| measures.known(run, name, |found| found.marks)),
             metered: over(&|run| measures.known(run, name, |found| found.metered)),
             host: host.to_owned(),

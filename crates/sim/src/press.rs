@@ -243,8 +243,7 @@ impl Press {
     }
 
     fn waits(&self) -> bool {
-        let drops = self.stated().is_some_and(|press| press.mode == PressMode::Drop);
-        self.plan.model.excess == Excess::Wait && !drops
+        self.plan.model.excess == Excess::Wait
     }
 
     /// Whether it is time to look at the load.

@@ -1,8 +1,7 @@
 //! Finds the files below a folder that may be experiments.
 //!
 //! Why: the build script, which puts them into the binary, and `--folder`, which reads others, must find the same files.
-//! From: every `.yaml` file in the folder and its subfolders, but for `-live.yaml`: those have no form in virtual time, and are
-//! run by `plimsoll lab`.
+//! From: every `.yaml` file in the folder and its subfolders.
 //! Not here: the files' contents, and their order.
 //! Invariant: it uses only the standard library, as the build script has nothing else.
 
@@ -15,13 +14,9 @@ pub(super) fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()>
         let path = entry?.path();
         if path.is_dir() {
             collect(&path, files)?;
-        } else if path.file_name().and_then(|name| name.to_str()).is_some_and(is_experiment) {
+        } else if path.extension().is_some_and(|extension| extension == "yaml") {
             files.push(path);
         }
     }
     Ok(())
-}
-
-fn is_experiment(name: &str) -> bool {
-    name.ends_with(".yaml") && !name.ends_with("-live.yaml")
 }

@@ -3,7 +3,7 @@
 //! Why: an installed binary contains all experiments; a folder is for experiments that a user changes.
 //! From: `build.rs`, which collects `examples/papers/`.
 //! Not here: running them.
-//! Invariant: experiments are sorted by paper, then by kind and number, then by file.
+//! Invariant: a file `-live.yaml` has a live form alone, for the experiment of the same number; experiments are sorted by paper, then by kind and number, then by file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ fn carried(form: Form) -> Result<Vec<Experiment>, Failure> {
         let points = Scenario::points(text, name, Path::new(""), form, &[]);
         experiment(name, points).transpose()
     };
-    FILES.iter().filter_map(read).collect()
+    FILES.iter().filter(|(name, _)| has(name, form)).filter_map(read).collect()
 }
 
 fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
@@ -68,6 +68,7 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
         Failure::Wrong(format!("{}: {error}; give a folder with scenario files", folder.display()))
     };
     collect(folder, &mut files).map_err(wrong)?;
+    files.retain(|file| has(&file.to_string_lossy(), form));
     files.sort();
     let read = |file: &PathBuf| {
         experiment(&file.to_string_lossy(), Scenario::load_points(file, form, &[])).transpose()
@@ -78,6 +79,11 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
         return Err(Failure::Wrong(why));
     }
     Ok(found)
+}
+
+/// Whether a file has this form.
+fn has(file: &str, form: Form) -> bool {
+    !form.is_virtual() || !file.ends_with("-live.yaml")
 }
 
 /// The experiment of a file; none, with a note, when the file has no `paper:` block.
@@ -131,9 +137,12 @@ mod tests {
     /// A file without a `paper:` block would never be run, and this would go unnoticed.
     #[test]
     fn every_file_that_is_carried_is_an_experiment_of_a_known_paper() {
-        let all = experiments(None, Form::Virtual, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let of = |form| experiments(None, form, &[]).unwrap_or_else(|failure| panic!("{failure:?}"));
+        let all = of(Form::Full);
         assert_eq!(all.len(), FILES.len());
-        for one in &all {
+        let live = all.iter().filter(|one| one.file.ends_with("-live.yaml")).count();
+        assert_eq!(of(Form::Virtual).len(), FILES.len() - live);
+        for one in of(Form::Virtual).iter().chain(&all) {
             assert!(SERIES.iter().any(|(letters, _)| *letters == one.paper.series()), "{}", one.file);
             assert!(one.points.iter().all(|point| !point.scenario.expect.is_empty()), "{}", one.file);
         }

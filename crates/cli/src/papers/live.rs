@@ -1,7 +1,7 @@
 //! `plimsoll papers --live`: the experiments that one machine can run, on real namespaces and Linux TCP.
 //!
 //! Why: simulation shows the engine's decisions; only a live run shows the effects of a kernel, a TAP and a clock.
-//! From: the live form of the experiments' files; `expect:` is the criterion.
+//! From: the live form of the experiments' files, some in a file of its own (`-live.yaml`); `expect:` is the criterion.
 //! Not here: building a world (`lab`), writing the page (`page`).
 //! Invariant: an experiment passes when every expectation holds at every point; systems that cannot run are skipped, with
 //! a note.

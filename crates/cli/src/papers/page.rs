@@ -154,9 +154,9 @@ const GUESTS_TITLE: &str = "\n## In real guests\n";
 
 const LIVE_HEAD: &str = "
 Experiments that one machine can carry also run live, at its rates, on network namespaces, TAPs and Linux TCP, beside
-the kernel's own queues: the same files, without their `virtual:` part. `plimsoll papers --live --only SE-E1 --write
-docs/fidelity.md` runs one and writes its rows; the command in the row runs it with a report. Live figures depend on
-the machine, and on what else runs on it.
+the kernel's own queues: the same files, without their `virtual:` part, or a file of its own (`-live.yaml`) where the
+live form differs more. `plimsoll papers --live --only SE-E1 --write docs/fidelity.md` runs one and writes its rows; the
+command in the row runs it with a report. Live figures depend on the machine, and on what else runs on it.
 
 ";
 

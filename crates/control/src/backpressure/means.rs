@@ -18,10 +18,15 @@ pub enum FlowSource {
     #[default]
     Here,
     /// A place that cannot be told.
-    Elsewhere,
+    Elsewhere(SenderMac),
     /// A host that can be told.
-    Host(HostId),
+    Host(HostId, SenderMac),
 }
+
+/// The hardware address that a flow is sent from at another host, if that host lets no other tenant of its own send from it. Zeros
+/// where no host vouches for it, so that a sender cannot become many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SenderMac(pub [u8; 6]);
 
 /// How a flow is slowed down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,16 +62,16 @@ impl Means {
     pub fn of(mode: PressMode, from: FlowSource, able: Able, ignores: bool) -> Self {
         match (mode, from) {
             (PressMode::Mark, _) if able.mark && !ignores => Self::Marked,
-            (PressMode::MarkAndMeter, FlowSource::Host(host)) if able.mark => Self::MarkedAndTold(host),
+            (PressMode::MarkAndMeter, FlowSource::Host(host, _)) if able.mark => Self::MarkedAndTold(host),
             (PressMode::MarkAndMeter, FlowSource::Here) if able.mark => Self::MarkedAndMetered,
             // Its source cannot be told: a meter here would lose packets that marks spare.
-            (PressMode::MarkAndMeter, FlowSource::Elsewhere) if able.mark && !ignores => Self::Marked,
+            (PressMode::MarkAndMeter, FlowSource::Elsewhere(_)) if able.mark && !ignores => Self::Marked,
             (PressMode::Window, _) if able.window && !ignores => Self::Windowed,
             (PressMode::Drop, _) => Self::Dropped,
-            (_, FlowSource::Host(host)) => Self::Told(host),
+            (_, FlowSource::Host(host, _)) => Self::Told(host),
             (_, FlowSource::Here) => Self::MeteredHere,
             // What comes from the uplink cannot wait at its source.
-            (_, FlowSource::Elsewhere) => Self::Dropped,
+            (_, FlowSource::Elsewhere(_)) => Self::Dropped,
         }
     }
 
@@ -142,12 +147,13 @@ mod tests {
 
     const ALL: Able = Able { mark: true, window: true };
     const NONE: Able = Able { mark: false, window: false };
+    const ANY: SenderMac = SenderMac([2, 0, 0, 0, 0, 1]);
 
     #[test]
     fn what_does_not_work_is_replaced_by_a_meter() {
         use PressMode::{Drop, Mark, MarkAndMeter, Meter, Window};
         let of = |mode, able, ignores| {
-            [FlowSource::Here, FlowSource::Elsewhere, FlowSource::Host(HostId(7))]
+            [FlowSource::Here, FlowSource::Elsewhere(ANY), FlowSource::Host(HostId(7), ANY)]
                 .map(|from| Means::of(mode, from, able, ignores))
         };
         let metered = [Means::MeteredHere, Means::Dropped, Means::Told(HostId(7))];

@@ -67,11 +67,11 @@ pub struct WindowSegment {
 /// ```
 /// use plimsoll_control::HostId;
 /// use plimsoll_control::backpressure::{
-///     ControlSegment, FlowSource, Path, Place, Slowed, SmallWindows, WindowSegment,
+///     ControlSegment, FlowSource, Path, Place, SenderMac, Slowed, SmallWindows, WindowSegment,
 /// };
 /// use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 ///
-/// let (now, from) = (Nanos::ZERO, FlowSource::Host(HostId(7)));
+/// let (now, from) = (Nanos::ZERO, FlowSource::Host(HostId(7), SenderMac([2, 0, 0, 0, 0, 1])));
 /// let mut windows: SmallWindows<&str> = SmallWindows::new(64, 0);
 /// let [client, server] = [Place::Away(from), Place::Tenant(0)];
 /// let [there, back] = [["there", "back"], ["back", "there"]];

@@ -137,8 +137,12 @@ fn a_host_speaks_for_its_own_vms_only() {
 /// are not taken are bounded.
 #[test]
 fn a_host_asks_for_flows_to_its_own_vms_only() {
-    let notice =
-        |of: HostId| Notice { receiver: vm(of), flow: [7; 40], terms: Terms::new(BitRate::mbps(850)) };
+    let notice = |of: HostId| Notice {
+        receiver: vm(of),
+        flow: [7; 40],
+        sender: [6; 6],
+        terms: Terms::new(BitRate::mbps(850)),
+    };
     let (mut gateway, mut sender) = (agent(A, &[B], &[], None), agent(B, &[A], &[], None));
     gateway.notify(0, &[notice(A), notice(B)]);
     let message = gateway.poll_message(0).expect("sealed at once");
@@ -151,7 +155,7 @@ fn a_host_asks_for_flows_to_its_own_vms_only() {
     assert_eq!(sender.handle_message(&forged, at(2)), Err(Rejected::Forged));
     assert_eq!(sender.poll_notice(), None);
     for _ in 0..100 {
-        gateway.notify(0, &[notice(A); 17]);
+        gateway.notify(0, &[notice(A); 16]);
         let message = gateway.poll_message(0).expect("sealed at once");
         assert_eq!(sender.handle_message(&message, at(3)), Ok(0));
     }

@@ -101,6 +101,7 @@ impl Engine {
         let mut departed = 0;
         self.copies = Copies::default();
         self.uplink.blocked = false;
+        self.near.begin(self.heavy.as_ref().and_then(|heavy| heavy.watched_lane()));
         while departed < DEPARTURES {
             if self.sent == self.out.len() {
                 self.sent = 0;
@@ -251,8 +252,12 @@ impl Engine {
     ) -> Handed {
         let target = held.to;
         match way {
-            Some(Owner::Lane(to)) if to != from => self.send_one(frame, &held.offload, *part, to),
+            Some(Owner::Lane(to)) if to != from => {
+                self.near.note(Some(to), part.packets(&held.offload));
+                self.send_one(frame, &held.offload, *part, to)
+            }
             _ => {
+                self.near.note(None, 1);
                 let left = self.uplink.resume;
                 let whole = Part { offset: part.offset - left, payload: part.payload + left };
                 let handed = match self.fleet {

@@ -48,6 +48,14 @@ impl Part {
         Self { offset: 0, payload: len - u32::from(offload.header) }
     }
 
+    /// The packets that it makes on a wire.
+    pub(crate) fn packets(&self, offload: &Offload) -> u32 {
+        match u32::from(offload.segment) {
+            0 => 1,
+            segment => self.payload.div_ceil(segment).max(1),
+        }
+    }
+
     /// Removes the bytes that have left.
     pub(crate) fn skip(&mut self, payload: u32) {
         self.offset += payload;

@@ -18,17 +18,16 @@ mod wrap;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, Verdict};
+use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, SenderMac, Verdict};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
 use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, too_big};
-use plimsoll_wire::{
-    Ecn, EncapsulationError, FlowKey, Mac as WireMac, Offload, Parsed, TcpPlace, VnetHeader, parse,
-};
+use plimsoll_wire::{Ecn, EncapsulationError, Mac as WireMac, Offload, Parsed, TcpPlace, VnetHeader, parse};
 
+pub(crate) use asked::Asked;
 pub use asked::{AskedBy, AskedNow};
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
@@ -70,8 +69,8 @@ pub(crate) struct Fleet {
     steering: Option<Box<Steering>>,
     /// The keys and sessions, where frames between hosts are sealed.
     seals: Option<Box<Seals>>,
-    /// Flows that other hosts asked to hold to a rate, by the address that they go to.
-    asked: Meters<(Mac, FlowKey)>,
+    /// Flows that other hosts asked to hold to a rate.
+    asked: Meters<Asked>,
     /// When meters whose lifetime is over are forgotten next.
     forget_at: Nanos,
     /// Messages for control channels that have not been taken yet.
@@ -151,12 +150,12 @@ impl Fleet {
 
     /// Whether the rate that the receiver's host has asked for allows these bytes now; if so they are charged.
     #[inline]
-    pub(crate) fn conforms(&mut self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> bool {
+    pub(crate) fn conforms(&mut self, flow: &Asked, bytes: u32, now: Nanos) -> bool {
         self.asked.judge(flow, bytes, now) == Verdict::Conforming
     }
 
     /// The rate that another host asked for.
-    pub(crate) fn rate(&self, flow: &(Mac, FlowKey)) -> Option<BitRate> {
+    pub(crate) fn rate(&self, flow: &Asked) -> Option<BitRate> {
         self.asked.rate(flow)
     }
 
@@ -166,14 +165,24 @@ impl Fleet {
     }
 
     /// When that rate will allow these bytes.
-    pub(crate) fn ready_at(&self, flow: &(Mac, FlowKey), bytes: u32, now: Nanos) -> Option<Nanos> {
+    pub(crate) fn ready_at(&self, flow: &Asked, bytes: u32, now: Nanos) -> Option<Nanos> {
         Some(self.asked.ready_at(flow, bytes, now))
     }
 
-    /// The number of the other host that an address is at, if it could be told of flows.
-    pub(super) fn number_of(&self, mac: Mac) -> Option<u32> {
-        let host = self.map.host_of(mac).filter(|_| self.steering.is_some())?;
-        Some(self.map.hosts[host].number.0)
+    /// Where flows come from that are sent from this address at another host.
+    pub(super) fn source_of(&self, mac: Mac) -> FlowSource {
+        match self.map.host_of(mac) {
+            Some(host) => self.source_at(host, mac),
+            None => FlowSource::Elsewhere(SenderMac::default()),
+        }
+    }
+
+    /// Where flows come from that are sent from this address at the host in this place, which has it by the map.
+    fn source_at(&self, host: usize, mac: Mac) -> FlowSource {
+        match self.steering.is_some() {
+            true => FlowSource::Host(self.map.hosts[host].number, SenderMac(mac)),
+            false => FlowSource::Elsewhere(SenderMac(mac)),
+        }
     }
 
     fn own(&self) -> IpAddr {
@@ -348,9 +357,12 @@ impl Engine {
         if crossing.alarm.is_some() {
             self.uplink.tally.event(Event::StrangeMark);
         }
-        let host = fleet.map.host_at(tunnelled.src).filter(|_| fleet.steering.is_some());
-        let from = host.map_or(FlowSource::Elsewhere, |host| FlowSource::Host(fleet.map.hosts[host].number));
         let Some(place) = tunnelled.frame() else { return };
+        let Some((_, sender)) = addresses(&packet[place.clone()]) else { return };
+        let from = match fleet.map.host_at(tunnelled.src) {
+            Some(host) => fleet.source_at(host, sender),
+            None => FlowSource::Elsewhere(SenderMac::default()),
+        };
         let heeded = fleet.map.heeds_marks() && crossing.marked_by_fabric();
         if heeded && self.is_mediated(lane) {
             without_fabrics_mark(&mut packet[place.clone()], crossing);

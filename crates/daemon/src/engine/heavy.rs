@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, Settings,
+    Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, SenderMac, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, HeavyConfig, HeavyHitters, Tally};
@@ -26,6 +26,7 @@ pub use now::{FlowsNow, HeavyFlow, HeavyNow, PressedNow, WatchedNow};
 
 use super::flows::Hashed;
 use super::lane::Lane;
+use super::mac_table::key;
 use super::mediate::codepoint;
 use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
 use super::round_trips::RoundTrips;
@@ -68,8 +69,8 @@ pub struct HeavyFlows {
     press: Option<Presses>,
     /// The round trips of heavy hitters, where flows are slowed down.
     round_trips: Option<RoundTrips>,
-    /// The number of the one tenant that is watched.
-    watched: Option<u32>,
+    /// The number of the one tenant that is watched, and its lane.
+    watched: Option<(u32, usize)>,
     listed: List,
     /// Reports, while they are read.
     read: Vec<Heavy<Counted>>,
@@ -91,7 +92,7 @@ pub(super) struct Counted {
     pub(super) flow: FlowKey,
     pub(super) tenant: u32,
     pub(super) inward: bool,
-    /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow.
+    /// Part of its name: a sender elsewhere that copies a flow's headers makes another flow, also one at the same host.
     pub(super) from: FlowSource,
     /// Whether the tenant that sends it, or that receives it here, has `ecn: untouched`.
     pub(super) untouched: bool,
@@ -118,15 +119,16 @@ impl Counted {
     /// The hash of this flow of a tenant, from the hash of its headers, which is keyed already.
     #[inline]
     fn hash(&self, headers: u64) -> u64 {
-        let from = match self.from {
-            FlowSource::Here => 0,
-            FlowSource::Elsewhere => 1,
-            FlowSource::Host(HostId(host)) => 2 | u64::from(host) << 2,
+        let (from, SenderMac(sender)) = match self.from {
+            FlowSource::Here => (0, SenderMac::default()),
+            FlowSource::Elsewhere(sender) => (1, sender),
+            FlowSource::Host(HostId(host), sender) => (2 | u64::from(host) << 2, sender),
         };
         let flags = u64::from(self.untouched) << 1 | u64::from(self.inward);
         let rest = u64::from(self.sibling) << 50 ^ u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
-        // A folded product: each bit of the result depends on all bits of the factors.
-        let product = u128::from(headers ^ rest) * u128::from(MIX);
+        // A folded product: each bit of the result depends on all bits of the factors. The second one is never zero, as an address
+        // leaves its upper bits alone.
+        let product = u128::from(headers ^ rest) * u128::from(MIX ^ key(sender));
         product as u64 ^ (product >> 64) as u64
     }
 }
@@ -217,7 +219,9 @@ impl HeavyFlows {
         let number =
             |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
         self.watched = match self.press.as_ref().map(Presses::watch) {
-            Some(Watch::Tenant(name)) => number(name),
+            Some(Watch::Tenant(name)) => {
+                number(name).and_then(|number| Some((number, self.lane_of(number)?)))
+            }
             _ => None,
         };
     }
@@ -301,6 +305,11 @@ impl HeavyFlows {
         self.press.as_mut().is_none_or(|press| press.conforms(flow, bytes, now))
     }
 
+    /// The bytes of a flow of this host's own tenants that wait for this host's rate at most, where the policy bounds them.
+    pub(super) fn most_waiting(&self) -> Option<Bytes> {
+        self.press.as_ref()?.most_waiting()
+    }
+
     /// The rate that this host holds a flow to.
     pub(super) fn rate(&self, flow: &Counted) -> Option<BitRate> {
         self.press.as_ref()?.rate(flow)
@@ -349,7 +358,7 @@ impl HeavyFlows {
 
     /// The lane of the one tenant that is watched.
     pub(super) fn watched_lane(&self) -> Option<usize> {
-        self.watched.and_then(|tenant| self.lane_of(tenant))
+        self.watched.map(|(_, lane)| lane)
     }
 
     /// Decides which flows are slowed down, from what the watched thing has used until `at`, and the packets that it has handled:
@@ -369,7 +378,7 @@ impl HeavyFlows {
         let is_new = |flow: &Counted| listed.get(flow).is_some_and(|listed| listed.since == now);
         self.read.retain(|Heavy { key, .. }| key.inward || !(is_new(key) || listed.is_forwarded(key)));
         // A tenant's load is that of what comes for it.
-        if let Some(watched) = self.watched {
+        if let Some((watched, _)) = self.watched {
             self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
         }
         let packets = packets.unwrap_or(self.hitters.counters().seen.packets);
@@ -435,10 +444,11 @@ mod tests {
     fn flows_with_the_same_headers_spread_over_the_buckets() {
         let mut buckets = vec![0_u32; 32 << 10];
         for tenant in 0..200 {
-            for from in [FlowSource::Here, FlowSource::Elsewhere]
-                .into_iter()
-                .chain((0..148).map(|host| FlowSource::Host(HostId(host))))
-            {
+            let mac = |n: u32| SenderMac([2, 0, 0, 0, (n >> 8) as u8, n as u8]);
+            let elsewhere = [FlowSource::Here, FlowSource::Elsewhere(SenderMac::default())];
+            let hosts = (0..74).map(|host| FlowSource::Host(HostId(host), mac(0)));
+            let senders = (1..75).map(|sender| FlowSource::Host(HostId(7), mac(sender)));
+            for from in elsewhere.into_iter().chain(hosts).chain(senders) {
                 for inward in [false, true] {
                     let of = Counted { tenant, inward, from, ..Counted::default() };
                     buckets[(of.hash(0x1234_5678_9abc_def0) % (32 << 10)) as usize] += 1;

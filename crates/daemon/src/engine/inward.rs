@@ -7,7 +7,7 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
-use plimsoll_control::backpressure::FlowSource;
+use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
@@ -244,6 +244,7 @@ impl Engine {
     ) -> usize {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
+        self.near.end(now.since(begun));
         self.part_took(now.since(begun), Charged::No, now);
         let mut empty = false;
         let (batch, quantum) = core.batches(BATCH, QUANTUM);
@@ -405,7 +406,7 @@ impl Engine {
             return self.unwrap(frame, &received, lane, now);
         }
         if bound.is_none() {
-            self.look_at(frame, &received, (lane, FlowSource::Elsewhere), now, bound);
+            self.look_at(frame, &received, (lane, FlowSource::Elsewhere(SenderMac::default())), now, bound);
         }
         if let Some(bound) = bound {
             self.deliver(frame, bound, now);

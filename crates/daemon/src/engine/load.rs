@@ -79,6 +79,50 @@ impl Sampled {
 /// How often a measuring thread looks whether it is still needed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What the frames that other tenants of this host send to the watched tenant cost.
+///
+/// They do not pass the way in, but are delivered as they depart. A round's departures are timed together, so each frame counts as an
+/// equal part of that time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Near {
+    /// The lane of the watched tenant.
+    lane: Option<u32>,
+    /// Frames of this round's departures: all, and those to the watched tenant, with the packets that these are on a wire.
+    all: u64,
+    to_watched: u64,
+    packets: u64,
+    /// Time and packets so far.
+    used: Span,
+    served: u64,
+}
+
+impl Near {
+    /// Begins a round's departures while this lane's tenant is watched.
+    pub(super) fn begin(&mut self, watched: Option<usize>) {
+        self.lane = watched.and_then(|lane| u32::try_from(lane).ok());
+        (self.all, self.to_watched, self.packets) = (0, 0, 0);
+    }
+
+    /// Notes a frame that departs, to a tenant of this host or to the uplink.
+    #[inline]
+    pub(super) fn note(&mut self, to: Option<u32>, packets: u32) {
+        self.all += 1;
+        if to.is_some() && to == self.lane {
+            self.to_watched += 1;
+            self.packets += u64::from(packets);
+        }
+    }
+
+    /// Notes how long the round's departures took.
+    pub(super) fn end(&mut self, took: Span) {
+        if self.to_watched > 0 {
+            self.used += Span::ns(took.as_u64().saturating_mul(self.to_watched) / self.all);
+            self.served += self.packets;
+            (self.to_watched, self.packets) = (0, 0);
+        }
+    }
+}
+
 impl Engine {
     /// Takes the CPU time of what the policy watches from another thread's measurements.
     pub fn watch_load(&mut self, sampled: Option<Sampled>) {
@@ -95,7 +139,8 @@ impl Engine {
             Watch::Tenant(_) => heavy.watched_lane().and_then(|lane| {
                 let lane = u32::try_from(lane).ok()?;
                 let seen = self.inward.seen(Some(lane)).0;
-                Some((seen.cpu, Some(seen.served), now))
+                let near = &self.near;
+                Some((seen.cpu + near.used, Some(seen.served + near.served), now))
             }),
             Watch::Cgroup(_) | Watch::Pids(_) => match self.sampled.as_ref().map(Sampled::newest) {
                 Some(Newest::Used(used, at)) => Some((used, None, at)),

@@ -392,7 +392,8 @@ impl Engine {
         guests.flat_map(move |(lane, guest)| {
             guest.tables.metered(now).into_iter().map(|(flow, Metered { meter, since, .. })| AskedNow {
                 flow,
-                by: AskedBy::Receiver { of: lane.name.clone() },
+                of: lane.name.clone(),
+                by: AskedBy::Receiver,
                 rate: meter.rate(),
                 since,
                 until: meter.until(),

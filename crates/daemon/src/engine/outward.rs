@@ -10,9 +10,8 @@
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
-use plimsoll_control::backpressure::{FlowSource, Place};
+use plimsoll_control::backpressure::{FlowSource, Place, SenderMac};
 use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
@@ -131,9 +130,7 @@ impl Engine {
             return lane.give(buffer, &origin, Status::Dropped);
         }
         if self.fleet.is_some()
-            && !(self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
-                && (origin.passed >= Passed::Asked
-                    || self.may_go_there((index, buffer), parsed, &offload, &origin, received, now)))
+            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
         {
             return;
         }
@@ -148,6 +145,13 @@ impl Engine {
                 }
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
+        }
+        // The sender's address is known to be this tenant's by now: it is part of what other hosts ask for.
+        if self.fleet.is_some()
+            && origin.passed < Passed::Asked
+            && !self.may_go_there((index, buffer), parsed, &offload, &origin, received, now)
+        {
+            return;
         }
         if self.mediates
             && origin.passed < Passed::Reported
@@ -305,10 +309,7 @@ fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> Place {
     match macs.owner(mac) {
         Some(Owner::Lane(lane)) => Place::Uncounted(lane as usize),
         _ => Place::Away(
-            fleet
-                .as_ref()
-                .and_then(|fleet| fleet.number_of(mac))
-                .map_or(FlowSource::Elsewhere, |host| FlowSource::Host(HostId(host))),
+            fleet.as_ref().map_or(FlowSource::Elsewhere(SenderMac::default()), |fleet| fleet.source_of(mac)),
         ),
     }
 }

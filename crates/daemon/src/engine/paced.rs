@@ -18,6 +18,7 @@ use plimsoll_wire::{FlowKey, Offload};
 
 use super::Engine;
 use super::drops::{Event, Loss};
+use super::fleet::Asked;
 use super::heavy::Counted;
 use super::mac_table::Mac;
 use super::outward::on_wire;
@@ -27,8 +28,8 @@ use super::posted::Origin;
 /// Whose rate a flow waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Held {
-    /// Another host's that it goes to: the address there, and its headers.
-    Asked(Mac, FlowKey),
+    /// Another host's that it goes to.
+    Asked(Asked),
     /// The one that this host has set as the flow's receiver reports marks: the sender's lane, and the headers without DSCP.
     Reported(usize, FlowKey),
     /// This host's own: the flow's names, which are two where it goes from one counted tenant here to another.
@@ -39,7 +40,7 @@ impl Held {
     /// Who a tenant is told holds the flow back.
     fn holder(&self) -> Holder {
         match self {
-            Self::Asked(mac, _) => Holder::Host(*mac),
+            Self::Asked(Asked { to, .. }) => Holder::Host(*to),
             Self::Reported(..) => Holder::Receiver,
             Self::Here(..) => Holder::Here,
         }
@@ -161,7 +162,7 @@ impl Engine {
         (bytes, owes): (u32, Owes),
         now: Nanos,
     ) -> bool {
-        let most = self.rate_of(&held).map_or(0, |rate| rate.bytes_in(MOST).as_u64()).max(ANYWAY);
+        let most = self.most_waiting(&held);
         let Some(lane) = &mut self.lanes[index] else { return false };
         // At most one for each tenant elsewhere, as only their hosts can ask, and two more.
         *lane.pressed.entry(held.holder()).or_default() += 1;
@@ -187,6 +188,18 @@ impl Engine {
             since: now,
         });
         true
+    }
+
+    /// Bytes of this flow that may wait.
+    fn most_waiting(&self, held: &Held) -> u64 {
+        let bound = match held {
+            Held::Here(..) => self.heavy.as_ref().and_then(|heavy| heavy.most_waiting()),
+            Held::Asked(_) | Held::Reported(..) => None,
+        };
+        bound.map_or_else(
+            || self.rate_of(held).map_or(0, |rate| rate.bytes_in(MOST).as_u64()).max(ANYWAY),
+            |bound| bound.as_u64(),
+        )
     }
 
     /// Lets frames go on whose flows have earned it; all of them where no frames are read any more. Answers how many.
@@ -269,9 +282,7 @@ impl Engine {
     /// Whether one rate of a flow allows these bytes now; if so they are charged.
     fn allows(&mut self, held: &Held, place: usize, bytes: u32, now: Nanos) -> bool {
         match held {
-            Held::Asked(mac, flow) => {
-                self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(&(*mac, *flow), bytes, now))
-            }
+            Held::Asked(flow) => self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(flow, bytes, now)),
             Held::Reported(lane, flow) => {
                 let lane = self.lanes.get_mut(*lane).and_then(Option::as_mut);
                 let guest = lane.and_then(|lane| lane.guest.as_mut());
@@ -288,7 +299,7 @@ impl Engine {
     /// The lowest rate that holds a flow.
     fn rate_of(&self, held: &Held) -> Option<BitRate> {
         match held {
-            Held::Asked(mac, flow) => self.fleet.as_ref()?.rate(&(*mac, *flow)),
+            Held::Asked(flow) => self.fleet.as_ref()?.rate(flow),
             Held::Reported(lane, flow) => self.lanes.get(*lane)?.as_ref()?.guest.as_ref()?.rate(flow),
             Held::Here(first, second) => {
                 let heavy = self.heavy.as_ref()?;
@@ -300,9 +311,7 @@ impl Engine {
     /// Wakes the engine when the rates that have not allowed these bytes yet will do so.
     fn wake_for(&mut self, held: &Held, bytes: u32, owes: Owes, now: Nanos) {
         let at = match held {
-            Held::Asked(mac, flow) => {
-                self.fleet.as_ref().and_then(|fleet| fleet.ready_at(&(*mac, *flow), bytes, now))
-            }
+            Held::Asked(flow) => self.fleet.as_ref().and_then(|fleet| fleet.ready_at(flow, bytes, now)),
             Held::Reported(lane, flow) => {
                 let lane = self.lanes.get(*lane).and_then(Option::as_ref);
                 lane.and_then(|lane| lane.guest.as_ref()).map(|guest| guest.ready_at(flow, bytes, now))

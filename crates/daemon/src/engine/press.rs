@@ -16,12 +16,12 @@ use foldhash::quality::RandomState;
 use plimsoll_control::HostId;
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{
-    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, Order, Path, Pressed, Settings, Terms,
-    Work,
+    Able, Backpressure, Counters, FRESH, FlowSource, Marking, Means, Order, Path, Pressed, SenderMac,
+    Settings, Terms, Work,
 };
 use plimsoll_policy::{Press, PressMode, Watch};
 use plimsoll_queues::{Heavy, Tally};
-use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
 use super::heavy::{Counted, HashedCount};
@@ -91,6 +91,8 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tell {
     pub(super) host: HostId,
+    /// The address there that the flow is sent from.
+    pub(super) sender: SenderMac,
     /// The number of the tenant that receives the flow.
     pub(super) tenant: u32,
     pub(super) flow: FlowKey,
@@ -275,6 +277,11 @@ impl Presses {
         self.treated.get_mut(flow.hashed()).is_none_or(|treated| treated.conforms(bytes, now))
     }
 
+    /// The bytes of a flow of this host's own tenants that wait at most, where the mode bounds them.
+    pub(super) fn most_waiting(&self) -> Option<Bytes> {
+        self.stated.most_waiting()
+    }
+
     /// The rate that this host holds a flow to.
     pub(super) fn rate(&self, flow: &Counted) -> Option<BitRate> {
         Some(self.treated.get(flow.hashed())?.meter.as_ref()?.rate())
@@ -321,8 +328,10 @@ impl Presses {
                     windows.hold(pressed);
                 }
             }
-            Means::Told(host) | Means::MarkedAndTold(host) => {
-                tells.push(Tell { host, tenant: key.tenant, flow: key.flow, terms });
+            Means::Told(_) | Means::MarkedAndTold(_) => {
+                if let FlowSource::Host(host, sender) = key.from {
+                    tells.push(Tell { host, sender, tenant: key.tenant, flow: key.flow, terms });
+                }
             }
             Means::MeteredHere | Means::Dropped | Means::MarkedAndMetered => {
                 self.treated.of(hash).hold(terms, now);
@@ -357,10 +366,10 @@ impl Presses {
         if now < treated.fresh_until {
             *self.left_out.entry(tenant).or_default() += 1;
         }
-        let waits = self.stated.mode != PressMode::Drop && from == FlowSource::Here;
         let way = match treated.conforms(bytes, now) {
             true => Way::Pass,
-            false if waits => Way::Wait,
+            // Without a queue TCP on the same host would lose whole flights, and wait for timeouts.
+            false if from == FlowSource::Here => Way::Wait,
             false => return Act { mark: false, way: Way::Drop },
         };
         // A frame that waits is marked as well: its flow has more to send than its rate.

@@ -207,7 +207,10 @@ fn read(place: TcpPlace, frame: &[u8]) -> Option<Segment> {
 mod tests {
     use super::*;
     use plimsoll_control::HostId;
+    use plimsoll_control::backpressure::SenderMac;
     use plimsoll_wire::parse;
+
+    const SENDER: SenderMac = SenderMac([2, 0, 0, 0, 0, 1]);
 
     /// A segment of TCP over IPv4 with timestamps.
     fn frame(back: bool, stamps: [u8; 2]) -> Vec<u8> {
@@ -233,7 +236,7 @@ mod tests {
     }
 
     fn victim() -> Counted {
-        note(&mut RoundTrips::new(), &frame(false, [0, 0]), true, FlowSource::Host(HostId(1)), 0)
+        note(&mut RoundTrips::new(), &frame(false, [0, 0]), true, FlowSource::Host(HostId(1), SENDER), 0)
     }
 
     #[test]
@@ -243,11 +246,11 @@ mod tests {
         let back = Counted { flow: there.flow.reversed(), inward: false, from: FlowSource::Here, ..there };
         trips.begin((1, &there), Nanos::ZERO);
         trips.begin((2, &back), Nanos::ZERO);
-        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1), SENDER), 0);
         note(&mut trips, &frame(true, [5, 9]), false, FlowSource::Here, 0);
-        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1), SENDER), 0);
         note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
-        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1)), 400);
+        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1), SENDER), 400);
         assert_eq!((trips.of(&there), trips.of(&back)), (Some(Span::micros(400)), Some(Span::micros(400))));
         trips.end(&back);
         assert_eq!(trips.of(&there), Some(Span::micros(400)));
@@ -261,13 +264,19 @@ mod tests {
         let mut trips = RoundTrips::new();
         let there = victim();
         trips.begin((1, &there), Nanos::ZERO);
-        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(false, [9, 4]), true, FlowSource::Host(HostId(1), SENDER), 0);
         note(&mut trips, &frame(true, [5, 9]), false, FlowSource::Here, 0);
-        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1)), 0);
+        note(&mut trips, &frame(false, [10, 5]), true, FlowSource::Host(HostId(1), SENDER), 0);
         note(&mut trips, &frame(true, [6, 10]), false, FlowSource::Here, 100);
-        let mimic = note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(2)), 101);
+        let mimic = note(
+            &mut trips,
+            &frame(false, [11, 6]),
+            true,
+            FlowSource::Host(HostId(1), SenderMac([2, 0, 0, 0, 0, 2])),
+            101,
+        );
         assert_eq!(trips.of(&there), None, "its sender has not answered");
-        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1)), 400);
+        note(&mut trips, &frame(false, [11, 6]), true, FlowSource::Host(HostId(1), SENDER), 400);
         assert_eq!((trips.of(&there), trips.of(&mimic)), (Some(Span::micros(400)), None));
     }
 }

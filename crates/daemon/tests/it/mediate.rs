@@ -181,7 +181,7 @@ fn a_reported_mark_holds_the_flow_to_the_stated_rate() {
     bring(&mut world, 0, &tcp(99, 1, [501, 8], ACK | ECE, Ecn::NotEct, 0));
     let asked = world.engine.asked(world.now);
     let [one] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!((&one.by, one.rate), (&AskedBy::Receiver { of: "shop".to_owned() }, BitRate::mbps(24)));
+    assert_eq!((one.of.as_str(), &one.by, one.rate), ("shop", &AskedBy::Receiver, BitRate::mbps(24)));
     assert_eq!(one.flow.ports(), Some((1_001, 1_099)));
     let report = HeavyReport::new(None, &asked, one.since + Span::millis(150)).expect("something is held");
     assert!((report.held[0].age - 0.15).abs() < 1e-9, "{report:?}");
@@ -459,7 +459,7 @@ fn the_host_of_each_end_does_its_part_over_the_overlay() {
     );
     let asked = fleet.b.engine.asked(fleet.b.now);
     let [held] = &asked[..] else { panic!("{asked:?}") };
-    assert_eq!((&held.by, held.rate), (&AskedBy::Receiver { of: "far".to_owned() }, BitRate::mbps(20)));
+    assert_eq!((held.of.as_str(), &held.by, held.rate), ("far", &AskedBy::Receiver, BitRate::mbps(20)));
     assert!(fleet.a.engine.asked(fleet.a.now).is_empty());
     let heard = tcp(11, 1, [601, 8], ACK | CWR, Ecn::Ect0, 100);
     assert_eq!(pass(&mut fleet, false, &heard), heard);

@@ -1,6 +1,7 @@
 //! Backpressure: while something is overloaded, the heavy flow is marked, dropped or slowed down at its source, and no other.
 
 mod hosts;
+mod near;
 mod told;
 mod windows;
 

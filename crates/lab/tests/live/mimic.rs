@@ -3,7 +3,8 @@
 
 use crate::support::{TRIES, alone, binary, comes_out};
 use plimsoll_lab::Options;
-use plimsoll_scenario::{Form, Run, Scenario};
+use plimsoll_scenario::{Form, Run, Scenario, Status};
+use std::path::Path;
 
 #[test]
 fn a_heavy_hitter_is_slowed_down_in_each_way_and_mice_do_not_notice() {
@@ -20,6 +21,27 @@ fn a_heavy_hitter_is_slowed_down_in_each_way_and_mice_do_not_notice() {
 #[test]
 fn each_way_brings_the_kernels_tcp_to_its_rate() {
     comes_out("papers/mimic/e08-live.yaml");
+}
+
+/// Of the short form the first point alone, which takes ten seconds.
+#[test]
+fn marks_alone_bring_the_kernels_tcp_near_its_rate() {
+    let Some(binary) = binary() else { return };
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/papers/mimic/e02-live.yaml");
+    let points = Scenario::load_points(&file, Form::Short, &[]).unwrap_or_else(|errors| panic!("{errors:?}"));
+    let scenario = &points[0].scenario;
+    let options = Options { binary: Some(binary), ..Options::default() };
+    let _alone = alone();
+    let comes_out = || {
+        let results = plimsoll_lab::run(scenario, &options, &mut |_| {}).expect("the lab runs");
+        let verdicts = plimsoll_scenario::judge(scenario, &results);
+        verdicts.iter().for_each(|verdict| eprintln!("{}: {}", verdict.expect, verdict.detail));
+        assert_eq!(verdicts.len(), 4);
+        let marked = ["cubic", "newreno"].map(|name| results.runs[0].workloads[name].marks);
+        verdicts.iter().all(|verdict| verdict.status == Status::Passed)
+            && marked.iter().all(|marks| *marks > Some(0))
+    };
+    assert!((0..TRIES).any(|_| comes_out()), "CUBIC and NewReno are within 40 % of 50 Mb/s by marks alone");
 }
 
 #[test]

@@ -31,6 +31,7 @@ pub(crate) fn judge(
     for name in entry.tenants.iter().flatten() {
         is_known(name, tenants, "write one of the file's `tenants`", problems);
     }
+    each_once(entry.tenants.as_deref().unwrap_or_default(), problems);
     let chosen = |tenant: &&str| {
         entry.tenants.as_ref().is_none_or(|names| names.iter().any(|name| name.value == **tenant))
     };
@@ -51,6 +52,21 @@ pub(crate) fn judge(
         tenants: counted,
         heavy: entry.heavy.or(PacketRate::new(HEAVY)).unwrap_or_else(|| unreachable!("not zero")),
         press,
+    }
+}
+
+/// Reports a tenant that is listed again.
+fn each_once(names: &[Name], problems: &mut Problems) {
+    for (at, name) in names.iter().enumerate() {
+        if let Some(first) = names[..at].iter().find(|first| first.value == name.value) {
+            let message = format!("`tenants` of `backpressure` lists `{}` twice", name.value);
+            let problem = Problem::error(Law::Meaningless, name.at, message).label("again");
+            problems.push(
+                problem
+                    .also(first.at, "listed here")
+                    .help("leave one of the two out, or write another tenant"),
+            );
+        }
     }
 }
 
@@ -127,8 +143,11 @@ fn press(watch: Watch, watch_at: Mark, entry: &PressEntry, fleet: bool, problems
         watch: default.watch,
     };
     ends(&press, entry, watch_at, problems);
-    let mode_at = entry.mode.as_ref().map_or(watch_at, |found| found.at);
-    far_sources(press.mode, mode_at, fleet, problems);
+    // Of a mode that could not be read nothing more is said.
+    if entry.mode.is_some() || !entry.stated.iter().any(|(key, _)| *key == "mode") {
+        let mode_at = entry.mode.as_ref().map_or(watch_at, |found| found.at);
+        far_sources(press.mode, mode_at, fleet, problems);
+    }
     press
 }
 

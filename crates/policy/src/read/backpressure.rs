@@ -101,6 +101,14 @@ fn press(reader: &mut Reader, keys: &Fields<'_>) -> PressEntry {
     let threshold = part("threshold", "or leave it out for 80%: with zero there would always be an overload");
     let release = part("release", "or leave it out: no load is below zero, so no overload would end");
     let part = part("part", "or leave it out for 10%: with zero every heavy hitter would be slowed down");
+    let part = part.filter(|part| {
+        let whole = part.value.per_mille() == 1_000;
+        if whole {
+            let help = "write a smaller part such as `10%`: no flow sends more packets than all together";
+            reader.report(bad(part.at, "`part` is 100%, so no flow would be slowed down for it", help));
+        }
+        !whole
+    });
     PressEntry {
         stated,
         cores: keys.get("cores").and_then(|tree| cores(reader, tree)),

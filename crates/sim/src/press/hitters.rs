@@ -88,8 +88,8 @@ fn hash(flow: &Counted, seed: u64) -> u64 {
     let Counted { key: Key { flow, back, claim }, tenant, inward, from, untouched: _ } = *flow;
     let from = match from {
         FlowSource::Here => 0,
-        FlowSource::Elsewhere => 1,
-        FlowSource::Host(HostId(node)) => 2 + u64::from(node),
+        FlowSource::Elsewhere(_) => 1,
+        FlowSource::Host(HostId(node), _) => 2 + u64::from(node),
     };
     let parts = [
         u64::from(flow) << 32 | u64::from(claim),
@@ -108,6 +108,7 @@ fn mix(value: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use plimsoll_control::backpressure::SenderMac;
     use std::collections::BTreeSet;
 
     /// Ports, directions, claims and sources each make another flow, and another seed another hash.
@@ -122,9 +123,9 @@ mod tests {
             Counted { key: Key { claim: 3, ..key }, ..flow },
             Counted { tenant: 4, ..flow },
             Counted { inward: false, ..flow },
-            Counted { from: FlowSource::Elsewhere, ..flow },
-            Counted { from: FlowSource::Host(HostId(0)), ..flow },
-            Counted { from: FlowSource::Host(HostId(1)), ..flow },
+            Counted { from: FlowSource::Elsewhere(SenderMac::default()), ..flow },
+            Counted { from: FlowSource::Host(HostId(0), SenderMac::default()), ..flow },
+            Counted { from: FlowSource::Host(HostId(1), SenderMac::default()), ..flow },
         ];
         let hashes: BTreeSet<u64> =
             [1, 2].iter().flat_map(|&seed| others.map(|flow| hash(&flow, seed))).collect();

@@ -109,8 +109,11 @@ impl Press {
 
     /// Keeps a packet until its flow's rate allows it; `false` if there is no room.
     pub(crate) fn keep(&mut self, held: Held, owes: Owes, packet: Packet, bytes: u32) -> bool {
+        let bound =
+            self.stated().filter(|_| matches!(held, Held::Here(..))).and_then(|press| press.most_waiting());
+        let most = bound.map_or(MOST_WAITING, |bound| bound.as_u64());
         let waiting = self.waiting.entry(held).or_default();
-        if waiting.bytes + u64::from(bytes) > MOST_WAITING {
+        if waiting.bytes + u64::from(bytes) > most {
             return false;
         }
         waiting.bytes += u64::from(bytes);

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_control::HostId;
-use plimsoll_control::backpressure::{FlowSource, Place};
+use plimsoll_control::backpressure::{FlowSource, Place, SenderMac};
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
@@ -55,11 +55,12 @@ impl World {
         Key { flow: packet.flow, back: packet.back, claim }
     }
 
-    /// Where packets of this end come from, for another host. A host without a NIC of its own cannot be told.
+    /// Where packets of this end come from, for another host. A host without a NIC of its own cannot be told. No sender copies
+    /// another one's headers here.
     fn source_of(&self, end: &End) -> FlowSource {
         match end.tenant.is_some() && self.nodes[end.node as usize].press.is_some() {
-            true => FlowSource::Host(HostId(end.node)),
-            false => FlowSource::Elsewhere,
+            true => FlowSource::Host(HostId(end.node), SenderMac::default()),
+            false => FlowSource::Elsewhere(SenderMac::default()),
         }
     }
 

@@ -11,14 +11,29 @@ use plimsoll_units::{BitRate, Nanos};
 use plimsoll_wire::{FlowKey, Offload, Parsed};
 
 use super::super::Engine;
+use super::super::mac_table::Mac;
 use super::super::paced::Held;
 use super::super::pool::Buffer;
 use super::super::posted::Origin;
+
+/// What another host asks about: the address that a flow's frames go to, the one that they are sent from, and their headers.
+///
+/// The sender's own address counts because another tenant of this host may copy the headers. It is a tenant's before its frames
+/// are held to a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Asked {
+    pub(crate) to: Mac,
+    pub(crate) from: Mac,
+    pub(crate) flow: FlowKey,
+}
+
 /// A flow of a tenant here that is held to a rate for something elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskedNow {
     /// Its headers; without DSCP if its receiver reports marks.
     pub flow: FlowKey,
+    /// The tenant that sends it.
+    pub of: String,
     /// What asks for that.
     pub by: AskedBy,
     /// Its rate.
@@ -39,11 +54,8 @@ pub enum AskedBy {
         /// The host.
         host: String,
     },
-    /// The flow's receiver reports marks (ECN), and the connections of this tenant, which sends it, are mediated.
-    Receiver {
-        /// The tenant.
-        of: String,
-    },
+    /// The flow's receiver reports marks (ECN), and the connections of the tenant that sends it are mediated.
+    Receiver,
 }
 
 impl Engine {
@@ -51,12 +63,15 @@ impl Engine {
     #[must_use]
     pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
         let of_fleet = self.fleet.iter().flat_map(|fleet| {
-            fleet.asked.list(now).into_iter().filter_map(|((mac, flow), Metered { meter, since, .. })| {
-                let peer = &fleet.map.members.vms()[fleet.map.vm(mac)? as usize];
-                let host = fleet.map.hosts[peer.host].name.clone();
-                let by = AskedBy::Host { to: peer.name.clone(), host };
-                Some(AskedNow { flow, by, rate: meter.rate(), since, until: meter.until() })
-            })
+            fleet.asked.list(now).into_iter().filter_map(
+                |(Asked { to, from, flow }, Metered { meter, since, .. })| {
+                    let peer = &fleet.map.members.vms()[fleet.map.vm(to)? as usize];
+                    let host = fleet.map.hosts[peer.host].name.clone();
+                    let by = AskedBy::Host { to: peer.name.clone(), host };
+                    let of = fleet.map.own_name(from)?.to_owned();
+                    Some(AskedNow { flow, of, by, rate: meter.rate(), since, until: meter.until() })
+                },
+            )
         });
         of_fleet.chain(self.reported(now)).collect()
     }
@@ -75,7 +90,8 @@ impl Engine {
         if self.fleet.as_ref().is_none_or(|fleet| fleet.asked.is_empty()) {
             return true;
         }
-        let held = Held::Asked(parsed.dst_mac.0, FlowKey::of(parsed));
+        let flow = FlowKey::of(parsed);
+        let held = Held::Asked(Asked { to: parsed.dst_mac.0, from: parsed.src_mac.0, flow });
         self.may_pass(held, (index, buffer), offload, received, origin, now)
     }
 }

@@ -207,6 +207,13 @@ impl FleetMap {
         tenants.iter().find(|known| known.name == tenant)?.macs.first().map(|mac| mac.0)
     }
 
+    /// The tenant of this host that has this address.
+    pub(crate) fn own_name(&self, mac: Mac) -> Option<&str> {
+        let tenants = &self.overlay.own().tenants;
+        let tenant = tenants.iter().find(|known| known.macs.iter().any(|known| known.0 == mac))?;
+        Some(&tenant.name)
+    }
+
     /// A tenant's name among hosts.
     pub(crate) fn vnic(&self, mac: Mac) -> Vnic {
         Vnic { network: self.vni.get(), mac }

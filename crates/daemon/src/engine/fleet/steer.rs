@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use plimsoll_control::agent::{LocalVm, Settings};
+use plimsoll_control::backpressure::SenderMac;
 use plimsoll_control::{
     Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, Notice, PacketRateLaw, Rejected,
 };
@@ -22,8 +23,8 @@ use super::super::Engine;
 use super::super::drops::Event;
 use super::super::lane::Lane;
 use super::super::press::Tell;
-use super::Fleet;
 use super::map::FleetMap;
+use super::{Asked, Fleet};
 
 /// The engine's part of control between hosts.
 #[derive(Debug)]
@@ -275,9 +276,10 @@ impl Engine {
             Err(why) => self.uplink.tally.event(rejected(why)),
         }
         self.obey(map, &mut steering.agent, now);
-        while let Some((host, Notice { receiver, flow, terms })) = steering.agent.poll_notice() {
-            let flow = (receiver.mac, FlowKey::from_bytes(&flow));
-            let heeded = asked.install(flow, host, terms, now).is_ok();
+        while let Some((host, Notice { receiver, flow, sender, terms })) = steering.agent.poll_notice() {
+            let flow = Asked { to: receiver.mac, from: sender, flow: FlowKey::from_bytes(&flow) };
+            // What no tenant here can send takes no place in the table.
+            let heeded = map.own_name(sender).is_some() && asked.install(flow, host, terms, now).is_ok();
             self.uplink.tally.event(if heeded { Event::NoticeHeeded } else { Event::NoticeRefused });
         }
     }
@@ -286,14 +288,15 @@ impl Engine {
     pub(in super::super) fn notify(&mut self, tells: &[Tell], now: Nanos) {
         let Some(fleet) = &mut self.fleet else { return };
         let Fleet { map, steering: Some(steering), .. } = &mut **fleet else { return };
-        for Tell { host, tenant, flow, terms } in tells {
+        for Tell { host, sender: SenderMac(sender), tenant, flow, terms } in tells {
             let lane = self.heavy.as_ref().and_then(|heavy| heavy.lane_of(*tenant));
             let lane = lane.and_then(|lane| self.lanes[lane].as_ref());
             let mac = lane.and_then(|lane| map.own_mac(&lane.name));
             let place = map.hosts.iter().position(|known| known.number == *host);
             // A tenant or host that a reload has just taken away is told nothing.
             let (Some(mac), Some(place)) = (mac, place) else { continue };
-            let notice = Notice { receiver: map.vnic(mac), flow: flow.to_bytes(), terms: *terms };
+            let notice =
+                Notice { receiver: map.vnic(mac), flow: flow.to_bytes(), sender: *sender, terms: *terms };
             steering.agent.notify(place, &[notice]);
             steering.posts[place].due = now;
         }

@@ -100,6 +100,9 @@ impl List {
 mod tests {
     use super::*;
     use plimsoll_control::HostId;
+    use plimsoll_control::backpressure::SenderMac;
+
+    const ELSEWHERE: FlowSource = FlowSource::Elsewhere(SenderMac([0; 6]));
 
     fn heavy(tenant: u32, inward: bool, from: FlowSource, packets: u64) -> Heavy<Counted> {
         let key = Counted { tenant, inward, from, ..Counted::default() };
@@ -111,14 +114,14 @@ mod tests {
         let mut list = List::new();
         let out = heavy(3, false, FlowSource::Here, 1_000);
         let now = Nanos::ZERO;
-        let others = [heavy(2, true, FlowSource::Here, 1_000), heavy(4, true, FlowSource::Elsewhere, 1_000)];
+        let others = [heavy(2, true, FlowSource::Here, 1_000), heavy(4, true, ELSEWHERE, 1_000)];
         for listed in [out].iter().chain(&others) {
             assert!(list.take(listed, now) && !list.take(listed, now));
         }
         assert!(!list.is_forwarded(&out.key), "other tenants'");
-        let come = |packets| heavy(3, true, FlowSource::Host(HostId(7)), packets);
+        let come = |packets| heavy(3, true, FlowSource::Host(HostId(7), SenderMac::default()), packets);
         list.take(&come(749), now);
-        list.take(&heavy(3, true, FlowSource::Elsewhere, 700), now);
+        list.take(&heavy(3, true, ELSEWHERE, 700), now);
         assert!(!list.is_forwarded(&out.key), "packets that copy its headers do not hide it");
         list.take(&come(750), now);
         assert!(list.is_forwarded(&out.key) && !list.is_forwarded(&come(0).key));

@@ -39,7 +39,7 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
     let asked = fleet.b.engine.asked(fleet.b.now);
     let [one] = &asked[..] else { panic!("{asked:?}") };
     let by = AskedBy::Host { to: "shop".to_owned(), host: "a".to_owned() };
-    assert_eq!((&one.by, one.rate), (&by, BitRate::mbps(2)));
+    assert_eq!((one.of.as_str(), &one.by, one.rate), ("far", &by, BitRate::mbps(2)));
     let told = |filter: &str| {
         let filter = filter.parse().expect("a filter");
         plimsoll_daemon::slowed_down(&filter, None, &asked, fleet.b.now)
@@ -48,7 +48,7 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
         told("tenant=far udp"),
         ["udp 10.0.0.11:8 > 10.0.0.1:80: to 2Mbps for 1s, as host a asks for its tenant shop"]
     );
-    assert!(told("src_port=9").is_empty());
+    assert!(told("src_port=9").is_empty() && told("tenant=quiet").is_empty());
     let watched = fleet.b.engine.watch(fleet.b.now, Pulse::default());
     let far = watched.lanes.iter().find(|lane| lane.name == "far").expect("a tenant");
     assert!(far.pressed.get("shop at a (backpressure)").is_some_and(|times| *times > 2_000), "{far:?}");
@@ -71,6 +71,85 @@ fn another_host_is_told_and_holds_the_flow_until_it_is_told_no_more() {
         sent += fleet.b.run(Span::millis(1), fleet::STEP).len();
     }
     assert!(sent >= 20, "{sent}");
+}
+
+/// Another tenant of the sender's host copies a victim's headers, and sends as fast as it can. Only its own flow is held, in the
+/// modes that hold a flow at its source and in the one that drops.
+#[test]
+fn a_tenant_of_another_host_that_copies_a_victims_headers_has_a_flow_of_its_own() {
+    for mode in ["meter", "drop"] {
+        let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+        let watch = format!(
+            "backpressure: {{tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, burst: 64kB, mode: {mode}}}\n"
+        );
+        let mut fleet =
+            Fleet::of([file("a", "geneve", false, rest) + &watch, file("b", "geneve", false, rest)]);
+        let mut core = Stated(Span::ZERO);
+        let calm = udp(11, 1, HEAVY, 0, 1_000);
+        let mut copied = calm.clone();
+        copied[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 12]);
+        let mut came = [0; 2];
+        for turn in 0..100_000_u64 {
+            if turn == 60_000 {
+                came = [0; 2]; // it is known as a heavy hitter, and what waited has left
+            }
+            if turn.is_multiple_of(10) {
+                fleet.b.send(1, &copied);
+            }
+            if turn.is_multiple_of(200) {
+                fleet.b.send(0, &calm);
+            }
+            fleet.exchange_on(&mut core);
+            core.0 += Span::ns(fleet::STEP.as_u64() * 95 / 100);
+            for frame in drain(&mut fleet.a.tenants[0]) {
+                came[usize::from(frame[11] == 12)] += 1;
+            }
+        }
+        // 16 Mb/s are sent for two seconds, 2 Mb/s pass.
+        let [of_calm, of_heavy] = came;
+        assert!((400..1_000).contains(&of_heavy), "{mode}: {of_heavy} of 4,000");
+        assert!(of_calm >= 198, "{mode}: {of_calm} of 200");
+        let asked = fleet.b.engine.asked(fleet.b.now);
+        let held: Vec<&str> = asked.iter().map(|asked| asked.of.as_str()).collect();
+        assert_eq!(held, if mode == "meter" { vec!["quiet"] } else { vec![] });
+        assert_eq!(fleet.b.losses("far"), [], "{mode}: the flow with the same headers loses nothing");
+    }
+}
+
+/// A tenant that writes another tenant's hardware address into its frames as well takes nothing from the rate of that one's flow:
+/// such frames are dropped before they are charged.
+#[test]
+fn a_forged_hardware_address_does_not_use_up_a_victims_rate() {
+    let rest = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps}\n";
+    let watch = "backpressure: {tenants: [shop], heavy: 1kpps, watch: engine, rate: 2Mbps, burst: 64kB}\n";
+    let mut fleet = Fleet::of([file("a", "geneve", false, rest) + watch, file("b", "geneve", false, rest)]);
+    let mut core = Stated(Span::ZERO);
+    let heavy = udp(11, 1, HEAVY, 0, 1_000);
+    let mut run = |fleet: &mut Fleet, forged: bool| {
+        let mut came = 0;
+        for turn in 0..20_000_u64 {
+            if turn.is_multiple_of(10) {
+                fleet.b.send(0, &heavy);
+            }
+            if forged && turn.is_multiple_of(2) {
+                fleet.b.send(1, &heavy);
+            }
+            fleet.exchange_on(&mut core);
+            core.0 += Span::ns(fleet::STEP.as_u64() * 95 / 100);
+            came += drain(&mut fleet.a.tenants[0]).len();
+        }
+        came
+    };
+    for _ in 0..3 {
+        run(&mut fleet, false); // until it is known as a heavy hitter, and what waited has left
+    }
+    let alone = run(&mut fleet, false);
+    let beside = run(&mut fleet, true);
+    assert!(
+        (200..320).contains(&alone) && beside + 10 >= alone,
+        "{alone} alone, {beside} beside forged ones"
+    );
+    assert!(fleet.b.losses("quiet").contains(&("foreign_source", 10_000)), "{:?}", fleet.b.losses("quiet"));
 }
 
 /// Marks that backpressure set at the sending host, and marks that the fabric set on the way, are counted apart, and the
