@@ -87,9 +87,9 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         let mut peer = Measured::default();
         let mut ours = OURS.map(|_| Measured::default());
         for _ in 0..rounds {
-            peer.add(one(plimsoll, Way::Veth, limit)?);
+            peer.add(told_apart(plimsoll, Way::Veth, limit)?);
             for (measured, (way, _)) in ours.iter_mut().zip(OURS) {
-                measured.add(one(plimsoll, way, limit)?);
+                measured.add(told_apart(plimsoll, way, limit)?);
             }
         }
         let beside = if limit == Limit::None { "veth" } else { "htb on veth" };
@@ -157,6 +157,17 @@ struct One {
     retransmits: u32,
     /// Cores that were busy before.
     others: f64,
+}
+
+/// [`one`] again, up to twice, if the machine's own work took more before than all took meanwhile.
+fn told_apart(plimsoll: &Path, way: Way, limit: Limit) -> Result<One> {
+    for _ in 0..3 {
+        let one = one(plimsoll, way, limit)?;
+        if one.cost > 0.0 {
+            return Ok(one);
+        }
+    }
+    anyhow::bail!("the machine is too busy with other work to tell what a flow costs")
 }
 
 /// Sets up the way, and measures one connection through it.
