@@ -160,13 +160,28 @@ fn dpdk_sink(flows: Flows) -> Result<f64> {
     per_second(|| sink.received(0))
 }
 
-/// With `more` at the end of the policy.
+/// With `more` at the end of the policy. Measured again, up to twice, if the guest's memory kept the daemon waiting for a millisecond,
+/// as on a machine that takes memory back: the guest is then served by a thread of its own for some seconds.
 fn our_sink(plimsoll: &Path, flows: Flows, more: &str) -> Result<f64> {
+    let mut rate = 0.0;
+    for _ in 0..3 {
+        let apart;
+        (rate, apart) = our_sink_once(plimsoll, flows, more)?;
+        if !apart {
+            break;
+        }
+    }
+    Ok(rate)
+}
+
+/// Packets a second, and whether the guest was served by a thread of its own.
+fn our_sink_once(plimsoll: &Path, flows: Flows, more: &str) -> Result<(f64, bool)> {
     let sink = Sink::with(plimsoll, &["vm"], more, |socket| format!("{{vhost_user: {socket}}}"))?;
     await_sockets(&[&sink.socket("vm")])?;
     let mut guest = sender(&sink.socket("vm"), flows)?;
     guest.received(0)?;
-    per_second(|| sent(&sink))
+    let rate = per_second(|| sent(&sink))?;
+    Ok((rate, sink.words().contains("thread of its own")))
 }
 
 /// Packets that have left.
