@@ -434,14 +434,14 @@ pub fn slowed_down(filter: &Filter, now: Option<&HeavyNow>, asked: &[AskedNow], 
         now.and_then(|now| now.watched.as_ref()).map_or_else(String::new, |watched| watched.what.to_string());
     let here = now.into_iter().flat_map(|now| &now.flows).filter_map(|heavy| {
         let PressedNow { rate, since, means, interval } = heavy.pressed?;
-        // What comes for a tenant are another one's packets.
-        let tenant = (!heavy.inward).then_some(heavy.tenant.as_str());
         let how = method(means, interval);
         let (flow, age) = (headers(&heavy.flow), at.since(since).as_secs_f64());
         let round_trip =
             heavy.round_trip.map_or_else(String::new, |took| format!("; its round trip is {took}"));
         let line = format!("{flow}: to {rate} for {age:.0}s, for the load of {watched}; {how}{round_trip}");
-        filter.may_be_of(&heavy.flow, tenant).then_some(line)
+        // What comes from elsewhere is shown at its receiver: no tenant here sends it.
+        let of = heavy.sender.as_ref().unwrap_or(&heavy.tenant);
+        filter.may_be_of(&heavy.flow, Some(of)).then_some(line)
     });
     let there = asked.iter().filter_map(|AskedNow { flow, of, by, rate, since, .. }| {
         let why = match by {

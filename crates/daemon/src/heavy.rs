@@ -188,7 +188,7 @@ impl HeavyReport {
 
 impl HeavyRow {
     fn new(heavy: &HeavyFlow, all: Tally, over: Span, at: Nanos) -> Self {
-        let HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed } = heavy;
+        let HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed, .. } = heavy;
         let (packets, bits) = rates(*sent, over);
         Self {
             tenant: tenant.clone(),

@@ -140,7 +140,7 @@ const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const EACH: Span = Span::millis(100);
 
 impl HeavyFlows {
-    /// Allocates the tables: some 35 MB.
+    /// Allocates the tables: some 38 MB.
     #[must_use]
     pub fn new(stated: &Backpressure) -> Self {
         let config = HeavyConfig::from_rate(stated.heavy.get(), stated.press.is_some());

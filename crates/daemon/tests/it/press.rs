@@ -449,7 +449,16 @@ fn a_flow_with_a_victims_headers_is_another_flow() {
         let victim = if local_is_heavy { "uplink" } else { "shop" };
         assert_eq!(world.losses(victim), [], "the flow with the same headers loses nothing");
         assert!(of_calm >= 195, "{of_calm} of 200");
+        let told = ["tenant=shop udp", "tenant=gateway udp"].map(|filter| explained(&mut world, filter));
+        assert_eq!(told, [usize::from(local_is_heavy), usize::from(!local_is_heavy)]);
     }
+}
+
+/// How many flows `explain` says are slowed down.
+fn explained(world: &mut World, filter: &str) -> usize {
+    let now = world.engine.heavy(world.now).expect("counted");
+    let filter = filter.parse().expect("a filter");
+    plimsoll_daemon::slowed_down(&filter, Some(&now), &[], world.now).len()
 }
 
 /// The same from one tenant of the host to another: a third copies the headers of the victim's flow.
@@ -477,4 +486,6 @@ fn a_sibling_with_a_victims_headers_has_a_flow_of_its_own() {
     assert!(of_heavy < 5_000, "{of_heavy} of 19,800");
     assert_eq!(world.losses("shop"), [], "the flow with the same headers loses nothing");
     assert!(of_calm >= 195, "{of_calm} of 200");
+    let told = ["tenant=evil udp", "tenant=shop udp", "udp"].map(|filter| explained(&mut world, filter));
+    assert_eq!(told, [1, 0, 1]);
 }

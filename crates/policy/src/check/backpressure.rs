@@ -16,6 +16,8 @@ use crate::read::syntax::{BackpressureEntry, PressEntry, TenantEntry, WatchEntry
 /// From this rate on a flow is a heavy hitter, unless stated: 99 % of flows stay below it with 1,250 bytes a packet
 /// (MIMIC §II: 100 Mb/s).
 const HEAVY: u64 = 10_000;
+/// A core, in thousandths, times a threshold of 100 %, in thousandths.
+const ONE_CORE: u64 = 1_000 * 1_000;
 /// Tenants that a message names.
 const MOST_NAMED: usize = 8;
 
@@ -143,6 +145,7 @@ fn press(watch: Watch, watch_at: Mark, entry: &PressEntry, fleet: bool, problems
         watch: default.watch,
     };
     ends(&press, entry, watch_at, problems);
+    enough_threads(&press, entry, watch_at, problems);
     // Of a mode that could not be read nothing more is said.
     if entry.mode.is_some() || !entry.stated.iter().any(|(key, _)| *key == "mode") {
         let mode_at = entry.mode.as_ref().map_or(watch_at, |found| found.at);
@@ -187,6 +190,28 @@ fn ends(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Proble
         problems
             .push(problem.help(format!("a meter must outlive a few lost refreshes: write {least} or more")));
     }
+}
+
+/// Reports more cores than the watched threads can take: no overload would begin.
+fn enough_threads(press: &Press, entry: &PressEntry, watch_at: Mark, problems: &mut Problems) {
+    let threads = match &press.watch {
+        Watch::Engine | Watch::Tenant(_) => 1,
+        Watch::Pids(pids) => pids.len() as u64,
+        Watch::Cgroup(_) => return,
+    };
+    let Some(cores) = press.cores else { return };
+    if u64::from(cores) * u64::from(press.threshold.per_mille()) <= threads * ONE_CORE {
+        return;
+    }
+    let at = entry.stated.iter().find(|(key, _)| *key == "cores").map_or(watch_at, |(_, at)| *at);
+    let message = format!(
+        "overload begins at {} of {} cores, and {} takes {threads} at most",
+        press.threshold,
+        f64::from(cores) / 1_000.0,
+        press.watch
+    );
+    let problem = Problem::error(Law::Meaningless, at, message).label("no overload would begin");
+    problems.push(problem.help(format!("write `cores: {threads}` or less")));
 }
 
 /// Warns that tenants are promised more than the stated rate of a flow that is slowed down.

@@ -73,7 +73,7 @@ fn heavy_text(stated: &Backpressure, config: &Config) -> String {
 fn watched(watch: &Watch) -> String {
     match watch {
         Watch::Engine => "the engine's core".to_owned(),
-        Watch::Tenant(name) => format!("the CPU time of `{name}` on the way in"),
+        Watch::Tenant(name) => format!("the CPU time of deliveries to `{name}`"),
         Watch::Cgroup(path) => format!("cgroup {}", path.display()),
         Watch::Pids(pids) => {
             let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();

@@ -176,9 +176,9 @@ fn check_shows_what_is_watched_and_what_is_done() {
     };
     assert_eq!(shown("heavy: 5kpps"), "Heavy hitters: flows of gateway, shop with 5kpps or more, both ways");
     assert_eq!(
-        shown("tenants: [gateway], watch: {tenant: gateway}, rate: 850Mbps, cores: 2"),
+        shown("tenants: [gateway], watch: {tenant: gateway}, rate: 850Mbps, cores: 0.5"),
         "Heavy hitters: flows of gateway with 10kpps or more, both ways\n\
-         Backpressure: the CPU time of `gateway` on the way in is watched every 1ms; overload begins at 80% of 2 cores and \
+         Backpressure: the CPU time of deliveries to `gateway` is watched every 1ms; overload begins at 80% of 0.5 cores and \
          ends below 70%\n  it slows down flows with more than 10% of all heavy hitters' packets, 256 at most, each to 850Mbps\n  \
          by a meter with a burst of 131.072kB, which expires 3s after its last refresh, at the source's host\n  \
          ECN bits and TCP flags are never changed for shop"

@@ -11,6 +11,7 @@ use plimsoll_queues::{HeavyCounters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
+use super::super::lane::Lane;
 use super::{Counted, HeavyFlows, Listed, Presses};
 
 /// A heavy hitter.
@@ -20,6 +21,8 @@ pub struct HeavyFlow {
     pub tenant: String,
     /// Whether it comes for the tenant.
     pub inward: bool,
+    /// The tenant of this host that sends it, unless it comes from elsewhere: others may copy its headers.
+    pub sender: Option<String>,
     /// Its headers.
     pub flow: FlowKey,
     /// What it sent in `over`.
@@ -114,12 +117,12 @@ impl HeavyFlows {
 
     /// The flows that are heavy now.
     #[must_use]
-    pub fn now(&mut self, now: Nanos) -> HeavyNow {
+    pub(in crate::engine) fn now(&mut self, lanes: &[Option<Box<Lane>>], now: Nanos) -> HeavyNow {
         self.advance(now);
         let (all, over) = self.hitters.recent(now);
         let names = &self.names;
         let flow = |listed: &Listed| {
-            let Listed { of: Counted { flow, tenant, inward, .. }, sent, since, .. } = *listed;
+            let Listed { of: Counted { flow, tenant, inward, sibling, .. }, sent, since, .. } = *listed;
             let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of));
             let pressed = pressed.map(|(pressed, means)| PressedNow {
                 rate: pressed.target,
@@ -128,7 +131,11 @@ impl HeavyFlows {
                 interval: pressed.interval,
             });
             let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(&listed.of));
-            Some(HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed })
+            let sender = match sibling.checked_sub(1) {
+                Some(lane) => lanes.get(lane as usize).and_then(Option::as_ref).map(|lane| lane.name.clone()),
+                None => (!inward).then(|| tenant.clone()),
+            };
+            Some(HeavyFlow { tenant, inward, sender, flow, sent, since, round_trip, pressed })
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
