@@ -74,7 +74,7 @@ fn updates(UpdatesRow { bucket_overflows, counter_overflows, periodic_updates }:
 fn row(flow: &HeavyRow) -> [String; 9] {
     [
         flow.tenant.clone(),
-        flow.direction.clone(),
+        flow.from.as_ref().map_or_else(|| flow.direction.clone(), |from| format!("in from {from}")),
         flow.headers(),
         count(flow.packets.round() as u64),
         rate(flow.bits),
@@ -127,6 +127,7 @@ mod tests {
         HeavyRow {
             tenant: "gateway".to_owned(),
             direction: "in".to_owned(),
+            from: Some("client@far".to_owned()),
             src: src.parse().ok(),
             dst: dst.parse().ok(),
             protocol: Some(6),
@@ -195,7 +196,11 @@ mod tests {
         );
         let updates = "updates of the flow table: 1 as a bucket was full, 70 after a thousand packets of a flow, 2500 at the end";
         assert!(shown.contains(updates), "{shown}");
-        assert!(shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80") && shown.contains("50.0 %"), "{shown}");
+        assert!(
+            shown.contains("in from client@far") && shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80"),
+            "{shown}"
+        );
+        assert!(shown.contains("50.0 %"), "{shown}");
         let held = HeldRow {
             flow: "udp 10.0.0.1:1 > 10.0.0.2:80".to_owned(),
             tenant: "far".to_owned(),

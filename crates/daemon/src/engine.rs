@@ -519,7 +519,8 @@ impl Engine {
     pub fn heavy(&mut self, now: Nanos) -> Option<HeavyNow> {
         // An engine at rest has not looked for a while.
         self.tend_unmeasured(now);
-        self.heavy.as_mut().map(|heavy| heavy.now(&self.lanes, now))
+        let elsewhere = |from| self.fleet.as_ref()?.map.sender(from);
+        self.heavy.as_mut().map(|heavy| heavy.now(&self.lanes, elsewhere, now))
     }
 
     /// Has one in `one_in` of clients' packets classified again; 0: none.

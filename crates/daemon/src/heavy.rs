@@ -119,6 +119,9 @@ pub struct HeavyRow {
     pub tenant: String,
     /// `out` or `in`, as the tenant sees it.
     pub direction: String,
+    /// The tenant that sends it to this one, `NAME` of this host or `NAME@HOST`, where that is known: others can copy its headers.
+    #[serde(default)]
+    pub from: Option<String>,
     /// Source address.
     pub src: Option<IpAddr>,
     /// Destination address.
@@ -188,11 +191,12 @@ impl HeavyReport {
 
 impl HeavyRow {
     fn new(heavy: &HeavyFlow, all: Tally, over: Span, at: Nanos) -> Self {
-        let HeavyFlow { tenant, inward, flow, sent, since, round_trip, pressed, .. } = heavy;
+        let HeavyFlow { tenant, inward, from, flow, sent, since, round_trip, pressed, .. } = heavy;
         let (packets, bits) = rates(*sent, over);
         Self {
             tenant: tenant.clone(),
             direction: if *inward { "in" } else { "out" }.to_owned(),
+            from: from.clone(),
             src: flow.addresses().map(|(src, _)| src),
             dst: flow.addresses().map(|(_, dst)| dst),
             protocol: flow.protocol(),

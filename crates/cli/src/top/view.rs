@@ -321,6 +321,7 @@ mod tests {
         let row = |n: u16| HeavyRow {
             tenant: "gateway".to_owned(),
             direction: "in".to_owned(),
+            from: None,
             src: "10.0.0.9".parse().ok(),
             dst: "10.0.0.1".parse().ok(),
             protocol: Some(6),

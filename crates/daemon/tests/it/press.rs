@@ -486,6 +486,9 @@ fn a_sibling_with_a_victims_headers_has_a_flow_of_its_own() {
     assert!(of_heavy < 5_000, "{of_heavy} of 19,800");
     assert_eq!(world.losses("shop"), [], "the flow with the same headers loses nothing");
     assert!(of_calm >= 195, "{of_calm} of 200");
+    let now = world.engine.heavy(world.now).expect("counted");
+    let inward = now.flows.iter().filter(|flow| flow.inward);
+    assert_eq!(inward.map(|flow| flow.from.as_deref()).collect::<Vec<_>>(), [Some("evil")]);
     let told = ["tenant=evil udp", "tenant=shop udp", "udp"].map(|filter| explained(&mut world, filter));
     assert_eq!(told, [1, 0, 1]);
 }

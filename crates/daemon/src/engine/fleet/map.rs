@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
+use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_control::directory::{Directory, InnerAddr, Peer, StaticDirectory};
 use plimsoll_control::{HostId, Member, Membership, Sender, Vnic};
 use plimsoll_policy::{Encapsulation, FleetTenant, LimitId, Overlay, Peers, Program, TenantId};
@@ -174,6 +175,14 @@ impl FleetMap {
     pub(crate) fn pair(&self, tenant: TenantId, vm: u32) -> Option<[LimitId; 2]> {
         let pair = tenant.0 * u32::try_from(self.members.vms().len()).unwrap_or(u32::MAX) + vm;
         (pair < self.peers.count()).then(|| self.peers.limits(pair))
+    }
+
+    /// The tenant elsewhere that a flow comes from, as `NAME@HOST`.
+    pub(crate) fn sender(&self, from: FlowSource) -> Option<String> {
+        let FlowSource::Host(number, SenderMac(mac)) = from else { return None };
+        let host = self.hosts.iter().find(|host| host.number == number)?;
+        let tenant = &self.members.vms()[self.vm(mac)? as usize];
+        Some(format!("{}@{}", tenant.name, host.name))
     }
 
     /// The tenant elsewhere that has this address.

@@ -5,7 +5,7 @@
 //! Not here: counting (the parent), and the API's own words (`crate::heavy`).
 //! Invariant: what is shown is of one moment.
 
-use plimsoll_control::backpressure::{Counters, Means};
+use plimsoll_control::backpressure::{Counters, FlowSource, Means};
 use plimsoll_policy::Watch;
 use plimsoll_queues::{HeavyCounters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -23,6 +23,8 @@ pub struct HeavyFlow {
     pub inward: bool,
     /// The tenant of this host that sends it, unless it comes from elsewhere: others may copy its headers.
     pub sender: Option<String>,
+    /// The tenant that sends it to `tenant`, `NAME` here or `NAME@HOST` elsewhere, where that is known.
+    pub from: Option<String>,
     /// Its headers.
     pub flow: FlowKey,
     /// What it sent in `over`.
@@ -117,12 +119,17 @@ impl HeavyFlows {
 
     /// The flows that are heavy now.
     #[must_use]
-    pub(in crate::engine) fn now(&mut self, lanes: &[Option<Box<Lane>>], now: Nanos) -> HeavyNow {
+    pub(in crate::engine) fn now(
+        &mut self,
+        lanes: &[Option<Box<Lane>>],
+        elsewhere: impl Fn(FlowSource) -> Option<String>,
+        now: Nanos,
+    ) -> HeavyNow {
         self.advance(now);
         let (all, over) = self.hitters.recent(now);
         let names = &self.names;
         let flow = |listed: &Listed| {
-            let Listed { of: Counted { flow, tenant, inward, sibling, .. }, sent, since, .. } = *listed;
+            let Listed { of: Counted { flow, tenant, inward, from, sibling, .. }, sent, since, .. } = *listed;
             let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of));
             let pressed = pressed.map(|(pressed, means)| PressedNow {
                 rate: pressed.target,
@@ -135,7 +142,8 @@ impl HeavyFlows {
                 Some(lane) => lanes.get(lane as usize).and_then(Option::as_ref).map(|lane| lane.name.clone()),
                 None => (!inward).then(|| tenant.clone()),
             };
-            Some(HeavyFlow { tenant, inward, sender, flow, sent, since, round_trip, pressed })
+            let from = if inward { sender.clone().or_else(|| elsewhere(from)) } else { None };
+            Some(HeavyFlow { tenant, inward, sender, from, flow, sent, since, round_trip, pressed })
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));

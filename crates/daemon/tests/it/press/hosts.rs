@@ -109,6 +109,9 @@ fn a_tenant_of_another_host_that_copies_a_victims_headers_has_a_flow_of_its_own(
         let [of_calm, of_heavy] = came;
         assert!((400..1_000).contains(&of_heavy), "{mode}: {of_heavy} of 4,000");
         assert!(of_calm >= 198, "{mode}: {of_calm} of 200");
+        let now = fleet.a.engine.heavy(fleet.a.now).expect("counted");
+        let from: Vec<_> = now.flows.iter().map(|flow| flow.from.as_deref()).collect();
+        assert_eq!(from, [Some("quiet@b")], "{mode}");
         let asked = fleet.b.engine.asked(fleet.b.now);
         let held: Vec<&str> = asked.iter().map(|asked| asked.of.as_str()).collect();
         assert_eq!(held, if mode == "meter" { vec!["quiet"] } else { vec![] });
