@@ -44,6 +44,8 @@ pub(crate) struct Standby {
     ready: bool,
     /// Since when the idle port has had a carrier without a break.
     well_since: Option<Nanos>,
+    /// When the idle port was last asked whether its device is still there.
+    probed: Nanos,
     /// Since when the active port has been active.
     since: Nanos,
     switches: u64,
@@ -130,6 +132,7 @@ impl Standby {
             idle,
             ready: true,
             well_since: None,
+            probed: now,
             since: now,
             switches: 0,
             announced: ROUNDS.len(),
@@ -210,6 +213,7 @@ impl Engine {
         if self.uplink.standby.as_mut()?.is_due(cut, now) {
             self.switch(now);
         }
+        self.probe_idle(now);
         let more = self.drop_idle() | self.announce(now);
         Some(if more { now } else { now + LOOK })
     }
@@ -290,6 +294,19 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Looks from time to time whether the idle port's device is still there. Nothing is sent there that would fail, and a packet
+    /// socket reports a device that is deleted once, as it goes down, and not again when it is gone.
+    fn probe_idle(&mut self, now: Nanos) {
+        let Some(standby) = &mut self.uplink.standby else { return };
+        if now.since(standby.probed) < LOOK {
+            return;
+        }
+        standby.probed = now;
+        if standby.idle.as_mut().is_some_and(|port| port.probe() == Err(Trouble::Gone)) {
+            self.lose_idle();
+        }
     }
 
     /// Notes that both ports may have frames.
