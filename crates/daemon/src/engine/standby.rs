@@ -22,6 +22,9 @@ use super::{BATCH, Engine, Uplink, Whose};
 /// within a second; this adds little.
 const LOOK: Span = Span::millis(50);
 
+/// How often the active port's device is asked whether it is still there.
+const PROBE: Span = Span::secs(1);
+
 /// Between two switches: where both ports flap, switching more often would lose more than waiting does.
 const REST: Span = Span::millis(100);
 
@@ -209,8 +212,10 @@ impl Engine {
     /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings. Answers when
     /// it wants to look again.
     pub(super) fn tend_standby(&mut self, now: Nanos) -> Option<Nanos> {
+        let due = self.probe_active(now);
         let cut = self.uplink.is_cut();
-        if self.uplink.standby.as_mut()?.is_due(cut, now) {
+        let Some(standby) = &mut self.uplink.standby else { return due };
+        if standby.is_due(cut, now) {
             self.switch(now);
         }
         self.probe_idle(now);
@@ -296,8 +301,22 @@ impl Engine {
         true
     }
 
-    /// Looks from time to time whether the idle port's device is still there. Nothing is sent there that would fail, and a packet
-    /// socket reports a device that is deleted once, as it goes down, and not again when it is gone.
+    /// Looks once a second whether the active port's device is still there, and answers when to look again. A packet socket
+    /// reports a device that is deleted once, as it goes down, and not again when it is gone; and tenants may send nothing that
+    /// would fail.
+    fn probe_active(&mut self, now: Nanos) -> Option<Nanos> {
+        let port = self.uplink.port.as_mut()?;
+        if now.since(self.uplink.probed) >= PROBE {
+            self.uplink.probed = now;
+            if port.probe() == Err(Trouble::Gone) {
+                self.lose_uplink();
+                return None;
+            }
+        }
+        Some(self.uplink.probed + PROBE)
+    }
+
+    /// [`probe_active`](Self::probe_active) for the idle port.
     fn probe_idle(&mut self, now: Nanos) {
         let Some(standby) = &mut self.uplink.standby else { return };
         if now.since(standby.probed) < LOOK {
