@@ -244,6 +244,8 @@ pub(crate) struct Uplink {
     /// The active port, of two with `standby`.
     pub(crate) port: Option<Port>,
     pub(crate) standby: Option<Box<standby::Standby>>,
+    /// When the active port was last asked whether its device is still there.
+    probed: Nanos,
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
@@ -323,6 +325,7 @@ impl Engine {
                 segments: !whole && setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
                 standby: None,
+                probed: Nanos::ZERO,
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,

@@ -245,3 +245,23 @@ fn a_reload_adds_a_standby_a_tcp_flow_goes_on_over_it_and_a_reload_changes_it() 
     let both = health(&stage).standby.expect("two ports");
     assert_eq!((both.active.as_str(), both.standby.name.as_deref()), ("standby", Some("af_packet up2")));
 }
+
+/// The kernel tells of a deleted device as of one that is set down; the port that is not active then sends nothing that fails.
+#[test]
+fn a_device_that_is_deleted_is_asked_for_and_carries_again_when_it_is_back() {
+    let Some((stage, _daemon)) = two_ports("sbd", "af_packet", "af_packet") else { return };
+    let (host, far) = (stage.netns("host"), stage.netns("far"));
+    stage.eventually("both carry", || health(&stage).status == "ok");
+    for (near, end, owner) in
+        [("up0", "eth0", "uplink"), ("up1", "eth1", "standby"), ("up0", "eth0", "uplink")]
+    {
+        stage.eventually("a ping is answered", || stage.ping("t", FAR, 56));
+        ip(&["-n", &host, "link", "delete", near]);
+        stage.eventually("it is lost", || health(&stage).lost_ports == [owner]);
+        stage.eventually("the other one carries", || stage.ping("t", FAR, 56));
+        ip(&["-n", &host, "link", "add", near, "type", "veth", "peer", "name", end, "netns", &far]);
+        ip(&["-n", &host, "link", "set", near, "up"]);
+        ip(&["-n", &far, "link", "set", end, "master", "br0", "up"]);
+        stage.eventually("it is back", || health(&stage).status == "ok" && active(&stage).0 == "port");
+    }
+}

@@ -22,6 +22,9 @@ use super::{BATCH, Engine, Uplink, Whose};
 /// within a second; this adds little.
 const LOOK: Span = Span::millis(50);
 
+/// How often the active port's device is asked whether it is still there.
+const PROBE: Span = Span::secs(1);
+
 /// Between two switches: where both ports flap, switching more often would lose more than waiting does.
 const REST: Span = Span::millis(100);
 
@@ -44,6 +47,8 @@ pub(crate) struct Standby {
     ready: bool,
     /// Since when the idle port has had a carrier without a break.
     well_since: Option<Nanos>,
+    /// When the idle port was last asked whether its device is still there.
+    probed: Nanos,
     /// Since when the active port has been active.
     since: Nanos,
     switches: u64,
@@ -130,6 +135,7 @@ impl Standby {
             idle,
             ready: true,
             well_since: None,
+            probed: now,
             since: now,
             switches: 0,
             announced: ROUNDS.len(),
@@ -206,10 +212,13 @@ impl Engine {
     /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings. Answers when
     /// it wants to look again.
     pub(super) fn tend_standby(&mut self, now: Nanos) -> Option<Nanos> {
+        let due = self.probe_active(now);
         let cut = self.uplink.is_cut();
-        if self.uplink.standby.as_mut()?.is_due(cut, now) {
+        let Some(standby) = &mut self.uplink.standby else { return due };
+        if standby.is_due(cut, now) {
             self.switch(now);
         }
+        self.probe_idle(now);
         let more = self.drop_idle() | self.announce(now);
         Some(if more { now } else { now + LOOK })
     }
@@ -290,6 +299,33 @@ impl Engine {
             }
         }
         true
+    }
+
+    /// Looks once a second whether the active port's device is still there, and answers when to look again. A packet socket
+    /// reports a device that is deleted once, as it goes down, and not again when it is gone; and tenants may send nothing that
+    /// would fail.
+    fn probe_active(&mut self, now: Nanos) -> Option<Nanos> {
+        let port = self.uplink.port.as_mut()?;
+        if now.since(self.uplink.probed) >= PROBE {
+            self.uplink.probed = now;
+            if port.probe() == Err(Trouble::Gone) {
+                self.lose_uplink();
+                return None;
+            }
+        }
+        Some(self.uplink.probed + PROBE)
+    }
+
+    /// [`probe_active`](Self::probe_active) for the idle port.
+    fn probe_idle(&mut self, now: Nanos) {
+        let Some(standby) = &mut self.uplink.standby else { return };
+        if now.since(standby.probed) < LOOK {
+            return;
+        }
+        standby.probed = now;
+        if standby.idle.as_mut().is_some_and(|port| port.probe() == Err(Trouble::Gone)) {
+            self.lose_idle();
+        }
     }
 
     /// Notes that both ports may have frames.
