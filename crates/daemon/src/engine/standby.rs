@@ -427,6 +427,8 @@ impl Engine {
         }
         self.set_segments();
         closed.map(|mut port| {
+            // What it has taken leaves by it now, or is counted.
+            let _ = port.flush();
             self.uplink.past = sum(&self.uplink.past, &port.counters());
             port
         })
