@@ -48,7 +48,10 @@ fn main() -> std::io::Result<()> {
         written += 1;
     }
     fs::create_dir_all(seeds.join("netlink"))?;
-    fs::write(seeds.join("netlink").join("up_then_down"), [&[7][..], &link(7, 0x1_0041), &link(7, 1)].concat())?;
+    fs::write(
+        seeds.join("netlink").join("up_then_down"),
+        [&[7][..], &link(7, 0x1_0041), &link(7, 1)].concat(),
+    )?;
     written += 1;
     fs::create_dir_all(seeds.join("feedback"))?;
     let limits: Vec<u8> = (0..3 * 26).collect();

@@ -68,7 +68,8 @@ fuzz_target!(|data: &[u8]| {
             heard += 1;
             let owner = PEERS.iter().position(|known| *known == from).expect("a peer sealed it");
             assert_eq!(notice.receiver, vm(PEERS[owner]), "each speaks for its own VM only");
-            let _ = meters.install((notice.receiver.mac, notice.sender, notice.flow), from, notice.terms, now);
+            let _ =
+                meters.install((notice.receiver.mac, notice.sender, notice.flow), from, notice.terms, now);
         }
         assert!(answer.is_ok() || heard == before, "what is refused changes nothing");
         let listed = meters.list(now);
