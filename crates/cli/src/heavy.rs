@@ -194,7 +194,7 @@ mod tests {
             shown.starts_with("the last 2.5 s; all flows together: 24.7k packets/s, 280Mbps\nTENANT"),
             "{shown}"
         );
-        let updates = "updates of the flow table: 1 as a bucket was full, 70 after a thousand packets of a flow, 2500 at the end";
+        let updates = "updates of the flow table: 1 as a bucket was full, 70 after a thousand packets of a flow, 2.5k at the end";
         assert!(shown.contains(updates), "{shown}");
         assert!(
             shown.contains("in from client@far") && shown.contains("tcp 10.0.0.1:1 > 10.0.0.2:80"),
