@@ -85,7 +85,7 @@ impl World {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// A connection over which both ends send for `span`; what `ss` says of each end shortly before. All that is sent arrives.
+    /// A connection over which both ends send for `span`, and until `ss` has said what it knows of each end. All that is sent arrives.
     fn talk(&self, client: &str, server: &str, span: Duration) -> [String; 2] {
         let at = SocketAddrV4::new(address(server), PORT);
         let listener = self.stage.inside(server, move || TcpListener::bind(at).expect("bound"));
@@ -93,10 +93,11 @@ impl World {
         let accepting = thread::spawn(move || listener.accept().expect("a connection").0);
         let stream = self.stage.inside(client, move || TcpStream::connect(at).expect("connected"));
         let streams = [stream.join().expect("connected"), accepting.join().expect("accepted")];
-        let ends = streams.map(|stream| Talk::begin(stream, span));
-        // Early enough for both on a busy machine.
-        thread::sleep(span.mul_f64(0.5));
+        let over = Arc::new(AtomicBool::new(false));
+        let ends = streams.map(|stream| Talk::begin(stream, Arc::clone(&over)));
+        thread::sleep(span);
         let seen = [client, server].map(|name| self.socket(name));
+        over.store(true, Ordering::Relaxed);
         let [(sent, got), (answered, came)] = ends.map(Talk::end);
         assert_eq!((sent, answered), (came, got), "all that is sent arrives");
         assert!(sent > 100_000 && answered > 100_000, "{sent} and {answered} bytes");
@@ -111,15 +112,15 @@ struct Talk {
 }
 
 impl Talk {
-    fn begin(stream: TcpStream, span: Duration) -> Self {
+    fn begin(stream: TcpStream, over: Arc<AtomicBool>) -> Self {
         // It reacts to marks, and every kernel has it; a distribution's default may not react.
         setsockopt(&stream, sockopt::TcpCongestion, &OsString::from("reno")).expect("set");
         stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream.set_write_timeout(Some(PATIENCE)).expect("set");
         let (mut out, mut back) = (stream.try_clone().expect("two of it"), stream);
         let sending = thread::spawn(move || {
-            let (until, mut sent) = (Instant::now() + span, 0);
-            while Instant::now() < until {
+            let mut sent = 0;
+            while !over.load(Ordering::Relaxed) {
                 sent += out.write(&[7; 16_384]).expect("sent") as u64;
             }
             out.shutdown(std::net::Shutdown::Write).expect("open until now");
