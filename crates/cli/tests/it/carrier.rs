@@ -75,14 +75,7 @@ fn two_ports(tag: &str, first: &str, second: &str) -> Option<(Stage, Daemon)> {
     ip(&["-n", &far, "link", "set", "br0", "up"]);
     fs::write(stage.file("policy.yaml"), policy(&stage, &tenant, first, &format!("{{{second}: up1}}")))
         .expect("written");
-    let daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
-    stage.eventually("the daemon answers or may not load BPF", || {
-        stage.client().text("GET", "/v1/health").is_ok() || stage.read("log").contains("permission denied")
-    });
-    if stage.client().text("GET", "/v1/health").is_err() {
-        skip("AF_XDP is not allowed here");
-        return None;
-    }
+    let daemon = Daemon::start_if_bpf(&stage, &host)?;
     Some((stage, daemon))
 }
 

@@ -171,6 +171,20 @@ impl Drop for Stage {
 pub struct Daemon(Child);
 
 impl Daemon {
+    /// Starts it in a namespace with the stage's `policy.yaml`, in which AF_XDP may be used; `None` where BPF is not allowed.
+    pub fn start_if_bpf(stage: &Stage, netns: &str) -> Option<Self> {
+        let daemon = Self::start(Some(netns), &stage.file("policy.yaml"), &[], &stage.file("log"));
+        let answers = || stage.client().text("GET", "/v1/health").is_ok();
+        stage.eventually("the daemon answers or may not load BPF", || {
+            answers() || stage.read("log").contains("permission denied")
+        });
+        if answers() {
+            return Some(daemon);
+        }
+        skip("AF_XDP is not allowed here");
+        None
+    }
+
     /// Starts it, in a namespace if one is named, with its output going into a file.
     pub fn start(netns: Option<&str>, policy: &Path, options: &[String], log: &Path) -> Self {
         Self::start_with(netns, policy, options, log, &[])
