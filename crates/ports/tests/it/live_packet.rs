@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{PATIENCE, live, number_of, numbered, quiet, until};
+use crate::support::{PATIENCE, live, number_of, numbered, quiet, until, waits_without_a_carrier};
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
     DropReason, FRAME_ROOM, PacketConfig, PacketSocket, Port, PortError, Sending, Tap, TapConfig, Trouble,
@@ -80,19 +80,9 @@ fn frames_wait_while_the_far_end_has_no_carrier() {
         return;
     }
     let (a, b) = veth();
-    let mut sender = PacketSocket::open(&config(&a, "left")).unwrap();
+    let mut sender = Port::AfPacket(PacketSocket::open(&config(&a, "left")).unwrap());
     let mut receiver = PacketSocket::open(&config(&b, "right")).unwrap();
-    until("a carrier", || !sender.is_down());
-    assert_eq!(sender.send(&numbered(0, 100), None), Ok(Sending::Sent));
-    b.links().set_down("right").unwrap();
-    until("no carrier", || sender.is_down());
-    assert_eq!(sender.flush(), Err(Trouble::Down), "the frame waits");
-    assert_eq!(sender.send(&numbered(1, 100), None), Err(Trouble::Down));
-    assert_eq!((sender.staged(), sender.counters().tx_packets), (1, 0));
-
-    b.links().set_up("right").unwrap();
-    until("a carrier again", || !sender.is_down());
-    assert_eq!(sender.send(&numbered(1, 100), None), Ok(Sending::Sent));
+    waits_without_a_carrier(&mut sender, &b, "right");
     sender.flush().unwrap();
     let (mut buffer, mut came) = (vec![0; FRAME_ROOM], Vec::new());
     until("both frames", || {

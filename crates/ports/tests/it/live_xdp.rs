@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use crate::support::{live, number_of, numbered, quiet, skip, until};
+use crate::support::{live, number_of, numbered, quiet, skip, until, waits_without_a_carrier};
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
     Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpAttempt, XdpConfig,
@@ -185,29 +185,15 @@ fn frames_wait_while_the_far_end_has_no_carrier() {
     for helped in [false, true] {
         let Some((a, b)) = veth() else { return };
         let config_a = config(&a, "left");
-        let mut sender = if helped {
+        let mut sender = Port::AfXdp(if helped {
             let mut helper = Helper { config: config_a.clone(), attempt: None };
             let link = XdpAttempt::link(&config_a).unwrap();
             XdpSocket::open_with(&config_a, &link, &mut helper).unwrap()
         } else {
             XdpSocket::open(&config_a).unwrap()
-        };
+        });
         let mut receiver = XdpSocket::open(&config(&b, "right")).unwrap();
-        until("a carrier", || !sender.is_down());
-        assert_eq!(sender.send(&numbered(0, 100), None), Ok(Sending::Sent));
-        b.links().set_down("right").unwrap();
-        until("no carrier", || sender.is_down());
-        assert_eq!(sender.flush(), Err(Trouble::Down), "the frame waits");
-        assert_eq!(sender.send(&numbered(1, 100), None), Err(Trouble::Down));
-        assert_eq!(
-            (sender.staged(), sender.counters().tx_packets),
-            (1, 0),
-            "not sent, and not counted as sent"
-        );
-
-        b.links().set_up("right").unwrap();
-        until("a carrier again", || !sender.is_down());
-        assert_eq!(sender.send(&numbered(1, 100), None), Ok(Sending::Sent));
+        waits_without_a_carrier(&mut sender, &b, "right");
         let (mut buffer, mut came) = (vec![0; FRAME_ROOM], Vec::new());
         until("both frames", || {
             let _ = sender.flush();

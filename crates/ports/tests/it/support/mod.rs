@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use plimsoll_ports::netns::Netns;
+use plimsoll_ports::{Port, Sending, Trouble};
 
 /// Says why a live test does nothing. Where `PLIMSOLL_REQUIRE_LIVE=1` asks for all of them, that is a failure: the
 /// output of a passing test is not shown.
@@ -62,4 +63,19 @@ pub fn numbered(number: u32, len: usize) -> Vec<u8> {
 /// The number of such a frame; `None` for any other.
 pub fn number_of(frame: &[u8]) -> Option<u32> {
     (frame.get(12..14)? == [0x88, 0xb5]).then(|| frame[14..18].try_into().map(u32::from_be_bytes).ok())?
+}
+
+/// A first frame waits while the far end, a device of `far`, has no carrier, and a second one is refused until it has one again.
+pub fn waits_without_a_carrier(sender: &mut Port, far: &Netns, device: &str) {
+    until("a carrier", || !sender.is_down());
+    assert_eq!(sender.send(&numbered(0, 100), None), Ok(Sending::Sent));
+    far.links().set_down(device).unwrap();
+    until("no carrier", || sender.is_down());
+    assert_eq!(sender.flush(), Err(Trouble::Down), "the frame waits");
+    assert_eq!(sender.send(&numbered(1, 100), None), Err(Trouble::Down));
+    assert_eq!((sender.staged(), sender.counters().tx_packets), (1, 0), "not sent, and not counted as sent");
+
+    far.links().set_up(device).unwrap();
+    until("a carrier again", || !sender.is_down());
+    assert_eq!(sender.send(&numbered(1, 100), None), Ok(Sending::Sent));
 }
