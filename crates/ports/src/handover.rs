@@ -31,7 +31,7 @@ pub enum Parts {
     Packet(Device),
     /// Capture files: the one to read, if any, then the one to write, if any.
     Pcap,
-    /// A listening socket with this inode, and for vhost-user the record of descriptors in flight.
+    /// A listening socket with this inode.
     Listening(u64),
 }
 
@@ -81,13 +81,13 @@ impl Handover {
         Ok(Self { parts: Parts::Listening(inode), files: vec![listener] })
     }
 
-    /// Listens for a virtual machine's front end, and opens the record of descriptors in flight.
+    /// Listens for a virtual machine's front end.
     ///
     /// # Errors
     /// When the socket's path is in use.
     pub fn vhost_user(config: &VhostUserConfig) -> Result<Self, PortError> {
-        let (listener, inode, record) = VhostUser::listen(config)?;
-        Ok(Self { parts: Parts::Listening(inode), files: vec![listener, record.into()] })
+        let (listener, inode) = VhostUser::listen(config)?;
+        Ok(Self { parts: Parts::Listening(inode), files: vec![listener] })
     }
 
     /// The inode of a listening socket.
@@ -111,7 +111,7 @@ pub enum TakeOver<'a> {
     Pcap(&'a PcapConfig),
     /// A vNIC's listening socket, whose path `Release` removes when the port is dropped.
     Vnic(&'a VnicConfig, Release),
-    /// A vhost-user listening socket and its record, both removed by `Release` when the port is dropped.
+    /// A vhost-user listening socket, whose path `Release` removes when the port is dropped.
     VhostUser(&'a VhostUserConfig, Release),
 }
 
@@ -139,7 +139,7 @@ impl TakeOver<'_> {
                 VnicPort::over(config, file()?, inode, Some(release)).map(Port::Vnic)
             }
             (Self::VhostUser(config, release), Parts::Listening(inode)) => {
-                VhostUser::over(config, file()?, inode, file()?.into(), Some(release)).map(Port::VhostUser)
+                VhostUser::over(config, file()?, inode, Some(release)).map(Port::VhostUser)
             }
             _ => Err(missing()),
         }
@@ -153,12 +153,10 @@ fn missing() -> PortError {
     }
 }
 
-/// Removes the path of a listening socket that [`Handover::vnic`] or [`Handover::vhost_user`] made, and its record, unless
-/// another socket has the path by now.
+/// Removes the path of a listening socket that [`Handover::vnic`] or [`Handover::vhost_user`] made, unless another socket
+/// has the path by now.
 pub fn free_place(path: &Path, inode: u64) {
     if fs::symlink_metadata(path).is_ok_and(|found| found.ino() == inode) {
-        // The record first: once the socket's path is free, another port may own a record there.
-        let _ = fs::remove_file(crate::vhost_user::record_of(path));
         let _ = fs::remove_file(path);
     }
 }

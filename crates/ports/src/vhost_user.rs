@@ -13,10 +13,10 @@ mod front_end;
 mod guard;
 mod memory;
 mod message;
-mod record;
+mod offered;
 mod ring;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -30,8 +30,6 @@ use buffers::{Gathered, gather, put, take_front};
 use front_end::{CLOSED, FrontEnd, listen, watch};
 use memory::Memory;
 use message::feature;
-use record::Record;
-pub(crate) use record::beside as record_of;
 use ring::{Direction, Live, MOST_PARTS, Next, Part, Ring};
 
 use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received, Trouble, vnet_bytes};
@@ -94,7 +92,6 @@ pub struct VhostUser {
     /// A connection was accepted, and more may be pending.
     more_pending: bool,
     memory: Foreign<Memory>,
-    record: Record,
     /// Pairs of rings: to the guest, then from it.
     rings: Vec<Ring>,
     /// Features that the driver has accepted.
@@ -128,17 +125,16 @@ impl VhostUser {
     /// # Errors
     /// When the socket's path is in use, or the process has no file descriptor left.
     pub fn open(config: &VhostUserConfig) -> Result<Self, PortError> {
-        let (listener, inode, record) = Self::listen(config)?;
-        Self::over(config, listener, inode, record, None)
+        let (listener, inode) = Self::listen(config)?;
+        Self::over(config, listener, inode, None)
     }
 
-    /// Listens for the front end; returns the socket, its inode, and the file of the record of descriptors in flight.
-    pub(crate) fn listen(config: &VhostUserConfig) -> Result<(OwnedFd, u64, File), PortError> {
+    /// Listens for the front end; returns the socket and its inode.
+    pub(crate) fn listen(config: &VhostUserConfig) -> Result<(OwnedFd, u64), PortError> {
         let failed = |source: io::Error| watching(config, source);
         let closer = Closer::of(&config.path).map_err(failed)?;
         let (listener, inode) = listen(&config.path, &closer)?;
-        let record = record::open_file(&config.path).map_err(failed)?;
-        Ok((listener.into_inner(), inode, record))
+        Ok((listener.into_inner(), inode))
     }
 
     /// Makes the port of a listening socket; `release` removes the socket's path where this process may not.
@@ -146,7 +142,6 @@ impl VhostUser {
         config: &VhostUserConfig,
         listener: OwnedFd,
         inode: u64,
-        record: File,
         release: Option<Release>,
     ) -> Result<Self, PortError> {
         let failed = |source: io::Error| watching(config, source);
@@ -154,7 +149,6 @@ impl VhostUser {
         let listener = Listener::new(listener, &closer);
         listener.set_nonblocking().map_err(failed)?;
         let events = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| failed(error.into()))?;
-        let record = Record::over(record, &config.path, usize::from(config.pairs)).map_err(failed)?;
         watch(&events, &listener).map_err(failed)?;
         closer.watch(&events, CLOSED).map_err(failed)?;
         Ok(Self {
@@ -169,7 +163,6 @@ impl VhostUser {
             readable: false,
             more_pending: false,
             memory: Foreign::ours(Memory::default()),
-            record,
             rings: (0..2 * config.pairs).map(|_| Ring::default()).collect(),
             features: 0,
             protocol: 0,
@@ -523,7 +516,6 @@ impl Drop for VhostUser {
             return release.free();
         }
         if fs::symlink_metadata(&self.config.path).is_ok_and(|found| found.ino() == self.inode) {
-            self.record.remove();
             let _ = fs::remove_file(&self.config.path);
         }
     }

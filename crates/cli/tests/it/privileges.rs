@@ -289,7 +289,7 @@ fn each_kind_of_port_is_handed_over_and_taken_back() {
     assert_eq!(ended.0, Some(0), "{}", world.stage.read("log"));
     let log = world.stage.read("log");
     assert!(log.contains("seccomp on") && !log.contains("is refused by the filter"), "{log}");
-    for left in ["vm.sock", "vm.sock.inflight", "other.sock", "api.sock", "api.lock"] {
+    for left in ["vm.sock", "other.sock", "api.sock", "api.lock"] {
         assert!(!world.stage.file(left).exists(), "{left}");
     }
 }

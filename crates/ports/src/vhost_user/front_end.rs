@@ -25,7 +25,7 @@ use super::message::{
     HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, ProtocolError, Request, answer, answer_ring, feature,
     protocol,
 };
-use super::ring::{Ring, RingOptions};
+use super::ring::Ring;
 use super::{CompletionOrder, VhostUser};
 use crate::counters::DropReason;
 use crate::error::PortError;
@@ -328,12 +328,9 @@ impl VhostUser {
                 continue;
             }
             let from_guest = index % 2 == 1;
-            let options = RingOptions {
-                // Buffers for the guest are filled in order anyway, and none is in flight for longer than a call.
-                in_order: from_guest && self.config.completions == CompletionOrder::InOrder,
-                page: if from_guest { self.record.page(index / 2, ring.size) } else { None },
-            };
-            ring.start(&self.memory, self.features, options).map_err(ProtocolError::Other)?;
+            // Buffers for the guest are filled in order anyway, and none is in flight for longer than a call.
+            let in_order = from_guest && self.config.completions == CompletionOrder::InOrder;
+            ring.start(&self.memory, self.features, in_order).map_err(ProtocolError::Other)?;
             if index % 2 == 0
                 && let Some(live) = &mut ring.live
             {

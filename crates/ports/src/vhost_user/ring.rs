@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::bell::Bell;
 use super::memory::{GuestPlace, Memory};
 use super::message::{RingPlace, feature};
-use super::record::{Identity, Page};
+use super::offered::Offered;
 use crate::foreign::ForeignFd;
 use crate::posted::new_session;
 
@@ -60,12 +60,9 @@ pub(super) struct Live {
     pub(super) in_flight: u16,
     /// The guest was told that it need not ring.
     muted: bool,
-    /// The record of heads in flight, for a later daemon.
-    page: Option<Page>,
-    /// Heads given back since the index was shown last, for the record.
-    given: Vec<u16>,
-    /// Heads that were in flight when an earlier daemon ended; they are taken first.
-    again: VecDeque<u16>,
+    /// The available ring's entries, kept in the order of completion for a later daemon; none where the front end lets the
+    /// ring begin elsewhere than at the used ring's end.
+    offered: Option<Offered>,
 }
 
 /// The holder of a descriptor.
@@ -75,15 +72,6 @@ enum Holder {
     Device,
     /// The device has completed it, and holds it back for earlier ones.
     Done,
-}
-
-/// Options of a ring.
-#[derive(Debug, Default)]
-pub(super) struct RingOptions {
-    /// Descriptors complete in the order in which they were taken.
-    pub(super) in_order: bool,
-    /// The record of heads in flight.
-    pub(super) page: Option<Page>,
 }
 
 /// A contiguous part of a buffer: its place and length.
@@ -110,15 +98,9 @@ pub(super) enum Direction {
 }
 
 impl Ring {
-    /// Starts a ring once it is fully described; before that it does nothing. Fails when the ring's memory is not mapped or
-    /// not aligned.
-    pub(super) fn start(
-        &mut self,
-        memory: &Memory,
-        features: u64,
-        options: RingOptions,
-    ) -> Result<(), String> {
-        let RingOptions { in_order, page } = options;
+    /// Starts a ring once it is fully described; before that it does nothing. With `in_order`, descriptors complete in the
+    /// order in which they were taken. Fails when the ring's memory is not mapped or not aligned.
+    pub(super) fn start(&mut self, memory: &Memory, features: u64, in_order: bool) -> Result<(), String> {
         if self.live.is_some() || !self.started || self.size == 0 {
             return Ok(());
         }
@@ -148,16 +130,12 @@ impl Ring {
             order: in_order.then(|| VecDeque::with_capacity(size)),
             in_flight: 0,
             muted: false,
-            page: None,
-            given: Vec::new(),
-            again: VecDeque::new(),
+            offered: None,
         };
         // The used ring goes on from the index that the guest has seen.
         live.filled = live.word(memory, live.used.plus(2));
         live.published = live.filled;
-        if let Some(page) = page {
-            live.keep(memory, page, Identity { size: self.size, descriptors: place.descriptors });
-        }
+        live.offered = (live.next == live.filled).then(|| Offered::new(self.size));
         self.live = Some(live);
         Ok(())
     }
@@ -168,30 +146,18 @@ impl Ring {
         let out: Vec<u16> =
             (0..live.size).filter(|&head| live.heads[usize::from(head)] == Holder::Device).collect();
         out.into_iter().for_each(|head| live.give(memory, head, 0));
-        // Frames that an earlier daemon had taken, and this one has not taken again, are lost.
-        while let Some(head) = live.again.pop_front() {
-            live.heads[usize::from(head)] = Holder::Device;
-            live.order.iter_mut().for_each(|order| order.push_back(head));
-            live.in_flight += 1;
-            live.give(memory, head, 0);
-        }
         if live.publish(memory) {
             self.ring_bell();
-        }
-        if let Some(page) = &live.page {
-            page.end();
         }
         self.base = live.next;
     }
 
-    /// Number of posted buffers that have not been taken, including those that an earlier daemon had taken; at most the
-    /// ring's size, whatever the guest wrote.
+    /// Number of posted buffers that have not been taken; at most the ring's size, whatever the guest wrote.
     pub(super) fn waiting(&self, memory: &Memory) -> u32 {
         let live = self.live.as_ref().filter(|_| self.enabled);
         live.map_or(0, |live| {
             let end = live.word(memory, live.available.plus(2));
-            let waiting = usize::from(end.wrapping_sub(live.next)) + live.again.len();
-            u32::try_from(waiting.min(live.size.into())).unwrap_or(u32::MAX)
+            end.wrapping_sub(live.next).min(live.size).into()
         })
     }
 
@@ -216,29 +182,6 @@ impl Ring {
 }
 
 impl Live {
-    /// Begins or continues the record of heads in flight. A record that an earlier daemon has left of the same ring is
-    /// continued if the front end begins behind the last completed head, and the heads left are among those posted since.
-    fn keep(&mut self, memory: &Memory, mut page: Page, ring: Identity) {
-        let used = self.used;
-        let entry = |index: u16| {
-            let place = used.plus(4 + usize::from(index % ring.size) * 8);
-            u32::from_le(memory.word32(place).load(Ordering::Relaxed))
-        };
-        let offered = self.word(memory, self.available.plus(2)).wrapping_sub(self.filled);
-        let among = |left: &Vec<u16>| left.len() <= usize::from(offered.min(ring.size));
-        let left = page.left(ring, self.filled, entry).filter(among);
-        match left.filter(|_| self.next == self.filled) {
-            Some(left) => {
-                page.go_on(ring, self.filled, &left);
-                self.next = self.next.wrapping_add(left.len() as u16);
-                self.end = self.next;
-                self.again = left.into();
-            }
-            None => page.begin(ring, self.filled),
-        }
-        self.page = Some(page);
-    }
-
     /// Number of entries that can be taken; reads the available ring's index only when none is known.
     #[inline]
     pub(super) fn available(&mut self, memory: &Memory) -> u16 {
@@ -275,15 +218,12 @@ impl Live {
     /// Takes the next buffer, and adds its parts to `parts`.
     #[inline]
     pub(super) fn take(&mut self, memory: &Memory, way: Direction, parts: &mut Vec<Part>) -> Next {
-        let head = match self.again.pop_front() {
-            Some(head) => head,
-            None if self.available(memory) == 0 => return Next::Nothing,
-            None => {
-                let place = self.available.plus(4 + self.slot(self.next) * 2);
-                self.next = self.next.wrapping_add(1);
-                self.word(memory, place)
-            }
-        };
+        if self.available(memory) == 0 {
+            return Next::Nothing;
+        }
+        let slot = self.slot(self.next);
+        self.next = self.next.wrapping_add(1);
+        let head = self.word(memory, self.available_entry(slot));
         match self.heads.get_mut(usize::from(head)) {
             Some(holder) if *holder == Holder::Guest => *holder = Holder::Device,
             // A head that is in flight already, or out of range, cannot be given back.
@@ -292,8 +232,8 @@ impl Live {
         if let Some(order) = &mut self.order {
             order.push_back(head);
         }
-        if let Some(page) = &mut self.page {
-            page.take(head);
+        if let Some(offered) = &mut self.offered {
+            offered.take(slot, head);
         }
         self.in_flight += 1;
         let begun = parts.len();
@@ -405,10 +345,13 @@ impl Live {
     #[inline]
     fn fill(&mut self, memory: &Memory, head: u16, len: u32) {
         self.heads[usize::from(head)] = Holder::Guest;
-        if self.page.is_some() {
-            self.given.push(head);
+        let slot = self.slot(self.filled);
+        if let Some((moved, left)) = self.offered.as_mut().and_then(|offered| offered.complete(head, slot)) {
+            for (head, slot) in [(head, slot), (moved, left)] {
+                memory.word16(self.available_entry(slot)).store(head.to_le(), Ordering::Relaxed);
+            }
         }
-        let place = self.used.plus(4 + self.slot(self.filled) * 8);
+        let place = self.used.plus(4 + usize::from(slot) * 8);
         memory.word32(place).store(u32::from(head).to_le(), Ordering::Relaxed);
         memory.word32(place.plus(4)).store(len.to_le(), Ordering::Relaxed);
         self.filled = self.filled.wrapping_add(1);
@@ -423,10 +366,6 @@ impl Live {
         self.published = new;
         // Release: pairs with the driver's barrier after it has read the index, so that it sees the entries.
         memory.word16(self.used.plus(2)).store(new.to_le(), Ordering::Release);
-        if let Some(page) = &self.page {
-            page.give(&self.given, new);
-            self.given.clear();
-        }
         // Orders the index before reading the driver's flags; pairs with the driver's barrier between the two.
         fence(Ordering::SeqCst);
         if self.event_idx {
@@ -455,13 +394,19 @@ impl Live {
         // Orders the request before reading the index; pairs with the driver's barrier between writing its index and
         // reading the request.
         fence(Ordering::SeqCst);
-        self.read_available(memory) == 0 && self.again.is_empty()
+        self.read_available(memory) == 0
     }
 
     /// Slot of an entry in its ring, whose size is a power of two.
     #[inline]
-    fn slot(&self, entry: u16) -> usize {
-        usize::from(entry & (self.size - 1))
+    fn slot(&self, entry: u16) -> u16 {
+        entry & (self.size - 1)
+    }
+
+    /// Place of the available ring's entry in a slot.
+    #[inline]
+    fn available_entry(&self, slot: u16) -> GuestPlace {
+        self.available.plus(4 + usize::from(slot) * 2)
     }
 
     #[inline]

@@ -11,6 +11,7 @@ use plimsoll_ports::{
 };
 use plimsoll_vnic::Status;
 use plimsoll_wire::VnetHeader;
+use proptest::prelude::*;
 
 const SIZE: u16 = 16;
 
@@ -262,9 +263,9 @@ fn a_guest_goes_and_another_comes() {
     assert_eq!(guest.heads(FROM), [0]);
 }
 
-/// A daemon that is killed leaves memory as it was and its record, and tells neither guest nor front end.
+/// A daemon that is killed leaves memory as it was, and tells neither guest nor front end.
 #[test]
-fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
+fn what_was_in_flight_when_the_daemon_died_is_taken_again_and_nothing_twice() {
     let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
     let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
     (0..6).for_each(|head| guest.post(head, &[head as u8; 60]));
@@ -274,12 +275,10 @@ fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
     });
     port.flush().expect("always there");
     assert_eq!(guest.heads(FROM), [2, 0]);
-    let record = PathBuf::from(format!("{}.inflight", path.display()));
-    let (memory, noted) = (guest.read(0, guest::MEMORY), std::fs::read(&record).expect("a record"));
+    assert_eq!(guest.offered(FROM), [1, 3, 4, 5], "what QEMU completes if the guest rings now");
+    let memory = guest.read(0, guest::MEMORY);
     drop(port);
-    assert!(!record.exists(), "who ends in order leaves nothing");
     guest.region.write(0, &memory);
-    std::fs::write(&record, noted).expect("written");
 
     let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
     guest.come_back(&mut port, &path, VERSION_1);
@@ -294,6 +293,48 @@ fn what_was_out_when_the_daemon_died_is_taken_again_and_nothing_twice() {
     assert_eq!(guest.heads(FROM), [5, 4, 3, 1]);
     guest.post(2, &[9; 60]);
     assert_eq!(take(&mut port).map(|(_, bytes)| bytes[0]), Some(9));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Wherever the daemon is killed, each descriptor that the guest has not got back is offered once, and no other is.
+    #[test]
+    fn at_each_moment_what_is_offered_is_what_the_guest_misses(
+        in_order: bool,
+        steps in prop::collection::vec((0..4_u8, any::<prop::sample::Index>()), 1..400),
+    ) {
+        let completions = if in_order { CompletionOrder::InOrder } else { CompletionOrder::OutOfOrder };
+        let (_folder, path, mut port) = open(completions);
+        let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+        let (mut free, mut missed) = ((0..SIZE).collect::<Vec<_>>(), Vec::new());
+        let mut in_flight = Vec::new();
+        for (step, index) in steps {
+            match step {
+                0 if !free.is_empty() => {
+                    let head = free.swap_remove(index.index(free.len()));
+                    guest.post(head, &[head as u8; 60]);
+                    missed.push(head);
+                }
+                1 => in_flight.extend(take(&mut port).map(|(taken, _)| taken.ticket)),
+                2 if !in_flight.is_empty() => {
+                    port.complete(in_flight.swap_remove(index.index(in_flight.len())));
+                }
+                _ => port.flush().expect("always there"),
+            }
+            for head in guest.heads(FROM) {
+                let head = u16::try_from(head).expect("a head");
+                let at = missed.iter().position(|&missed| missed == head);
+                prop_assert!(at.is_some(), "{head} came back twice");
+                missed.swap_remove(at.unwrap_or_default());
+                free.push(head);
+            }
+            let mut offered = guest.offered(FROM);
+            offered.sort_unstable();
+            missed.sort_unstable();
+            prop_assert_eq!(&offered, &missed);
+        }
+    }
 }
 
 /// QEMU 7.2 enables rings before it sets features.

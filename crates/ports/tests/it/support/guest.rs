@@ -185,6 +185,20 @@ impl Guest {
         end.store(index.wrapping_add(1), Ordering::Release);
     }
 
+    /// What the front end takes for the heads in flight, and those that were not taken, when the daemon is gone: the entries of
+    /// the available ring behind the used ring's end.
+    pub fn offered(&self, ring: usize) -> Vec<u16> {
+        let [mut index, end] =
+            [used(ring), available(ring)].map(|at| self.region.word16(at + 2).load(Ordering::Relaxed));
+        let mut found = Vec::new();
+        while index != end {
+            let entry = available(ring) + 4 + usize::from(index % self.size) * 2;
+            found.push(self.region.word16(entry).load(Ordering::Relaxed));
+            index = index.wrapping_add(1);
+        }
+        found
+    }
+
     pub fn move_end(&self, ring: usize, end: u16) {
         self.region.word16(available(ring) + 2).store(end, Ordering::Release);
     }
