@@ -27,6 +27,7 @@ mod local;
 mod open;
 mod privileges;
 mod prometheus;
+mod quiet;
 pub mod reader;
 mod record;
 mod reopen;

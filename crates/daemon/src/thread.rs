@@ -257,9 +257,7 @@ impl Loop {
                 self.engine.take_told().into_iter().for_each(|line| notices(Notice::Log(line)));
             }
             let nap = coalescing.nap(&turn, self.engine.grain(), now).filter(|_| !self.habits.busy_poll);
-            if let Some(nap) = nap {
-                self.waiter.nap(nap);
-            }
+            let napped = nap.map_or(Ok(()), |nap| self.waiter.nap(nap));
             // What comes next may not wait for a wake-up either: the thread spins for as long as two take, then it sleeps.
             let lingers = fine && now.since(worked) < self.waiter.wakeup().times(2);
             let most = match nap {
@@ -272,7 +270,8 @@ impl Loop {
             }
             looked = now;
             let engine = &mut self.engine;
-            if let Err(error) = self.waiter.wait(most, |token| engine.ready(token)) {
+            let waited = napped.and_then(|()| self.waiter.wait(most, |token| engine.ready(token)));
+            if let Err(error) = waited {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
             }

@@ -16,6 +16,8 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use plimsoll_units::Span;
 
+use crate::quiet::Quiet;
+
 const WAKER: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 1);
 const UPLINK: Token = Token(usize::MAX - 2);
@@ -26,6 +28,8 @@ pub struct Waiter {
     poll: Poll,
     events: Events,
     timer: TimerFd,
+    /// Ports that end a nap.
+    quiet: Quiet,
     /// When the timer is to ring, unless it has since it was set.
     rings: Option<Instant>,
     wakeup: Span,
@@ -46,7 +50,8 @@ impl Waiter {
         let fd = timer.as_fd().as_raw_fd();
         poll.registry().register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
         let events = Events::with_capacity(256);
-        let mut waiter = Self { poll, events, timer, rings: None, wakeup: LEAST, latest: Span::ZERO };
+        let quiet = Quiet::new()?;
+        let mut waiter = Self { poll, events, timer, quiet, rings: None, wakeup: LEAST, latest: Span::ZERO };
         waiter.measure_wakeup()?;
         Ok((waiter, waker))
     }
@@ -66,12 +71,14 @@ impl Waiter {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn watch(&self, lane: Option<u32>, fd: RawFd) -> io::Result<()> {
-        self.poll.registry().register(&mut SourceFd(&fd), token(lane), Interest::READABLE)
+    pub fn watch(&mut self, lane: Option<u32>, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), token(lane), Interest::READABLE)?;
+        self.quiet.watch(token(lane), fd)
     }
 
     /// Stops watching a descriptor. To be called before it is closed; it is no error if the kernel has dropped it already.
-    pub fn forget(&self, fd: RawFd) {
+    pub fn forget(&mut self, fd: RawFd) {
+        self.quiet.forget(fd);
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
     }
 
@@ -102,19 +109,27 @@ impl Waiter {
                         self.latest = self.latest.max(late);
                     }
                 }
-                UPLINK => ready(None),
-                Token(lane) => ready(u32::try_from(lane).ok()),
+                port => {
+                    self.quiet.heard(port);
+                    ready(if port == UPLINK { None } else { u32::try_from(port.0).ok() });
+                }
             }
         }
         Ok(())
     }
 
-    /// Sleeps for this long, whatever comes meanwhile; the next wait finds it.
-    pub fn nap(&mut self, span: Span) {
+    /// Sleeps for this long, or until a port has something from which little comes; the next wait finds what came.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn nap(&mut self, span: Span) -> io::Result<()> {
         let begun = Instant::now();
-        std::thread::sleep(span.to_std());
+        if !self.quiet.nap(span)? {
+            return Ok(());
+        }
         let late = begun.elapsed().saturating_sub(span.to_std());
         self.latest = self.latest.max(Span::ns(u64::try_from(late.as_nanos()).unwrap_or(u64::MAX)));
+        Ok(())
     }
 
     /// Sets the timer, unless it rings earlier already: most waits are ended by frames, and setting it anew for each of them

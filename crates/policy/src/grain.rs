@@ -70,8 +70,6 @@ impl Serialize for GrainReason {
 }
 
 impl Grain {
-    /// The longest grain, unless the uplink states another.
-    const MOST: Span = Span::micros(500);
     /// A shorter one is none: a wake-up takes some tens of microseconds itself.
     pub const LEAST: Span = Span::micros(50);
 
@@ -80,7 +78,7 @@ impl Grain {
     pub fn of(program: &Program) -> Self {
         let frame = program.max_frame + program.overhead;
         let (most, because) =
-            program.grain.map_or((Self::MOST, GrainReason::Nothing), |span| (span, GrainReason::Stated));
+            program.grain.map_or((usual(program), GrainReason::Nothing), |span| (span, GrainReason::Stated));
         let limits = program
             .limits
             .iter()
@@ -106,6 +104,12 @@ impl Grain {
         let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
         Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because, spins }
     }
+}
+
+/// The longest grain, unless the uplink states another: what sixteen frames take on the link, between half a millisecond and two.
+fn usual(program: &Program) -> Span {
+    let frame = program.max_frame + program.overhead;
+    program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Span::micros(500), Span::millis(2))
 }
 
 /// An eighth of a delay: half of it is for one way, and a packet that waits a grain is not the only thing on that way.
@@ -139,10 +143,11 @@ mod tests {
     #[test]
     fn follows_from_what_is_promised() {
         let nothing = "nothing asks for a finer one".to_owned();
-        assert_eq!(grain("10Mbps", ""), (500, nothing.clone()));
+        assert_eq!(grain("10Mbps", ""), (2_000, nothing.clone()));
+        assert_eq!(grain("200Mbps", ""), (971, nothing.clone()));
         assert_eq!(grain("1Gbps", ""), (500, nothing.clone()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps").0, 375);
-        assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 8KB"), (500, nothing.clone()));
+        assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 80KB"), (2_000, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 200KB"), (500, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 30KB"), (90, "the burst of max(shop)".to_owned()));
         assert_eq!(grain("1Gbps", ", max: 100Mbps, burst: 3036B"), (91, "the burst of max(shop)".to_owned()));

@@ -281,8 +281,8 @@ fn one_tenants_overflow_takes_no_queue_of_its_neighbours() {
 
 #[test]
 fn a_faster_link_pulls_more_at_once() {
-    let slow = "{uplink: {port: memory, rate: 10Mbps}, tenants: {shop: {port: memory}}}";
-    let (before, after) = (policy(slow), policy(&slow.replace("10Mbps", "10Gbps")));
+    let slow = "{uplink: {port: memory, rate: 5Mbps}, tenants: {shop: {port: memory}}}";
+    let (before, after) = (policy(slow), policy(&slow.replace("5Mbps", "10Gbps")));
     let mut world = World::with_cutting_uplink(slow);
     let frame = udp(1, 99, 5, 1, 42 + 6_000);
     let vnet = VnetHeader {
@@ -295,7 +295,7 @@ fn a_faster_link_pulls_more_at_once() {
     };
     world.send_with(0, &frame, &vnet);
     assert_eq!(
-        world.run(Span::millis(10), STEP).len(),
+        world.run(Span::millis(20), STEP).len(),
         6,
         "a wake-up grain carries less than a frame: one segment at once"
     );

@@ -1,0 +1,190 @@
+//! Quiet ports: those whose packets end a nap.
+//!
+//! Why: naps save wake-ups where much passes, and what a tenant sends now and then should not wait for the end of one.
+//! From: what network cards do: an interrupt at once for a quiet queue, and one now and then for a busy one.
+//! Not here: when the thread takes a nap (`coalesce`), and waits without naps (`wait`).
+//! Invariant: at most half of the naps of a window end early, so that quiet ports, however many there are, no more than double the
+//! number of wake-ups.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use nix::sys::time::TimeSpec;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use plimsoll_units::Span;
+
+/// Ports that end a nap, and those that do not as something comes in most naps.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    poll: Poll,
+    events: Events,
+    timer: TimerFd,
+    ports: HashMap<Token, Port>,
+    /// Ports that something came from in this window, and busy ones.
+    active: Vec<Token>,
+    naps: u32,
+    /// Naps of this window that a port has ended.
+    early: u32,
+}
+
+#[derive(Debug)]
+struct Port {
+    fd: RawFd,
+    /// Number of naps of this window after which it had something.
+    heard: u32,
+    /// The number of the latest of them in the window; 0 for none.
+    latest: u32,
+    busy: bool,
+}
+
+const TIMER: Token = Token(usize::MAX);
+/// Naps after which ports are judged anew.
+const WINDOW: u32 = 32;
+
+impl Quiet {
+    pub(crate) fn new() -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let timer =
+            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
+        poll.registry().register(&mut SourceFd(&timer.as_fd().as_raw_fd()), TIMER, Interest::READABLE)?;
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(16),
+            timer,
+            ports: HashMap::new(),
+            active: Vec::new(),
+            naps: 0,
+            early: 0,
+        })
+    }
+
+    /// Adds a port, as a quiet one.
+    pub(crate) fn watch(&mut self, token: Token, fd: RawFd) -> io::Result<()> {
+        self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
+        self.ports.insert(token, Port { fd, heard: 0, latest: 0, busy: false });
+        Ok(())
+    }
+
+    /// Removes a port; to be called before it is closed.
+    pub(crate) fn forget(&mut self, fd: RawFd) {
+        let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
+        self.ports.retain(|_, port| port.fd != fd);
+    }
+
+    /// Notes that a port has something; what comes again before the next nap does not count.
+    pub(crate) fn heard(&mut self, token: Token) {
+        let Some(port) = self.ports.get_mut(&token).filter(|port| port.latest < self.naps) else { return };
+        if port.heard == 0 && !port.busy {
+            self.active.push(token);
+        }
+        port.latest = self.naps;
+        port.heard += 1;
+    }
+
+    /// Sleeps for this long, or until a quiet port has something. Returns whether it slept to the end.
+    pub(crate) fn nap(&mut self, span: Span) -> io::Result<bool> {
+        if self.naps == WINDOW {
+            self.judge();
+        }
+        self.naps += 1;
+        if self.early >= WINDOW / 2 {
+            std::thread::sleep(span.to_std());
+            return Ok(true);
+        }
+        self.timer
+            .set(Expiration::OneShot(TimeSpec::from_duration(span.to_std())), TimerSetTimeFlags::empty())?;
+        match self.poll.poll(&mut self.events, None) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        let whole = self.events.iter().any(|event| event.token() == TIMER);
+        self.early += u32::from(!whole);
+        Ok(whole)
+    }
+
+    /// Ends the window: a port is busy if it had something after half of the naps, and ends no nap in the next one.
+    fn judge(&mut self) {
+        let (registry, ports, naps) = (self.poll.registry(), &mut self.ports, self.naps);
+        self.active.retain(|token| {
+            let Some(port) = ports.get_mut(token) else { return false };
+            let busy = 2 * port.heard >= naps;
+            (port.heard, port.latest) = (0, 0);
+            // A port that cannot be watched again is as a busy one: it is read after each nap.
+            let changed = match (port.busy, busy) {
+                (false, true) => registry.deregister(&mut SourceFd(&port.fd)),
+                (true, false) => registry.register(&mut SourceFd(&port.fd), *token, Interest::READABLE),
+                _ => Ok(()),
+            };
+            port.busy = busy || changed.is_err();
+            port.busy
+        });
+        (self.naps, self.early) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::eventfd::{EfdFlags, EventFd};
+
+    use super::*;
+
+    const LONG: Span = Span::secs(20);
+    const SHORT: Span = Span::micros(100);
+
+    fn port() -> EventFd {
+        EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a descriptor")
+    }
+
+    #[test]
+    fn a_quiet_port_ends_a_nap_and_one_that_has_something_after_most_does_not() {
+        let mut quiet = Quiet::new().expect("descriptors");
+        let (shop, bulk) = (port(), port());
+        quiet.watch(Token(0), shop.as_fd().as_raw_fd()).expect("watched");
+        quiet.watch(Token(1), bulk.as_fd().as_raw_fd()).expect("watched");
+        assert!(quiet.nap(SHORT).expect("slept"));
+        shop.write(1).expect("room");
+        assert!(!quiet.nap(LONG).expect("slept"), "at once");
+        shop.read().expect("there");
+        assert!(quiet.nap(SHORT).expect("slept"), "what was read meanwhile ends none");
+        for _ in 3..WINDOW {
+            quiet.heard(Token(1));
+            quiet.nap(SHORT).expect("slept");
+        }
+        quiet.nap(SHORT).expect("slept");
+        bulk.write(1).expect("room");
+        assert!(quiet.nap(SHORT).expect("slept"), "a busy one");
+        shop.write(1).expect("room");
+        assert!(!quiet.nap(LONG).expect("slept"), "the other is still quiet");
+        for _ in 0..WINDOW {
+            quiet.nap(SHORT).expect("slept");
+        }
+        bulk.read().expect("there");
+        bulk.write(1).expect("room");
+        assert!(!quiet.nap(LONG).expect("slept"), "no longer busy");
+        quiet.forget(bulk.as_fd().as_raw_fd());
+        bulk.read().expect("there");
+        bulk.write(1).expect("room");
+        assert!(quiet.nap(SHORT).expect("slept"), "forgotten");
+    }
+
+    #[test]
+    fn at_most_half_of_the_naps_end_early() {
+        let mut quiet = Quiet::new().expect("descriptors");
+        let ports: Vec<_> = (0..8).map(|_| port()).collect();
+        for (number, port) in ports.iter().enumerate() {
+            quiet.watch(Token(number), port.as_fd().as_raw_fd()).expect("watched");
+        }
+        let mut early = 0;
+        for nap in 0..10 * WINDOW {
+            let port = &ports[nap as usize % ports.len()];
+            port.write(1).expect("room");
+            early += u32::from(!quiet.nap(SHORT).expect("slept"));
+            quiet.heard(Token(nap as usize % ports.len()));
+            port.read().expect("there");
+        }
+        assert_eq!(early, 5 * WINDOW);
+    }
+}
