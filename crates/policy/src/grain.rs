@@ -72,6 +72,8 @@ impl Serialize for GrainReason {
 impl Grain {
     /// A shorter one is none: a wake-up takes some tens of microseconds itself.
     pub const LEAST: Span = Span::micros(50);
+    /// The longest grain of a fast link.
+    const USUAL: Span = Span::micros(500);
 
     /// The grain of a policy.
     #[must_use]
@@ -104,12 +106,19 @@ impl Grain {
         let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
         Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because, spins }
     }
+
+    /// How much of the link's time one pull may take, for all of which other packets wait: half a millisecond of a longer grain,
+    /// unless the operator states the grain.
+    #[must_use]
+    pub fn pull(&self) -> Span {
+        if self.because == GrainReason::Stated { self.span } else { self.span.min(Self::USUAL) }
+    }
 }
 
 /// The longest grain, unless the uplink states another: what sixteen frames take on the link, between half a millisecond and two.
 fn usual(program: &Program) -> Span {
     let frame = program.max_frame + program.overhead;
-    program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Span::micros(500), Span::millis(2))
+    program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Grain::USUAL, Span::millis(2))
 }
 
 /// An eighth of a delay: half of it is for one way, and a packet that waits a grain is not the only thing on that way.

@@ -75,7 +75,7 @@ pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
     let frame = program.max_frame + program.overhead;
     let most = Bytes::new(65_536);
     if segments {
-        program.link.bytes_in(Grain::of(program).span.max(PULL)).min(most).max(frame)
+        program.link.bytes_in(Grain::of(program).pull().max(PULL)).min(most).max(frame)
     } else {
         frame
     }
@@ -100,5 +100,7 @@ mod tests {
         assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(65_536));
         assert_eq!(pull(&program("100Mbps", fine), true), frame);
         assert_eq!(pull(&program("100Gbps", any), false), frame);
+        assert_eq!(pull(&program("100Mbps", any), true), Bytes::new(6_250), "of a grain of 1.9 ms");
+        assert_eq!(pull(&program("100Mbps, grain: 5ms", any), true), Bytes::new(62_500));
     }
 }
