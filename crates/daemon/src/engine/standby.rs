@@ -8,6 +8,8 @@
 //! Invariant: frames leave by one port at a time, and frames are taken in from that one alone. A frame that the port before
 //! had taken and not sent leaves by the next one, or is counted as lost.
 
+mod carriers;
+
 use plimsoll_ports::{Counters, DropReason, Port, Sending, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Mac as WireMac, neighbour};
@@ -56,6 +58,8 @@ pub(crate) struct Standby {
     announced: usize,
     /// Addresses of this round that have not been announced yet.
     addresses: Vec<Mac>,
+    /// The ports' carriers as the log has them.
+    logged: carriers::Logged,
 }
 
 /// One of the uplink's two places for a port.
@@ -140,6 +144,7 @@ impl Standby {
             switches: 0,
             announced: ROUNDS.len(),
             addresses: Vec::new(),
+            logged: carriers::Logged::default(),
         }
     }
 
@@ -219,6 +224,7 @@ impl Engine {
             self.switch(now);
         }
         self.probe_idle(now);
+        self.log_carriers(now);
         let more = self.drop_idle() | self.announce(now);
         Some(if more { now } else { now + LOOK })
     }
@@ -242,6 +248,7 @@ impl Engine {
             }
             Place::First => format!("the uplink's port {to} carries all frames again"),
         };
+        standby.logged.switched(standby.active);
         self.tell(line);
         (self.uplink.ready, self.uplink.down) = (true, false);
         self.uplink.tally.event(Event::UplinkSwitched);

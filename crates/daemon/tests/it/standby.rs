@@ -286,3 +286,72 @@ fn a_reload_adds_changes_and_removes_the_second_port() {
         snapshot.uplink.tally.events().find(|(name, _)| *name == "address_announced").map_or(0, |(_, n)| n);
     assert_eq!(snapshot.uplink.counters.tx_packets, 3 + announced, "counters of closed ports go on");
 }
+
+#[test]
+fn the_log_says_when_the_idle_port_or_both_have_no_carrier_and_when_they_are_back() {
+    let (mut world, second) = two(Span::secs(5));
+    let told = |world: &mut World, span| {
+        world.run(span, Span::millis(10));
+        world.engine.take_told()
+    };
+    let second_wait = Span::millis(1_100);
+    assert!(told(&mut world, second_wait).is_empty(), "both are well");
+    second.cut(true);
+    let idle_down = "the uplink's standby memory second/a has no carrier: if the uplink's port memory uplink/a fails, packets wait";
+    assert_eq!(told(&mut world, Span::millis(20)), [idle_down]);
+    assert!(told(&mut world, second_wait).is_empty(), "once");
+    // It flaps: one line at most in a second, and the last one holds.
+    for turn in 0..9 {
+        second.cut(turn % 2 == 1);
+        let lines = told(&mut world, Span::millis(20));
+        assert_eq!(lines.len(), usize::from(turn == 0), "{lines:?}");
+    }
+    second.cut(true);
+    assert_eq!(told(&mut world, second_wait), [idle_down]);
+
+    world.wire.cut(true);
+    let neither = "neither the uplink's port memory uplink/a nor the uplink's standby memory second/a has a carrier: packets wait";
+    assert_eq!(told(&mut world, second_wait), [neither]);
+    world.wire.cut(false);
+    assert_eq!(told(&mut world, second_wait), ["the uplink's port memory uplink/a carries all frames again"]);
+    second.cut(false);
+    assert_eq!(told(&mut world, second_wait), ["the uplink's standby memory second/a has a carrier again"]);
+
+    // The switch has a line of its own; then the first port is the idle one.
+    world.wire.cut(true);
+    let lines = told(&mut world, second_wait);
+    assert!(lines.len() == 1 && lines[0].contains("its standby, carries all frames now"), "{lines:?}");
+    world.wire.cut(false);
+    assert_eq!(
+        told(&mut world, second_wait),
+        ["the uplink's port memory uplink/a has a carrier again; it takes back once it has had one for 5s"]
+    );
+    assert_eq!(
+        told(&mut world, Span::secs(6)),
+        ["the uplink's port memory uplink/a carries all frames again"]
+    );
+    // The standby is active and fails: the first port takes back at once, and the standby is down.
+    world.wire.cut(true);
+    told(&mut world, second_wait);
+    second.cut(true);
+    assert_eq!(told(&mut world, second_wait), [neither]);
+    world.wire.cut(false);
+    assert_eq!(
+        told(&mut world, second_wait),
+        ["the uplink's port memory uplink/a carries all frames again", idle_down]
+    );
+    assert_eq!(active(&mut world), (Place::First, 4));
+}
+
+#[test]
+fn the_log_says_that_the_standby_is_down_from_the_start_but_not_of_one_that_has_disappeared() {
+    let (mut world, second) = two(Span::secs(5));
+    second.cut(true);
+    world.run(Span::millis(1), STEP);
+    assert_eq!(world.engine.take_told().len(), 1);
+    let (mut world, second) = two(Span::secs(5));
+    drop(second);
+    world.run(Span::secs(2), Span::millis(10));
+    assert_eq!(world.engine.take_lost().len(), 1, "which has a line of its own");
+    assert_eq!(world.engine.take_told(), Vec::<String>::new());
+}
