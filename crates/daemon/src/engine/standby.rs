@@ -248,7 +248,7 @@ impl Engine {
             }
             Place::First => format!("the uplink's port {to} carries all frames again"),
         };
-        standby.logged.switched(standby.active);
+        standby.logged.switched(standby.active, now);
         self.tell(line);
         (self.uplink.ready, self.uplink.down) = (true, false);
         self.uplink.tally.event(Event::UplinkSwitched);

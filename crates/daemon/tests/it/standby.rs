@@ -11,7 +11,7 @@ const OUTSIDE: u8 = 99;
 const TENANTS: &str = "tenants: {shop: {port: memory}, batch: {port: memory}}";
 
 fn text(standby: &str) -> String {
-    format!("{{uplink: {{port: memory, rate: 1Gbps{standby}}}, {TENANTS}}}")
+    format!("{{uplink: {{port: {{af_packet: eth0}}, rate: 1Gbps{standby}}}, {TENANTS}}}")
 }
 
 /// A port for the uplink that stages a few frames, as a packet socket does, and its far end.
@@ -23,7 +23,7 @@ fn port(name: &str, slots: usize) -> (Port, MemoryPort) {
 
 /// A world whose uplink has two ports: its own wire is the first one's far end; the second one's is answered.
 fn two(hold_off: Span) -> (World, MemoryPort) {
-    let mut world = World::new(&text(", standby: memory"), false);
+    let mut world = World::new(&text(", standby: {af_packet: eth1}"), false);
     let (second, end) = port("second", 256);
     world.engine.set_standby(Place::First, Some(second), hold_off, Nanos::ZERO);
     (world, end)
@@ -249,7 +249,7 @@ fn a_port_that_was_away_and_is_well_stays_active_without_traffic() {
 
 #[test]
 fn a_reload_adds_changes_and_removes_the_second_port() {
-    let (alone, with) = (policy(&text("")), policy(&text(", standby: memory, hold_off: 1s")));
+    let (alone, with) = (policy(&text("")), policy(&text(", standby: {af_packet: eth1}, hold_off: 1s")));
     let mut world = World::new(&text(""), false);
     let install = |world: &mut World, standby, old, new| {
         let change = Change { standby, ..Change::between(old, new) };

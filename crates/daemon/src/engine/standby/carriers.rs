@@ -34,8 +34,9 @@ enum Carriers {
 
 impl Logged {
     /// Notes a switch, which has a line of its own: it implies that the first port has no carrier, or has one again.
-    pub(super) fn switched(&mut self, active: Place) {
+    pub(super) fn switched(&mut self, active: Place, now: Nanos) {
         self.carriers = if active == Place::First { Carriers::Both } else { Carriers::Active };
+        self.at = Some(now);
     }
 }
 
