@@ -6,7 +6,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{Health, Reloaded, Stats};
+use plimsoll_daemon::{Explanation, Health, Reloaded, Stats};
 
 use crate::support::{Daemon, Stage, ip, skip};
 
@@ -123,6 +123,9 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     let (missing, mark) = (traffic.missing(), traffic.mark());
     let now = health(&stage);
     assert_eq!((now.status.as_str(), now.uplink_down), ("degraded", false), "the other port is down");
+    let explained: Explanation = stage.client().get("/v1/explain").expect("it answers");
+    let uplink = explained.uplink.expect("it names the port");
+    assert_eq!((uplink.place.as_str(), uplink.down), ("standby", false), "{uplink:?}");
     stage.eventually("datagrams come again", || traffic.since(mark).arrived > 500);
     assert!(stage.ping("far", TENANT, 56), "the bridge knows the way");
     // Back, and not before it has been well for two seconds.
@@ -157,6 +160,38 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");
     }
+    let says = |line: &str| stage.eventually(line, || stage.read("log").contains(line));
+    ip(&["-n", &far, "link", "set", "eth1", "down"]);
+    says(&format!(
+        "the uplink's standby {second} up1 has no carrier: if the uplink's port {first} up0 fails, packets wait"
+    ));
+    ip(&["-n", &far, "link", "set", "eth0", "down"]);
+    says(" has a carrier: packets wait");
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    ip(&["-n", &far, "link", "set", "eth1", "up"]);
+    says(&format!("the uplink's standby {second} up1 has a carrier again"));
+}
+
+/// The host's own kernel answers on the interface that is not active, and its packets are no loss of the uplink's.
+#[test]
+fn what_comes_for_the_host_by_the_idle_port_is_no_loss() {
+    const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
+    let Some((stage, _daemon)) = two_ports("sbh", "af_packet", "af_packet") else { return };
+    stage.eventually("both carry", || health(&stage).status == "ok");
+    ip(&["-n", &stage.netns("host"), "address", "add", &format!("{HOST}/24"), "dev", "up1"]);
+    // The kernel would answer for this address on the other interface as well.
+    ip(&["-n", &stage.netns("host"), "link", "set", "up0", "arp", "off"]);
+    let uplink = || stage.client().get::<Stats>("/v1/stats").expect("it answers").uplink;
+    stage.eventually("the host answers", || stage.ping("far", HOST, 56));
+    let count =
+        |counts: &std::collections::BTreeMap<String, u64>, name| counts.get(name).copied().unwrap_or(0);
+    let before = uplink();
+    assert!((0..10).all(|_| stage.ping("far", HOST, 56)));
+    stage.eventually("they are counted", || {
+        count(&uplink().events, "for_the_host") >= count(&before.events, "for_the_host") + 10
+    });
+    let lost = count(&uplink().drops, "inactive_port") - count(&before.drops, "inactive_port");
+    assert!(lost <= 3, "{lost} of them count as lost; the bridge may ask who has an address");
 }
 
 #[test]

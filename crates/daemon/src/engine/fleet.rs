@@ -189,6 +189,15 @@ impl Fleet {
         self.map.overlay.own().address
     }
 
+    /// Whether a frame from the uplink is neither for this host's overlay nor of address resolution.
+    pub(super) fn is_foreign(&self, frame: &[u8]) -> bool {
+        parse(frame).is_ok_and(|outer| match Tunnelled::read_at(frame, &outer, &self.map.ports) {
+            Ok(Some(tunnelled)) if tunnelled.dst == self.own() => false,
+            Ok(_) => neighbour::hear(frame, &outer).is_none(),
+            Err(_) => false,
+        })
+    }
+
     /// The way to a host, once its next hop has answered.
     fn path(&self, host: usize) -> Option<Path> {
         let mac = self.neighbours.mac(self.links[host].hop)?;

@@ -9,16 +9,17 @@
 //! had taken and not sent leaves by the next one, or is counted as lost.
 
 mod carriers;
+mod idle;
 
 use plimsoll_ports::{Counters, DropReason, Port, Sending, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Mac as WireMac, neighbour};
 
-use super::drops::{Event, Loss};
+use super::drops::Event;
 use super::lane::sum;
 use super::mac_table::Mac;
 use super::setup::pull;
-use super::{BATCH, Engine, Uplink, Whose};
+use super::{Engine, Uplink, Whose};
 
 /// How often the ports are looked at while nothing else keeps the engine's thread awake. The kernel tells of a lost carrier
 /// within a second; this adds little.
@@ -284,30 +285,6 @@ impl Engine {
         }
     }
 
-    /// Drops frames that wait at the idle port, at most a batch; answers whether there may be more.
-    fn drop_idle(&mut self) -> bool {
-        let uplink = &mut self.uplink;
-        let Some(standby) = &mut uplink.standby else { return false };
-        let Some(port) = &mut standby.idle else { return false };
-        if !standby.ready && !port.must_be_asked() {
-            return false;
-        }
-        for _ in 0..BATCH {
-            match port.receive(&mut self.landing) {
-                Ok(Some(_)) => uplink.tally.lost(Loss::InactivePort),
-                Ok(None) | Err(Trouble::Down) => {
-                    standby.ready = false;
-                    return false;
-                }
-                Err(Trouble::Gone) => {
-                    self.lose_idle();
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
     /// Looks once a second whether the active port's device is still there, and answers when to look again. A packet socket
     /// reports a device that is deleted once, as it goes down, and not again when it is gone; and tenants may send nothing that
     /// would fail.
@@ -323,34 +300,10 @@ impl Engine {
         Some(self.uplink.probed + PROBE)
     }
 
-    /// [`probe_active`](Self::probe_active) for the idle port.
-    fn probe_idle(&mut self, now: Nanos) {
-        let Some(standby) = &mut self.uplink.standby else { return };
-        if now.since(standby.probed) < LOOK {
-            return;
-        }
-        standby.probed = now;
-        if standby.idle.as_mut().is_some_and(|port| port.probe() == Err(Trouble::Gone)) {
-            self.lose_idle();
-        }
-    }
-
     /// Notes that both ports may have frames.
     pub(super) fn uplink_ready(&mut self) {
         self.uplink.ready = true;
         self.uplink.standby.iter_mut().for_each(|standby| standby.ready = true);
-    }
-
-    /// Handles the loss of the idle port.
-    fn lose_idle(&mut self) {
-        let Some(standby) = &mut self.uplink.standby else { return };
-        let Some(mut port) = standby.idle.take() else { return };
-        // Frames of its ring that can no longer leave are counted by this; their senders are not known any more.
-        let _ = port.flush();
-        self.uplink.past = sum(&self.uplink.past, &port.counters());
-        self.uplink.tally.event(Event::PortLost);
-        let whose = standby.active.other().whose();
-        self.note_lost(whose, None, port);
     }
 
     /// Announces the addresses behind this host to the switches, in the rounds after a switch; answers whether some of a

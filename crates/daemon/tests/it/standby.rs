@@ -1,10 +1,12 @@
 //! The uplink's second port: it takes over, and gives back.
 
-use plimsoll_daemon::{Change, Place, StandbyChange, Stats, Whose};
+use plimsoll_daemon::{ActivePort, Change, Filter, Place, StandbyChange, Stats, Whose, explain};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::Mac;
+use plimsoll_wire::overlay::{Inner, Vni};
 
-use crate::support::{World, policy, udp};
+use crate::support::{World, path, policy, udp};
 
 const STEP: Span = Span::micros(10);
 const OUTSIDE: u8 = 99;
@@ -354,4 +356,45 @@ fn the_log_says_that_the_standby_is_down_from_the_start_but_not_of_one_that_has_
     world.run(Span::secs(2), Span::millis(10));
     assert_eq!(world.engine.take_lost().len(), 1, "which has a line of its own");
     assert_eq!(world.engine.take_told(), Vec::<String>::new());
+}
+
+#[test]
+fn with_an_overlay_other_traffic_on_the_idle_port_is_no_loss_of_ours() {
+    let text = crate::fleet::file("a", "geneve", false, "");
+    let mut world = World::new(&text, false);
+    let (idle, mut second) = port("second", 256);
+    world.engine.set_standby(Place::First, Some(idle), Span::secs(5), Nanos::ZERO);
+    // Of another program of the host: none of the overlay's ports, and no address resolution.
+    second.send(&udp(77, 78, 1, 1, 100), None).expect("taken");
+    let inner = Inner { vni: Vni::new(7).expect("small"), flow_hash: 1, feedback: None };
+    let mut out = [0; 1_600];
+    let path = path(2, 1, Mac([6; 6]));
+    let len = path.encapsulate_into(&udp(11, 1, 1, 1, 100), &mut out, &inner).expect("it fits");
+    second.send(&out[..len], None).expect("taken");
+    world.run(Span::millis(1), STEP);
+    assert_eq!(world.losses("uplink"), [("inactive_port", 1)], "the overlay's, which is lost");
+    assert_eq!(world.events("uplink"), [("not_overlay", 1)]);
+}
+
+#[test]
+fn explain_names_the_active_port() {
+    let (mut world, _second) = two(Span::secs(5));
+    let uplink = |world: &mut World| {
+        let snapshot = world.engine.snapshot(world.now);
+        explain(&snapshot, &[], &Filter::default(), &[]).uplink.expect("each daemon says so")
+    };
+    let port = |name: &str, place: &str, down| ActivePort {
+        name: Some(name.to_owned()),
+        place: place.to_owned(),
+        down,
+    };
+    assert_eq!(uplink(&mut world), port("memory uplink/a", "port", false));
+    world.wire.cut(true);
+    world.run(Span::millis(1), STEP);
+    assert_eq!(uplink(&mut world), port("memory second/a", "standby", false));
+    let stats = Stats::from(&world.engine.snapshot(world.now));
+    assert!(stats.standby.is_some_and(|both| both.stands_in()));
+    let mut alone = World::new(&text(""), false);
+    alone.wire.cut(true);
+    assert_eq!(uplink(&mut alone), port("memory uplink/a", "port", true));
 }
