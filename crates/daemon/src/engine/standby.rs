@@ -11,7 +11,7 @@
 mod carriers;
 mod idle;
 
-use plimsoll_ports::{Counters, DropReason, Port, Sending, Trouble};
+use plimsoll_ports::{Counters, DropReason, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Mac as WireMac, neighbour};
 
@@ -24,9 +24,6 @@ use super::{Engine, Uplink, Whose};
 /// How often the ports are looked at while nothing else keeps the engine's thread awake. The kernel tells of a lost carrier
 /// within a second; this adds little.
 const LOOK: Span = Span::millis(50);
-
-/// How often the active port's device is asked whether it is still there.
-const PROBE: Span = Span::secs(1);
 
 /// Between two switches: where both ports flap, switching more often would lose more than waiting does.
 const REST: Span = Span::millis(100);
@@ -55,7 +52,9 @@ pub(crate) struct Standby {
     /// Since when the active port has been active.
     since: Nanos,
     switches: u64,
-    /// Rounds of announcements so far.
+    /// When the last announcements began.
+    announced_since: Nanos,
+    /// Their rounds so far.
     announced: usize,
     /// Addresses of this round that have not been announced yet.
     addresses: Vec<Mac>,
@@ -143,10 +142,17 @@ impl Standby {
             probed: now,
             since: now,
             switches: 0,
+            announced_since: now,
             announced: ROUNDS.len(),
             addresses: Vec::new(),
             logged: carriers::Logged::default(),
         }
+    }
+
+    /// Announces all addresses from now on, in rounds.
+    fn begin_announcing(&mut self, now: Nanos) {
+        (self.announced_since, self.announced) = (now, 0);
+        self.addresses.clear();
     }
 
     /// Notes the idle port's carrier, and answers whether it is to become active.
@@ -218,9 +224,8 @@ impl Engine {
     /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings. Answers when
     /// it wants to look again.
     pub(super) fn tend_standby(&mut self, now: Nanos) -> Option<Nanos> {
-        let due = self.probe_active(now);
         let cut = self.uplink.is_cut();
-        let Some(standby) = &mut self.uplink.standby else { return due };
+        let standby = self.uplink.standby.as_mut()?;
         if standby.is_due(cut, now) {
             self.switch(now);
         }
@@ -240,7 +245,7 @@ impl Engine {
         standby.active = standby.active.other();
         (standby.since, standby.well_since, standby.ready) = (now, None, true);
         standby.switches += 1;
-        (standby.announced, standby.addresses) = (0, Vec::new());
+        standby.begin_announcing(now);
         let name = |port: &Option<Port>| port.as_ref().map_or_else(|| "it".to_owned(), Port::name);
         let to = name(&self.uplink.port);
         let line = match standby.active {
@@ -285,21 +290,6 @@ impl Engine {
         }
     }
 
-    /// Looks once a second whether the active port's device is still there, and answers when to look again. A packet socket
-    /// reports a device that is deleted once, as it goes down, and not again when it is gone; and tenants may send nothing that
-    /// would fail.
-    fn probe_active(&mut self, now: Nanos) -> Option<Nanos> {
-        let port = self.uplink.port.as_mut()?;
-        if now.since(self.uplink.probed) >= PROBE {
-            self.uplink.probed = now;
-            if port.probe() == Err(Trouble::Gone) {
-                self.lose_uplink();
-                return None;
-            }
-        }
-        Some(self.uplink.probed + PROBE)
-    }
-
     /// Notes that both ports may have frames.
     pub(super) fn uplink_ready(&mut self) {
         self.uplink.ready = true;
@@ -311,7 +301,9 @@ impl Engine {
     fn announce(&mut self, now: Nanos) -> bool {
         let Some(standby) = &mut self.uplink.standby else { return false };
         if standby.addresses.is_empty() {
-            let due = ROUNDS.get(standby.announced).is_some_and(|&after| now.since(standby.since) >= after);
+            let due = ROUNDS
+                .get(standby.announced)
+                .is_some_and(|&after| now.since(standby.announced_since) >= after);
             if !due {
                 return false;
             }
@@ -340,7 +332,7 @@ impl Engine {
     }
 
     /// Attaches one of the uplink's ports that was lost. Answers the port where that place has one.
-    pub(super) fn attach_uplink(&mut self, whose: &Whose, port: Port) -> Option<Port> {
+    pub(super) fn attach_uplink(&mut self, whose: &Whose, port: Port, now: Nanos) -> Option<Port> {
         let active = *whose == self.uplink.active();
         let place = match &mut self.uplink.standby {
             _ if active => &mut self.uplink.port,
@@ -350,7 +342,12 @@ impl Engine {
         if place.is_some() {
             return Some(port);
         }
+        let moved =
+            *whose == Whose::Uplink && self.fleet.as_mut().is_some_and(|fleet| fleet.take_mac(&port, now));
         *place = Some(port);
+        if moved && let Some(standby) = &mut self.uplink.standby {
+            standby.begin_announcing(now);
+        }
         if active {
             self.uplink.down = false;
         }

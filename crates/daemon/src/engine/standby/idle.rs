@@ -46,7 +46,7 @@ impl Engine {
         true
     }
 
-    /// Like [`probe_active`](Engine::probe_active), for the idle port.
+    /// Looks whether the idle port's device is still there; [`Engine::probe_ports`] does for all others.
     pub(super) fn probe_idle(&mut self, now: Nanos) {
         let Some(standby) = &mut self.uplink.standby else { return };
         if now.since(standby.probed) < LOOK {
