@@ -331,3 +331,28 @@ fn a_silent_tenants_veth_that_is_deleted_is_noticed_and_opened_again() {
     ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
     stage.eventually("a ping is answered", || stage.ping("t", FAR, 56));
 }
+
+/// A veth says that its link has 10 Gb/s.
+#[test]
+fn check_warns_of_a_standby_that_is_slower_than_the_uplinks_rate() {
+    let Some(stage) = Stage::with_netns("css", &["host", "far"]) else { return };
+    let (host, far) = (stage.netns("host"), stage.netns("far"));
+    ip(&["-n", &host, "link", "add", "up1", "type", "veth", "peer", "name", "eth1", "netns", &far]);
+    ip(&["-n", &far, "link", "set", "eth1", "up"]);
+    ip(&["-n", &host, "link", "set", "up1", "up"]);
+    let speed = stage.command("host", "cat").arg("/sys/class/net/up1/speed").output().expect("cat runs");
+    assert_eq!(String::from_utf8_lossy(&speed.stdout), "10000\n");
+    let check = |rate: &str| {
+        let text = format!(
+            "uplink: {{port: {{af_packet: up0}}, standby: {{af_packet: up1}}, rate: {rate}}}\ntenants: {{t: {{port: memory}}}}\n"
+        );
+        fs::write(stage.file("policy.yaml"), text).expect("written");
+        let mut check = stage.command("host", env!("CARGO_BIN_EXE_plimsoll"));
+        let done = check.arg("check").arg(stage.file("policy.yaml")).output().expect("it runs");
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let warned = check("40Gbps");
+    assert!(warned.contains("the link of the standby `up1` has 10Gbps"), "{warned}");
+    assert_eq!(check("10Gbps"), "");
+}
