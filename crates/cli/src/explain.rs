@@ -7,7 +7,9 @@
 
 use std::fmt::Write;
 
-use plimsoll_daemon::{Client, ClientError, Explanation, Served, TimeSpent, protocol_number, query};
+use plimsoll_daemon::{
+    ActivePort, Client, ClientError, Explanation, Served, TimeSpent, protocol_number, query,
+};
 
 use crate::args::Explain;
 use crate::failure::{Failure, print, print_json};
@@ -71,6 +73,9 @@ fn text(explanation: &Explanation) -> String {
             "short   {marked} packets of the class marked and {dropped} dropped: they had waited too long"
         );
     }
+    if let Some(active) = &explanation.uplink {
+        let _ = writeln!(text, "uplink  {}", uplink(active));
+    }
     for (index, flow) in explanation.slowed_down.iter().enumerate() {
         let head = if index == 0 { "slowed" } else { "" };
         let _ = writeln!(text, "{head:<8}{flow}");
@@ -91,6 +96,14 @@ fn text(explanation: &Explanation) -> String {
     );
     spent(&mut text, time, explanation.matched);
     text
+}
+
+/// The uplink's port that is active now, by which the packets leave that are for no tenant of this host.
+fn uplink(active: &ActivePort) -> String {
+    let name = active.name.as_deref().unwrap_or("lost");
+    let standby = if active.place == "standby" { ", the standby" } else { "" };
+    let down = if active.down { ": down, so packets wait" } else { "" };
+    format!("{name}{standby}{down}")
 }
 
 /// Shows where time was spent. The counts are sums over `matched` packets, and are shown as means for one, like the times.
@@ -155,6 +168,11 @@ mod tests {
             limits: vec![("wan".into(), 500_000_000)],
             turned_away: [("spoofed_arp".to_owned(), 12)].into(),
             signalled: (40, 2),
+            uplink: Some(ActivePort {
+                name: Some("af_packet up1".into()),
+                place: "standby".into(),
+                down: false,
+            }),
             slowed_down: Vec::new(),
             matched: 20,
             logged: 65_536,
@@ -167,6 +185,7 @@ mod tests {
             "ranks   shop in root (rate_share): 7, at 400Mbps",
             "dropped spoofed_arp 12 (addresses that are not the tenant's)",
             "short   40 packets of the class marked and 2 dropped: they had waited too long",
+            "uplink  af_packet up1, the standby\n",
             "the last 20 packets that matched, of 65.5k that left; times and counts are means for one packet:",
             "   100us  100%  from its doorbell to the port (the longest 250us); of that:",
             "    50us   50%  at limit wan (5 of the 20 waited there longest)",
@@ -174,5 +193,15 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn the_active_port_is_named_and_whether_it_carries() {
+        let of = |name: Option<&str>, place: &str, down| {
+            uplink(&ActivePort { name: name.map(str::to_owned), place: place.to_owned(), down })
+        };
+        assert_eq!(of(Some("af_packet up0"), "port", false), "af_packet up0");
+        assert_eq!(of(Some("af_xdp up0"), "port", true), "af_xdp up0: down, so packets wait");
+        assert_eq!(of(None, "standby", true), "lost, the standby: down, so packets wait");
     }
 }

@@ -14,7 +14,7 @@ use crate::args::{Ask, Rate, Reload, Run};
 use crate::check::{Kind, want};
 use crate::failure::{Failure, print, print_json};
 use crate::reader;
-use crate::show::{count, drops_below_each_other, micros, rate, table};
+use crate::show::{count, drops_below_each_other, micros, rate, table, uplink};
 
 /// Runs the daemon.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
@@ -170,7 +170,7 @@ fn ports(stats: &Stats) -> Option<String> {
     for (name, port) in &stats.tenants {
         add_port(&mut table, name, port);
     }
-    add_port(&mut table, "uplink", &stats.uplink);
+    add_port(&mut table, uplink(stats), &stats.uplink);
     Some(table.to_string())
 }
 

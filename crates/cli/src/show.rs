@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
+use plimsoll_daemon::{StandbyStats, Stats};
 
 /// A table with these heads, one alignment for each column.
 pub(crate) fn table(heads: &[&str], alignments: &[CellAlignment]) -> Table {
@@ -18,6 +19,12 @@ pub(crate) fn table(heads: &[&str], alignments: &[CellAlignment]) -> Table {
         column.set_padding((0, 2));
     }
     table
+}
+
+/// The name of the uplink's row: says so while its standby is active.
+pub(crate) fn uplink(stats: &Stats) -> &'static str {
+    let standby = stats.standby.as_ref().is_some_and(StandbyStats::stands_in);
+    if standby { "uplink (standby)" } else { "uplink" }
 }
 
 /// A count with three digits: `12`, `3.41k`, `1.2M`.

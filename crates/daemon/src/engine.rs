@@ -29,6 +29,7 @@ mod parked;
 mod pool;
 mod posted;
 mod press;
+mod probe;
 mod queues;
 mod rates;
 mod round_trips;
@@ -225,6 +226,8 @@ pub struct Engine {
     /// Descriptors that one flow queue holds.
     pub(crate) window: u32,
     first: usize,
+    /// When ports were last asked whether their devices are still there.
+    probed: Nanos,
     reading: bool,
     /// Draws the packets that are classified again after a client has classified them.
     pub(crate) sampler: Sampler,
@@ -244,8 +247,6 @@ pub(crate) struct Uplink {
     /// The active port, of two with `standby`.
     pub(crate) port: Option<Port>,
     pub(crate) standby: Option<Box<standby::Standby>>,
-    /// When the active port was last asked whether its device is still there.
-    probed: Nanos,
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
@@ -325,7 +326,6 @@ impl Engine {
                 segments: !whole && setup.uplink.capabilities().takes_segmentation,
                 port: Some(setup.uplink),
                 standby: None,
-                probed: Nanos::ZERO,
                 past: plimsoll_ports::Counters::default(),
                 ready: true,
                 blocked: false,
@@ -362,6 +362,7 @@ impl Engine {
             copies: depart::Copies::default(),
             window,
             first: 0,
+            probed: Nanos::ZERO,
             reading: true,
             sampler: Sampler::new(verify::ONE_IN, verify::seed()),
             steps: Vec::new(),
@@ -403,6 +404,7 @@ impl Engine {
         self.release_at = None;
         let tended = self.tend_fleet(clock(Part::Between));
         let now = clock(Part::Fleet);
+        let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
         let released = self.release_paced(now);
@@ -429,7 +431,8 @@ impl Engine {
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
-        let lazily = [tended, looks, apart, core.free_at(), self.release_at].into_iter().flatten().min();
+        let lazily =
+            [tended, probes, looks, apart, core.free_at(), self.release_at].into_iter().flatten().min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, moved, next, lazily, retry }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::departures::Departure;
 use crate::engine::method;
-use crate::engine::{AskedBy, AskedNow, HeavyNow, PortNow, PressedNow, Snapshot};
+use crate::engine::{AskedBy, AskedNow, HeavyNow, Place, PortNow, PressedNow, Snapshot};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::headers;
 
@@ -44,6 +44,9 @@ pub struct Explanation {
     /// Frames of the class that left with a mark, and that were dropped, because they had waited for too long (`flows: fq`).
     #[serde(default)]
     pub signalled: (u64, u64),
+    /// The port by which such a packet leaves now, if it leaves by the uplink; none in answers of older daemons.
+    #[serde(default)]
+    pub uplink: Option<ActivePort>,
     /// Flows with such packets that backpressure holds, each in one line.
     #[serde(default)]
     pub slowed_down: Vec<String>,
@@ -53,6 +56,17 @@ pub struct Explanation {
     pub logged: usize,
     /// Where their time went; none when nothing matched.
     pub time: Option<TimeSpent>,
+}
+
+/// The uplink's port that carries frames now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ActivePort {
+    /// The port's own name; none while it is lost.
+    pub name: Option<String>,
+    /// Its key in the policy: `port`, or `standby` while that one is active.
+    pub place: String,
+    /// Whether it carries nothing now: it is lost, has no carrier or is set down.
+    pub down: bool,
 }
 
 /// Where a packet would stand at one node.
@@ -156,11 +170,18 @@ pub fn explain(snapshot: &Snapshot, log: &[Departure], filter: &Filter, ranks: &
             .then(|| snapshot.nodes.get(class.0 as usize))
             .flatten()
             .map_or((0, 0), |node| (node.counters.marked, node.counters.dropped)),
+        uplink: Some(active_port(snapshot)),
         slowed_down: Vec::new(),
         matched: matching.len(),
         logged: world.log.len(),
         time: (!matching.is_empty()).then(|| world.time_spent(&matching)),
     }
+}
+
+fn active_port(snapshot: &Snapshot) -> ActivePort {
+    let place = snapshot.standby.as_ref().map_or(Place::First, |both| both.active);
+    let name = snapshot.uplink.port.clone();
+    ActivePort { down: snapshot.uplink.down || name.is_none(), name, place: place.name().to_owned() }
 }
 
 /// Frames that were dropped before they had a class.

@@ -59,7 +59,7 @@ pub use engine::{
 };
 pub use experiment::ExperimentCore;
 pub use explain::{
-    Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement, slowed_down,
+    ActivePort, Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement, slowed_down,
 };
 pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    FleetNow, FlowsNow, HostNow, OnePort, PairNow, PortNow, ReceiverNow, Snapshot, StandbyNow,
+    FleetNow, FlowsNow, HostNow, OnePort, PairNow, Place, PortNow, ReceiverNow, Snapshot, StandbyNow,
 };
 use crate::heavy::WatchedRow;
 
@@ -298,6 +298,12 @@ impl StandbyStats {
             port,
             standby,
         }
+    }
+
+    /// Whether the policy's `standby` carries frames.
+    #[must_use]
+    pub fn stands_in(&self) -> bool {
+        self.active == Place::Second.name()
     }
 
     /// Both ports, by their keys in the policy.

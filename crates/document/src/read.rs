@@ -264,6 +264,23 @@ impl<R: Rule> Reader<R> {
         self.value(tree, what, example)
     }
 
+    /// [`value`](Self::value) of a key that may be zero: `zero` is how it is written with its unit, and what it does.
+    pub fn value_or_zero<T: FromStr>(
+        &mut self,
+        tree: &Tree,
+        what: &str,
+        example: &str,
+        zero: &str,
+    ) -> Option<Located<T>> {
+        let text = self.text(tree, what, example)?;
+        if is_zero(text) && text.trim().parse::<T>().is_err() {
+            let message = format!("{what} is `{text}`, not {example}");
+            self.report(bad(tree.at, message, format!("zero needs a unit as well: write {zero}")));
+            return None;
+        }
+        self.value(tree, what, example)
+    }
+
     fn zero(&mut self, tree: &Tree, what: &str, help: &str) {
         let problem = Problem::error(R::of(Mistake::Zero), tree.at, format!("{what} is zero"));
         self.report(problem.label("zero").help(help));

@@ -15,7 +15,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::heavy;
-use crate::show::{count, drops, micros, rate};
+use crate::show::{count, drops, micros, rate, uplink};
 
 /// The contents of the screen.
 #[derive(Debug)]
@@ -184,8 +184,8 @@ impl View {
             let before = self.before.as_ref().and_then(|stats| stats.tenants.get(name));
             self.port_row(name, port, before)
         });
-        let uplink =
-            self.port_row("uplink", &self.now.uplink, self.before.as_ref().map(|stats| &stats.uplink));
+        let before = self.before.as_ref().map(|stats| &stats.uplink);
+        let uplink = self.port_row(uplink(&self.now), &self.now.uplink, before);
         let widths = [
             Constraint::Fill(1),
             Constraint::Fill(1),
@@ -275,7 +275,7 @@ pub(super) const ROOMY: u16 = 100;
 
 #[cfg(test)]
 mod tests {
-    use plimsoll_daemon::{Delay, HeavyRow, LimitStats, PressedRow, WatchedRow};
+    use plimsoll_daemon::{Delay, HeavyRow, LimitStats, PressedRow, StandbyStats, WatchedRow};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
@@ -312,6 +312,18 @@ mod tests {
             tenants: [("shop".to_owned(), port)].into(),
             ..Stats::default()
         }
+    }
+
+    #[test]
+    fn the_uplinks_row_says_when_its_standby_is_active() {
+        let on = |active: &str| {
+            let standby = StandbyStats { active: active.into(), ..StandbyStats::default() };
+            let uplink = PortStats { port: Some("af_packet up1".into()), ..PortStats::default() };
+            let stats = Stats { standby: Some(standby), uplink, ..stats(1.0, 0) };
+            screen(&View::new(stats, None), 100, 30)
+        };
+        assert!(on("standby").contains("uplink (standby)"), "{}", on("standby"));
+        assert!(on("port").contains("uplink  ") && !on("port").contains("(standby)"), "{}", on("port"));
     }
 
     /// As many heavy hitters, each with half of the packets of the one before. The first is slowed down.

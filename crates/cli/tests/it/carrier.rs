@@ -6,7 +6,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{Health, Reloaded, Stats};
+use plimsoll_daemon::{Explanation, Health, Reloaded, Stats};
 
 use crate::support::{Daemon, Stage, ip, skip};
 
@@ -123,6 +123,9 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     let (missing, mark) = (traffic.missing(), traffic.mark());
     let now = health(&stage);
     assert_eq!((now.status.as_str(), now.uplink_down), ("degraded", false), "the other port is down");
+    let explained: Explanation = stage.client().get("/v1/explain").expect("it answers");
+    let uplink = explained.uplink.expect("it names the port");
+    assert_eq!((uplink.place.as_str(), uplink.down), ("standby", false), "{uplink:?}");
     stage.eventually("datagrams come again", || traffic.since(mark).arrived > 500);
     assert!(stage.ping("far", TENANT, 56), "the bridge knows the way");
     // Back, and not before it has been well for two seconds.
@@ -157,6 +160,42 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");
     }
+    let says = |line: &str| stage.eventually(line, || stage.read("log").contains(line));
+    ip(&["-n", &far, "link", "set", "eth1", "down"]);
+    says(&format!("the uplink's standby {second} up1"));
+    says("fails, packets wait");
+    ip(&["-n", &far, "link", "set", "eth0", "down"]);
+    says(" has a carrier: packets wait");
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    ip(&["-n", &far, "link", "set", "eth1", "up"]);
+    stage.eventually("both are back", || {
+        let log = stage.read("log");
+        let last = log.lines().last().unwrap_or_default();
+        last.contains("the uplink's standby") && last.ends_with("has a carrier again")
+    });
+}
+
+/// The host's own kernel answers on the interface that is not active, and its packets are no loss of the uplink's.
+#[test]
+fn what_comes_for_the_host_by_the_idle_port_is_no_loss() {
+    const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 77);
+    let Some((stage, _daemon)) = two_ports("sbh", "af_packet", "af_packet") else { return };
+    stage.eventually("both carry", || health(&stage).status == "ok");
+    ip(&["-n", &stage.netns("host"), "address", "add", &format!("{HOST}/24"), "dev", "up1"]);
+    // The kernel would answer for this address on the other interface as well.
+    ip(&["-n", &stage.netns("host"), "link", "set", "up0", "arp", "off"]);
+    let uplink = || stage.client().get::<Stats>("/v1/stats").expect("it answers").uplink;
+    stage.eventually("the host answers", || stage.ping("far", HOST, 56));
+    let count =
+        |counts: &std::collections::BTreeMap<String, u64>, name| counts.get(name).copied().unwrap_or(0);
+    let before = uplink();
+    assert!((0..100).all(|_| stage.ping("far", HOST, 56)));
+    stage.eventually("they are counted", || {
+        count(&uplink().events, "for_the_host") >= count(&before.events, "for_the_host") + 100
+    });
+    let lost = count(&uplink().drops, "inactive_port") - count(&before.drops, "inactive_port");
+    // Multicasts of the tenant's and the bridge's kernels come back this way.
+    assert!(lost < 50, "{lost} of 100 count as lost");
 }
 
 #[test]
@@ -257,4 +296,63 @@ fn a_device_that_is_deleted_is_asked_for_and_carries_again_when_it_is_back() {
         ip(&["-n", &far, "link", "set", end, "master", "br0", "up"]);
         stage.eventually("it is back", || health(&stage).status == "ok" && active(&stage).0 == "port");
     }
+}
+
+/// No frame fails, as none is sent: the daemon asks for the device itself.
+#[test]
+fn a_silent_tenants_veth_that_is_deleted_is_noticed_and_opened_again() {
+    let Some(stage) = Stage::with_netns("cav", &["host", "far", "t"]) else { return };
+    let [host, far, tenant] = ["host", "far", "t"].map(|name| stage.netns(name));
+    let pair = |near: &str, netns: &str| {
+        let quiet = ["addrgenmode", "none", "up"];
+        ip(&["-n", &host, "link", "add", near, "type", "veth", "peer", "name", "eth0", "netns", netns]);
+        ip(&[&["-n", &host, "link", "set", near][..], &quiet].concat());
+        ip(&[&["-n", netns, "link", "set", "eth0"][..], &quiet].concat());
+    };
+    pair("up0", &far);
+    pair("t0", &tenant);
+    let policy = format!(
+        "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{af_packet: t0}}}}\n",
+        stage.file("api.sock").display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let _daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    for _ in 0..2 {
+        stage.eventually("all is well", || health(&stage).status == "ok");
+        let deleted = Instant::now();
+        ip(&["-n", &host, "link", "delete", "t0"]);
+        stage.eventually("it is lost", || health(&stage).lost_ports == ["t"]);
+        assert!(deleted.elapsed() < Duration::from_secs(5), "{:?}", deleted.elapsed());
+        pair("t0", &tenant);
+        stage.eventually("it is back", || health(&stage).lost_ports.is_empty());
+    }
+    ip(&["-n", &tenant, "address", "add", &format!("{TENANT}/24"), "dev", "eth0"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    stage.eventually("a ping is answered", || stage.ping("t", FAR, 56));
+}
+
+/// A veth says that its link has 10 Gb/s.
+#[test]
+fn check_warns_of_a_standby_that_is_slower_than_the_uplinks_rate() {
+    let Some(stage) = Stage::with_netns("css", &["host", "far"]) else { return };
+    let (host, far) = (stage.netns("host"), stage.netns("far"));
+    ip(&["-n", &host, "link", "add", "up1", "type", "veth", "peer", "name", "eth1", "netns", &far]);
+    ip(&["-n", &far, "link", "set", "eth1", "up"]);
+    ip(&["-n", &host, "link", "set", "up1", "up"]);
+    let speed = stage.command("host", "cat").arg("/sys/class/net/up1/speed").output().expect("cat runs");
+    assert_eq!(String::from_utf8_lossy(&speed.stdout), "10000\n");
+    let check = |rate: &str| {
+        let text = format!(
+            "uplink: {{port: {{af_packet: up0}}, standby: {{af_packet: up1}}, rate: {rate}}}\ntenants: {{t: {{port: memory}}}}\n"
+        );
+        fs::write(stage.file("policy.yaml"), text).expect("written");
+        let mut check = stage.command("host", env!("CARGO_BIN_EXE_plimsoll"));
+        let done = check.arg("check").arg(stage.file("policy.yaml")).output().expect("it runs");
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8_lossy(&done.stderr).into_owned()
+    };
+    let warned = check("40Gbps");
+    assert!(warned.contains("the link of the standby `up1` has 10Gbps"), "{warned}");
+    assert_eq!(check("10Gbps"), "");
 }

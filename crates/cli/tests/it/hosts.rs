@@ -226,3 +226,43 @@ fn a_killed_receiver_leaves_its_senders_at_the_fallback_and_they_say_so() {
     fleet.eventually("it is heard again", || state(&fleet).0 == "heard");
     traffic.end();
 }
+
+/// The first port's kernel uses that port's hardware address. So other hosts send to it, also while the standby is active.
+#[test]
+fn a_host_that_started_with_its_standby_alone_takes_the_first_ports_address_when_that_is_there() {
+    let Some(mut fleet) = Fleet::new("st", &PLAIN) else { return };
+    let file = fleet.policy_file(0);
+    let text = std::fs::read_to_string(&file).expect("written");
+    let two = text.replace(
+        "port: {af_packet: up0}, rate",
+        "port: {af_packet: up9}, standby: {af_packet: up0}, hold_off: 60s, rate",
+    );
+    assert_ne!(text, two);
+    std::fs::write(&file, two).expect("written");
+    fleet.start();
+    let both = |fleet: &Fleet| fleet.stats(0).standby.expect("two ports");
+    assert_eq!((both(&fleet).active.as_str(), both(&fleet).port.name), ("standby", None));
+
+    // The first port appears; the host's own address is there from now on, and its kernel tells others.
+    let (host, fabric) = (fleet.netns("a"), fleet.netns("fab"));
+    fleet.ip(&format!("-n {host} address del 192.0.2.1/24 dev up0"));
+    fleet.ip(&format!("-n {host} link set dev up0 arp off"));
+    fleet.ip(&format!(
+        "-n {host} link add up9 address 02:00:00:00:99:09 type veth peer name a9 netns {fabric}"
+    ));
+    fleet.ip(&format!("-n {fabric} link set dev a9 master br0 up"));
+    fleet.ip(&format!("-n {host} address add 192.0.2.1/24 dev up9"));
+    fleet.ip(&format!("-n {host} link set up9 up"));
+    fleet.eventually("it is open", || both(&fleet).port.up);
+    for _ in 0..3 {
+        // The kernel asks for the other host, which learns where this one is.
+        let _ = fleet.command("a", "ip").args(["neigh", "flush", "dev", "up9"]).output();
+        let _ = fleet.command("a", "ping").args(["-c", "1", "-W", "1", "192.0.2.3"]).output();
+        fleet.eventually("frames pass", || fleet.ping((0, 1), inner(2, 2), 56));
+        fleet.transfer((0, 1), (2, 2), 3_000_000);
+    }
+    fleet.eventually("the address is announced three times", || {
+        fleet.stats(0).uplink.events.get("address_announced") == Some(&3)
+    });
+    assert_eq!((both(&fleet).active.as_str(), both(&fleet).switches), ("standby", 0));
+}

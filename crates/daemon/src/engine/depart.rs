@@ -442,21 +442,18 @@ impl Engine {
                 return;
             }
             Receiver::Lane(Some(to)) => self.send_one(frame, offload, part, to),
-            Receiver::Lane(None) if self.is_for_the_host(frame) => {
-                return self.uplink.tally.event(Event::ForTheHost);
+            Receiver::Lane(None) => {
+                if self.uplink.port.as_ref().is_some_and(|port| is_for_the_host(port, frame)) {
+                    return self.uplink.tally.event(Event::ForTheHost);
+                }
+                Handed::Lost(Loss::UnknownDestination)
             }
-            Receiver::Lane(None) => Handed::Lost(Loss::UnknownDestination),
         };
         match handed {
             Handed::Lost(why) => self.uplink.tally.lost(why),
             Handed::Refused(why) => self.uplink.tally.undelivered(why),
             _ => {}
         }
-    }
-
-    /// Whether the kernel of this host takes the frame itself, from a device that shows frames to both.
-    fn is_for_the_host(&self, frame: &[u8]) -> bool {
-        matches!(&self.uplink.port, Some(Port::AfPacket(port)) if frame.starts_with(&port.mac()))
     }
 
     /// Notes that the tenant in this lane has lost an address, so that its next frame from it is learned again.
@@ -562,4 +559,9 @@ impl Engine {
         self.uplink.tally.event(Event::PortLost);
         self.note_lost(self.uplink.active(), None, port);
     }
+}
+
+/// Whether the kernel of this host takes the frame itself, from a device that shows frames to both.
+pub(super) fn is_for_the_host(port: &Port, frame: &[u8]) -> bool {
+    matches!(port, Port::AfPacket(port) if frame.starts_with(&port.mac()))
 }

@@ -164,6 +164,15 @@ impl Fleet {
         self.mac
     }
 
+    /// Takes the address of the uplink's first port, which may have been opened later than the standby, or have been made anew with
+    /// another one: the kernel uses the address there. Hosts on the link learn it. Answers whether it is another one.
+    pub(super) fn take_mac(&mut self, port: &Port, now: Nanos) -> bool {
+        let Some(mac) = own_mac(port).filter(|&mac| mac != self.mac) else { return false };
+        self.mac = mac;
+        self.neighbours.ask_all(now);
+        true
+    }
+
     /// When that rate will allow these bytes.
     pub(crate) fn ready_at(&self, flow: &Asked, bytes: u32, now: Nanos) -> Option<Nanos> {
         Some(self.asked.ready_at(flow, bytes, now))
@@ -187,6 +196,15 @@ impl Fleet {
 
     fn own(&self) -> IpAddr {
         self.map.overlay.own().address
+    }
+
+    /// Whether a frame from the uplink is neither for this host's overlay nor of address resolution.
+    pub(super) fn is_foreign(&self, frame: &[u8]) -> bool {
+        parse(frame).is_ok_and(|outer| match Tunnelled::read_at(frame, &outer, &self.map.ports) {
+            Ok(Some(tunnelled)) if tunnelled.dst == self.own() => false,
+            Ok(_) => neighbour::hear(frame, &outer).is_none(),
+            Err(_) => false,
+        })
     }
 
     /// The way to a host, once its next hop has answered.

@@ -222,7 +222,7 @@ impl Engine {
     /// Attaches a port that had disappeared. Answers the port if it cannot be used.
     pub fn attach(&mut self, lane: Option<u32>, port: Port, now: Nanos) -> Option<Port> {
         match lane {
-            None => self.attach_uplink(&Whose::Uplink, port),
+            None => self.attach_uplink(&Whose::Uplink, port, now),
             Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
                 Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
                     lane.attach(port);
@@ -248,7 +248,7 @@ impl Engine {
                 // The tenant is gone.
                 None => Some(port),
             },
-            uplink => self.attach_uplink(uplink, port),
+            uplink => self.attach_uplink(uplink, port, now),
         }
     }
 

@@ -8,22 +8,22 @@
 //! Invariant: frames leave by one port at a time, and frames are taken in from that one alone. A frame that the port before
 //! had taken and not sent leaves by the next one, or is counted as lost.
 
-use plimsoll_ports::{Counters, DropReason, Port, Sending, Trouble};
+mod carriers;
+mod idle;
+
+use plimsoll_ports::{Counters, DropReason, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Mac as WireMac, neighbour};
 
-use super::drops::{Event, Loss};
+use super::drops::Event;
 use super::lane::sum;
 use super::mac_table::Mac;
 use super::setup::pull;
-use super::{BATCH, Engine, Uplink, Whose};
+use super::{Engine, Uplink, Whose};
 
 /// How often the ports are looked at while nothing else keeps the engine's thread awake. The kernel tells of a lost carrier
 /// within a second; this adds little.
 const LOOK: Span = Span::millis(50);
-
-/// How often the active port's device is asked whether it is still there.
-const PROBE: Span = Span::secs(1);
 
 /// Between two switches: where both ports flap, switching more often would lose more than waiting does.
 const REST: Span = Span::millis(100);
@@ -52,10 +52,14 @@ pub(crate) struct Standby {
     /// Since when the active port has been active.
     since: Nanos,
     switches: u64,
-    /// Rounds of announcements so far.
+    /// When the last announcements began.
+    announced_since: Nanos,
+    /// Their rounds so far.
     announced: usize,
     /// Addresses of this round that have not been announced yet.
     addresses: Vec<Mac>,
+    /// The ports' carriers as the log has them.
+    logged: carriers::Logged,
 }
 
 /// One of the uplink's two places for a port.
@@ -138,9 +142,17 @@ impl Standby {
             probed: now,
             since: now,
             switches: 0,
+            announced_since: now,
             announced: ROUNDS.len(),
             addresses: Vec::new(),
+            logged: carriers::Logged::default(),
         }
+    }
+
+    /// Announces all addresses from now on, in rounds.
+    fn begin_announcing(&mut self, now: Nanos) {
+        (self.announced_since, self.announced) = (now, 0);
+        self.addresses.clear();
     }
 
     /// Notes the idle port's carrier, and answers whether it is to become active.
@@ -212,13 +224,13 @@ impl Engine {
     /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings. Answers when
     /// it wants to look again.
     pub(super) fn tend_standby(&mut self, now: Nanos) -> Option<Nanos> {
-        let due = self.probe_active(now);
         let cut = self.uplink.is_cut();
-        let Some(standby) = &mut self.uplink.standby else { return due };
+        let standby = self.uplink.standby.as_mut()?;
         if standby.is_due(cut, now) {
             self.switch(now);
         }
         self.probe_idle(now);
+        self.log_carriers(now);
         let more = self.drop_idle() | self.announce(now);
         Some(if more { now } else { now + LOOK })
     }
@@ -233,7 +245,7 @@ impl Engine {
         standby.active = standby.active.other();
         (standby.since, standby.well_since, standby.ready) = (now, None, true);
         standby.switches += 1;
-        (standby.announced, standby.addresses) = (0, Vec::new());
+        standby.begin_announcing(now);
         let name = |port: &Option<Port>| port.as_ref().map_or_else(|| "it".to_owned(), Port::name);
         let to = name(&self.uplink.port);
         let line = match standby.active {
@@ -242,6 +254,7 @@ impl Engine {
             }
             Place::First => format!("the uplink's port {to} carries all frames again"),
         };
+        standby.logged.switched(standby.active, now);
         self.tell(line);
         (self.uplink.ready, self.uplink.down) = (true, false);
         self.uplink.tally.event(Event::UplinkSwitched);
@@ -277,73 +290,10 @@ impl Engine {
         }
     }
 
-    /// Drops frames that wait at the idle port, at most a batch; answers whether there may be more.
-    fn drop_idle(&mut self) -> bool {
-        let uplink = &mut self.uplink;
-        let Some(standby) = &mut uplink.standby else { return false };
-        let Some(port) = &mut standby.idle else { return false };
-        if !standby.ready && !port.must_be_asked() {
-            return false;
-        }
-        for _ in 0..BATCH {
-            match port.receive(&mut self.landing) {
-                Ok(Some(_)) => uplink.tally.lost(Loss::InactivePort),
-                Ok(None) | Err(Trouble::Down) => {
-                    standby.ready = false;
-                    return false;
-                }
-                Err(Trouble::Gone) => {
-                    self.lose_idle();
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Looks once a second whether the active port's device is still there, and answers when to look again. A packet socket
-    /// reports a device that is deleted once, as it goes down, and not again when it is gone; and tenants may send nothing that
-    /// would fail.
-    fn probe_active(&mut self, now: Nanos) -> Option<Nanos> {
-        let port = self.uplink.port.as_mut()?;
-        if now.since(self.uplink.probed) >= PROBE {
-            self.uplink.probed = now;
-            if port.probe() == Err(Trouble::Gone) {
-                self.lose_uplink();
-                return None;
-            }
-        }
-        Some(self.uplink.probed + PROBE)
-    }
-
-    /// [`probe_active`](Self::probe_active) for the idle port.
-    fn probe_idle(&mut self, now: Nanos) {
-        let Some(standby) = &mut self.uplink.standby else { return };
-        if now.since(standby.probed) < LOOK {
-            return;
-        }
-        standby.probed = now;
-        if standby.idle.as_mut().is_some_and(|port| port.probe() == Err(Trouble::Gone)) {
-            self.lose_idle();
-        }
-    }
-
     /// Notes that both ports may have frames.
     pub(super) fn uplink_ready(&mut self) {
         self.uplink.ready = true;
         self.uplink.standby.iter_mut().for_each(|standby| standby.ready = true);
-    }
-
-    /// Handles the loss of the idle port.
-    fn lose_idle(&mut self) {
-        let Some(standby) = &mut self.uplink.standby else { return };
-        let Some(mut port) = standby.idle.take() else { return };
-        // Frames of its ring that can no longer leave are counted by this; their senders are not known any more.
-        let _ = port.flush();
-        self.uplink.past = sum(&self.uplink.past, &port.counters());
-        self.uplink.tally.event(Event::PortLost);
-        let whose = standby.active.other().whose();
-        self.note_lost(whose, None, port);
     }
 
     /// Announces the addresses behind this host to the switches, in the rounds after a switch; answers whether some of a
@@ -351,7 +301,9 @@ impl Engine {
     fn announce(&mut self, now: Nanos) -> bool {
         let Some(standby) = &mut self.uplink.standby else { return false };
         if standby.addresses.is_empty() {
-            let due = ROUNDS.get(standby.announced).is_some_and(|&after| now.since(standby.since) >= after);
+            let due = ROUNDS
+                .get(standby.announced)
+                .is_some_and(|&after| now.since(standby.announced_since) >= after);
             if !due {
                 return false;
             }
@@ -380,7 +332,7 @@ impl Engine {
     }
 
     /// Attaches one of the uplink's ports that was lost. Answers the port where that place has one.
-    pub(super) fn attach_uplink(&mut self, whose: &Whose, port: Port) -> Option<Port> {
+    pub(super) fn attach_uplink(&mut self, whose: &Whose, port: Port, now: Nanos) -> Option<Port> {
         let active = *whose == self.uplink.active();
         let place = match &mut self.uplink.standby {
             _ if active => &mut self.uplink.port,
@@ -390,7 +342,12 @@ impl Engine {
         if place.is_some() {
             return Some(port);
         }
+        let moved =
+            *whose == Whose::Uplink && self.fleet.as_mut().is_some_and(|fleet| fleet.take_mac(&port, now));
         *place = Some(port);
+        if moved && let Some(standby) = &mut self.uplink.standby {
+            standby.begin_announcing(now);
+        }
         if active {
             self.uplink.down = false;
         }

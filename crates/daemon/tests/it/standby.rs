@@ -1,17 +1,19 @@
 //! The uplink's second port: it takes over, and gives back.
 
-use plimsoll_daemon::{Change, Place, StandbyChange, Stats, Whose};
+use plimsoll_daemon::{ActivePort, Change, Filter, Place, StandbyChange, Stats, Whose, explain};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::Mac;
+use plimsoll_wire::overlay::{Inner, Vni};
 
-use crate::support::{World, policy, udp};
+use crate::support::{World, path, policy, udp};
 
 const STEP: Span = Span::micros(10);
 const OUTSIDE: u8 = 99;
 const TENANTS: &str = "tenants: {shop: {port: memory}, batch: {port: memory}}";
 
 fn text(standby: &str) -> String {
-    format!("{{uplink: {{port: memory, rate: 1Gbps{standby}}}, {TENANTS}}}")
+    format!("{{uplink: {{port: {{af_packet: eth0}}, rate: 1Gbps{standby}}}, {TENANTS}}}")
 }
 
 /// A port for the uplink that stages a few frames, as a packet socket does, and its far end.
@@ -23,7 +25,7 @@ fn port(name: &str, slots: usize) -> (Port, MemoryPort) {
 
 /// A world whose uplink has two ports: its own wire is the first one's far end; the second one's is answered.
 fn two(hold_off: Span) -> (World, MemoryPort) {
-    let mut world = World::new(&text(", standby: memory"), false);
+    let mut world = World::new(&text(", standby: {af_packet: eth1}"), false);
     let (second, end) = port("second", 256);
     world.engine.set_standby(Place::First, Some(second), hold_off, Nanos::ZERO);
     (world, end)
@@ -249,7 +251,7 @@ fn a_port_that_was_away_and_is_well_stays_active_without_traffic() {
 
 #[test]
 fn a_reload_adds_changes_and_removes_the_second_port() {
-    let (alone, with) = (policy(&text("")), policy(&text(", standby: memory, hold_off: 1s")));
+    let (alone, with) = (policy(&text("")), policy(&text(", standby: {af_packet: eth1}, hold_off: 1s")));
     let mut world = World::new(&text(""), false);
     let install = |world: &mut World, standby, old, new| {
         let change = Change { standby, ..Change::between(old, new) };
@@ -285,4 +287,114 @@ fn a_reload_adds_changes_and_removes_the_second_port() {
     let announced =
         snapshot.uplink.tally.events().find(|(name, _)| *name == "address_announced").map_or(0, |(_, n)| n);
     assert_eq!(snapshot.uplink.counters.tx_packets, 3 + announced, "counters of closed ports go on");
+}
+
+#[test]
+fn the_log_says_when_the_idle_port_or_both_have_no_carrier_and_when_they_are_back() {
+    let (mut world, second) = two(Span::secs(5));
+    let told = |world: &mut World, span| {
+        world.run(span, Span::millis(10));
+        world.engine.take_told()
+    };
+    let second_wait = Span::millis(1_100);
+    assert!(told(&mut world, second_wait).is_empty(), "both are well");
+    second.cut(true);
+    let idle_down = "the uplink's standby memory second/a has no carrier: if the uplink's port memory uplink/a fails, packets wait";
+    assert_eq!(told(&mut world, Span::millis(20)), [idle_down]);
+    assert!(told(&mut world, second_wait).is_empty(), "once");
+    // It flaps: one line at most in a second, and the last one holds.
+    for turn in 0..9 {
+        second.cut(turn % 2 == 1);
+        let lines = told(&mut world, Span::millis(20));
+        assert_eq!(lines.len(), usize::from(turn == 0), "{lines:?}");
+    }
+    second.cut(true);
+    assert_eq!(told(&mut world, second_wait), [idle_down]);
+
+    world.wire.cut(true);
+    let neither = "neither the uplink's port memory uplink/a nor the uplink's standby memory second/a has a carrier: packets wait";
+    assert_eq!(told(&mut world, second_wait), [neither]);
+    world.wire.cut(false);
+    assert_eq!(told(&mut world, second_wait), ["the uplink's port memory uplink/a carries all frames again"]);
+    second.cut(false);
+    assert_eq!(told(&mut world, second_wait), ["the uplink's standby memory second/a has a carrier again"]);
+
+    // The switch has a line of its own; then the first port is the idle one.
+    world.wire.cut(true);
+    let lines = told(&mut world, second_wait);
+    assert!(lines.len() == 1 && lines[0].contains("its standby, carries all frames now"), "{lines:?}");
+    world.wire.cut(false);
+    assert_eq!(
+        told(&mut world, second_wait),
+        ["the uplink's port memory uplink/a has a carrier again; it takes back once it has had one for 5s"]
+    );
+    assert_eq!(
+        told(&mut world, Span::secs(6)),
+        ["the uplink's port memory uplink/a carries all frames again"]
+    );
+    // The standby is active and fails: the first port takes back at once, and the standby is down.
+    world.wire.cut(true);
+    told(&mut world, second_wait);
+    second.cut(true);
+    assert_eq!(told(&mut world, second_wait), [neither]);
+    world.wire.cut(false);
+    assert_eq!(
+        told(&mut world, second_wait),
+        ["the uplink's port memory uplink/a carries all frames again", idle_down]
+    );
+    assert_eq!(active(&mut world), (Place::First, 4));
+}
+
+#[test]
+fn the_log_says_that_the_standby_is_down_from_the_start_but_not_of_one_that_has_disappeared() {
+    let (mut world, second) = two(Span::secs(5));
+    second.cut(true);
+    world.run(Span::millis(1), STEP);
+    assert_eq!(world.engine.take_told().len(), 1);
+    let (mut world, second) = two(Span::secs(5));
+    drop(second);
+    world.run(Span::secs(2), Span::millis(10));
+    assert_eq!(world.engine.take_lost().len(), 1, "which has a line of its own");
+    assert_eq!(world.engine.take_told(), Vec::<String>::new());
+}
+
+#[test]
+fn with_an_overlay_other_traffic_on_the_idle_port_is_no_loss_of_ours() {
+    let text = crate::fleet::file("a", "geneve", false, "");
+    let mut world = World::new(&text, false);
+    let (idle, mut second) = port("second", 256);
+    world.engine.set_standby(Place::First, Some(idle), Span::secs(5), Nanos::ZERO);
+    // Of another program of the host: none of the overlay's ports, and no address resolution.
+    second.send(&udp(77, 78, 1, 1, 100), None).expect("taken");
+    let inner = Inner { vni: Vni::new(7).expect("small"), flow_hash: 1, feedback: None };
+    let mut out = [0; 1_600];
+    let path = path(2, 1, Mac([6; 6]));
+    let len = path.encapsulate_into(&udp(11, 1, 1, 1, 100), &mut out, &inner).expect("it fits");
+    second.send(&out[..len], None).expect("taken");
+    world.run(Span::millis(1), STEP);
+    assert_eq!(world.losses("uplink"), [("inactive_port", 1)], "the overlay's, which is lost");
+    assert_eq!(world.events("uplink"), [("not_overlay", 1)]);
+}
+
+#[test]
+fn explain_names_the_active_port() {
+    let (mut world, _second) = two(Span::secs(5));
+    let uplink = |world: &mut World| {
+        let snapshot = world.engine.snapshot(world.now);
+        explain(&snapshot, &[], &Filter::default(), &[]).uplink.expect("each daemon says so")
+    };
+    let port = |name: &str, place: &str, down| ActivePort {
+        name: Some(name.to_owned()),
+        place: place.to_owned(),
+        down,
+    };
+    assert_eq!(uplink(&mut world), port("memory uplink/a", "port", false));
+    world.wire.cut(true);
+    world.run(Span::millis(1), STEP);
+    assert_eq!(uplink(&mut world), port("memory second/a", "standby", false));
+    let stats = Stats::from(&world.engine.snapshot(world.now));
+    assert!(stats.standby.is_some_and(|both| both.stands_in()));
+    let mut alone = World::new(&text(""), false);
+    alone.wire.cut(true);
+    assert_eq!(uplink(&mut alone), port("memory uplink/a", "port", true));
 }

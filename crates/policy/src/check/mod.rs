@@ -58,6 +58,8 @@ pub struct Checked {
     pub sources: Sources,
     /// Where `engine.cpu` is stated.
     cpu_at: Option<Mark>,
+    /// Where the uplink's `standby` stands.
+    standby_at: Option<Mark>,
 }
 
 impl Checked {
@@ -136,8 +138,11 @@ pub fn load_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Checked, Error
 fn on_this_machine(mut checked: Checked) -> Checked {
     if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
         checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
-        document::sort(&mut checked.warnings);
     }
+    if let Some(at) = checked.standby_at {
+        checked.warnings.extend(machine::slow_standby(&checked.config.uplink, at, machine::speed));
+    }
+    document::sort(&mut checked.warnings);
     checked
 }
 
@@ -282,6 +287,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         .zip(&weights)
         .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
+    let standby_at = uplink.standby.as_ref().map(|port| port.at);
     let uplink = Uplink {
         port,
         standby: uplink.standby.map(|port| port.value),
@@ -292,7 +298,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         grain: uplink.grain,
     };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay, backpressure };
-    Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at })
+    Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at, standby_at })
 }
 
 /// Refuses feedback with `ingress: shared`: receivers steer by the frames that wait for each tenant, and one queue for all

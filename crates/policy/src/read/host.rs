@@ -131,21 +131,24 @@ fn standby(
     first: Option<&Located<Port>>,
 ) -> (Option<Located<Port>>, Span) {
     let standby = keys.get("standby").and_then(|tree| port(reader, tree));
-    let with_carrier =
-        |port: &&Located<Port>| !matches!(port.value, Port::AfPacket(_) | Port::AfXdp(_) | Port::Memory);
-    if standby.is_some()
-        && let Some(other) = [first, standby.as_ref()].into_iter().flatten().find(with_carrier)
-    {
-        let help = "a standby takes over when the carrier of `port` is lost, which is known of `af_packet` and `af_xdp`; \
-                    both ports must be of these kinds";
-        reader.report(bad(other.at, "this port has no carrier to go by", help));
+    let ports = [("port", first), ("standby", standby.as_ref())];
+    let ports = ports.into_iter().filter_map(|(key, port)| Some((key, port?)));
+    for (key, found) in ports.filter(|_| standby.is_some()) {
+        if !matches!(found.value, Port::AfPacket(_) | Port::AfXdp(_)) {
+            let help = "a standby takes over when `port` loses its carrier, which is known of `af_packet` and `af_xdp`; make \
+                        both ports one of these, such as `{af_packet: eth1}`, or leave `standby` out";
+            let message =
+                format!("the carrier of `{key}: {}` is not known, so a `standby` is of no use", found.value);
+            reader.report(bad(found.at, message, help));
+        }
     }
     let Some(tree) = keys.get("hold_off") else { return (standby, HOLD_OFF) };
     if keys.get("standby").is_none() {
         let help = "it is the time until `port` takes back from `standby`: add a `standby`, or leave it out";
         reader.report(bad(tree.at, "`hold_off` without `standby`", help));
     }
-    let found: Option<Located<Span>> = reader.value(tree, "`hold_off`", "a time such as `5s`");
+    let zero = "`0s`, and `port` takes back as soon as it has a carrier; or a time such as `5s`";
+    let found: Option<Located<Span>> = reader.value_or_zero(tree, "`hold_off`", "a time such as `5s`", zero);
     let span = found.map_or(HOLD_OFF, |found| found.value);
     if span > LONGEST_HOLD_OFF {
         reader.report(bad(tree.at, format!("`hold_off` is {span}"), "it may be 10min at most"));
@@ -154,7 +157,8 @@ fn standby(
 }
 
 fn grain(reader: &mut Reader, tree: &Tree) -> Option<Span> {
-    let found: Located<Span> = reader.value(tree, "`grain`", "a time such as `2ms`, or `0us`")?;
+    let zero = "`0us`, and the engine's thread wakes up for each packet that is due; or a time such as `2ms`";
+    let found: Located<Span> = reader.value_or_zero(tree, "`grain`", "a time such as `2ms`", zero)?;
     if found.value <= LONGEST_GRAIN {
         return Some(found.value);
     }

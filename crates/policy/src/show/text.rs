@@ -59,9 +59,13 @@ pub fn tree_text(checked: &Checked) -> String {
 /// The uplink's two ports, and when they change places; nothing for an uplink with one port.
 fn standby_text(uplink: &Uplink) -> String {
     let Uplink { port, standby: Some(standby), hold_off, rate, .. } = uplink else { return String::new() };
+    let back = match *hold_off {
+        Span::ZERO => "as soon as it has a carrier again".to_owned(),
+        hold_off => format!("once it has carried for {hold_off}"),
+    };
     format!(
         "\nUplink: {port}; while it has no carrier, the standby {standby} carries all frames at {rate}. {port} takes back \
-         once it has carried for {hold_off}\n"
+         {back}\n"
     )
 }
 

@@ -721,6 +721,10 @@ fn a_standby_has_five_seconds_to_wait_unless_stated_and_is_shown() {
     let slow = checked("rate: 1Gbps, standby: {af_xdp: eth1}, hold_off: 35s");
     assert_eq!((&alone.config.uplink.standby, two.config.uplink.hold_off), (&None, Span::secs(5)));
     assert_eq!(slow.config.uplink.hold_off, Span::secs(35));
+    let at_once = checked("rate: 1Gbps, standby: {af_xdp: eth1}, hold_off: 0s");
+    assert_eq!(at_once.config.uplink.hold_off, Span::ZERO);
+    let shown = plimsoll_policy::tree_text(&at_once);
+    assert!(shown.contains("{af_packet: eth0} takes back as soon as it has a carrier again"), "{shown}");
     let text = plimsoll_policy::tree_text(&two);
     assert!(text.contains("the standby {af_xdp: eth1} carries all frames at 1Gbps"), "{text}");
     assert!(text.contains("takes back once it has carried for 5s"), "{text}");

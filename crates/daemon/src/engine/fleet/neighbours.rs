@@ -73,6 +73,13 @@ impl Neighbours {
         }
     }
 
+    /// Asks for each next hop that the operator has not stated, now: its host learns this one's address from the question. What is
+    /// known stays.
+    pub(crate) fn ask_all(&mut self, now: Nanos) {
+        self.hops.iter_mut().for_each(|hop| hop.ask_at = now);
+        self.set_next();
+    }
+
     /// The next hop to be asked for now; it counts as asked.
     pub(crate) fn ask(&mut self, now: Nanos) -> Option<IpAddr> {
         if self.next.is_none_or(|next| next > now) {
@@ -117,6 +124,9 @@ mod tests {
         assert_eq!((table.ask(at(31)), table.mac(0)), (Some(hop), Some(MAC)), "the last answer still counts");
         table.hear(stated, [2; 6], at(31));
         assert_eq!(table.mac(1), Some(MAC), "what the operator has stated stays");
+        table.hear(hop, MAC, at(31));
+        table.ask_all(at(32));
+        assert_eq!((table.ask(at(32)), table.ask(at(32)), table.mac(0)), (Some(hop), None, Some(MAC)));
         let again = Neighbours::new(hops.into_iter(), &table, at(40));
         assert_eq!(again.mac(0), Some(MAC), "what is known outlives a reload");
     }
