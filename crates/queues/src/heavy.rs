@@ -216,6 +216,13 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         }
     }
 
+    /// Counts what the flow `key` sent, which was added up elsewhere, in the flow table at once. It is not reported for it: the caller
+    /// knows the flow, and asks [`sent`](Self::sent) for its count.
+    pub fn count_at_once(&mut self, hash: u64, key: &K, sent: Tally) {
+        self.counters.seen.add(sent);
+        self.flows.add_somewhere(hash, key, sent);
+    }
+
     /// Asks the processor to fetch the bucket of `hash`, which [`count`](Self::count) will need.
     #[inline]
     pub fn prefetch(&self, hash: u64) {

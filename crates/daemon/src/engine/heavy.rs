@@ -16,7 +16,7 @@ use plimsoll_control::backpressure::{
     Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, SenderMac, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
-use plimsoll_queues::{Heavy, HeavyConfig, HeavyHitters, Tally};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, protocol};
 
@@ -294,7 +294,8 @@ impl HeavyFlows {
         self.hitters.count_many(flow.hash, &flow.of, packets, bytes);
     }
 
-    /// Says what is done with frames of a flow. `frame` is the first of them, and `ecn` its ECN field as [`markable`] reads it.
+    /// Says what is done with frames of a flow, and whether they were counted for that. Otherwise the caller is to count them.
+    /// `frame` is the first of them, and `ecn` its ECN field as [`markable`] reads it.
     #[inline(always)]
     pub(super) fn judge(
         &mut self,
@@ -302,13 +303,13 @@ impl HeavyFlows {
         sent: (u16, u32),
         (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
-    ) -> Act {
+    ) -> (Act, bool) {
         if let Some(place) = flow.tcp {
             self.time(flow, place, frame, now);
         }
         match &mut self.press {
             Some(press) if press.is_at_work() => press.judge(flow, sent, ecn, now),
-            _ => Act::default(),
+            _ => (Act::default(), false),
         }
     }
 
@@ -377,6 +378,7 @@ impl HeavyFlows {
 
     /// Lets go of flows whose lifetime is over; of each one if the load is `gone`: it cannot be measured.
     pub(super) fn lapse(&mut self, gone: bool, now: Nanos) {
+        self.settle();
         if let Some(press) = &mut self.press {
             press.lapse(gone, now);
         }
@@ -384,6 +386,7 @@ impl HeavyFlows {
 
     /// Lets go of all flows that are slowed down, as these tables are about to be replaced.
     pub(super) fn end_watch(&mut self, now: Nanos) {
+        self.settle();
         if let Some(press) = &mut self.press {
             press.end(now);
         }
@@ -433,10 +436,28 @@ impl HeavyFlows {
         named.collect()
     }
 
+    /// Takes over what was counted of flows that are slowed down.
+    fn settle(&mut self) {
+        let hitters = &mut self.hitters;
+        if let Some(press) = &mut self.press {
+            press.settle(|HashedFlow { hash, of }, sent| hitters.count_at_once(*hash, of, sent));
+        }
+    }
+
+    /// What counting did since it began.
+    fn counters(&self) -> HeavyCounters {
+        let unsettled = self.press.as_ref().map(Presses::unsettled).unwrap_or_default();
+        let mut counters = self.hitters.counters();
+        counters.seen.packets += unsettled.packets;
+        counters.seen.bytes += unsettled.bytes;
+        counters
+    }
+
     fn take_reports(&mut self, now: Nanos) {
         self.read_at = now;
         self.read.clear();
         self.listed.begin_look();
+        self.settle();
         let Self { hitters, listed, read, names, round_trips, press, .. } = self;
         let mut take = |heavy: &Heavy<HashedFlow>| {
             let taken = listed.take(heavy, now);

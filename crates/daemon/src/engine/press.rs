@@ -28,7 +28,7 @@ use super::heavy::{Counted, HashedCount, HashedFlow};
 pub(super) use news::PressNews;
 pub(crate) use news::method;
 use news::{OverloadNews, Told};
-use treatments::Treatments;
+use treatments::{Treatment, Treatments};
 pub(super) use window::SmallWindows;
 
 /// The flows that are slowed down, and how.
@@ -236,6 +236,25 @@ impl Presses {
         self.treated.tidy(now);
     }
 
+    /// Passes what was counted of each flow while its packets were judged to `count`. To be called before it is decided anew: what
+    /// is done with a flow may end then.
+    pub(super) fn settle(&mut self, mut count: impl FnMut(&HashedFlow, Tally)) {
+        if self.treated.is_empty() {
+            return;
+        }
+        for Pressed { key, .. } in self.control.pressed() {
+            let counted = self.treated.get_mut(key.hash).map(Treatment::take_count);
+            if let Some(counted) = counted.filter(|counted| counted.packets > 0) {
+                count(key, counted);
+            }
+        }
+    }
+
+    /// What [`Presses::settle`] would pass on now, of all flows.
+    pub(super) fn unsettled(&self) -> Tally {
+        self.treated.counted()
+    }
+
     /// Calls `held` for each flow that is slowed down and has sent something since the last call: its rate may be what keeps it from
     /// being reported as heavy.
     pub(super) fn each_held(
@@ -351,7 +370,7 @@ impl Presses {
         !self.treated.is_empty()
     }
 
-    /// What is done with frames of a flow, of these bytes together, with this ECN field.
+    /// What is done with frames of a flow, of these bytes together, with this ECN field; and whether they were counted here.
     #[inline(never)]
     pub(super) fn judge(
         &mut self,
@@ -359,22 +378,22 @@ impl Presses {
         (frames, bytes): (u16, u32),
         ecn: Codepoint,
         now: Nanos,
-    ) -> Act {
-        let Some(treated) = self.treated.get_mut(flow.hash) else { return Act::default() };
-        let HashedCount { of: Counted { tenant, from, .. }, .. } = *flow;
+    ) -> (Act, bool) {
+        let Some(treated) = self.treated.get_mut(flow.hash) else { return (Act::default(), false) };
+        let counted = treated.count(frames, bytes);
         if now < treated.fresh_until {
-            *self.left_out.entry(tenant).or_default() += 1;
+            *self.left_out.entry(flow.of.tenant).or_default() += 1;
         }
         let way = match treated.conforms(bytes, now) {
             true => Way::Pass,
             // Without a queue TCP on the same host would lose whole flights, and wait for timeouts.
-            false if from == FlowSource::Here => Way::Wait,
-            false => return Act { mark: false, way: Way::Drop },
+            false if flow.of.from == FlowSource::Here => Way::Wait,
+            false => return (Act { mark: false, way: Way::Drop }, counted),
         };
         // A frame that waits is marked as well: its flow has more to send than its rate.
         let mark = treated.marking.as_mut().is_some_and(|marking| marking.take(frames.into(), ecn, now));
         self.marked += u64::from(mark);
-        Act { mark, way }
+        (Act { mark, way }, counted)
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.

@@ -112,7 +112,7 @@ impl HeavyFlows {
         FlowsNow {
             heavy: self.listed.len(),
             pressed: self.press.as_ref().map_or(0, Presses::len),
-            counters: self.hitters.counters(),
+            counters: self.counters(),
             watched: self.watched_now(),
         }
     }
@@ -126,6 +126,7 @@ impl HeavyFlows {
         now: Nanos,
     ) -> HeavyNow {
         self.advance(now);
+        self.settle();
         let (all, over) = self.hitters.recent(now);
         let names = &self.names;
         let flow = |listed: &Listed| {
@@ -158,6 +159,6 @@ impl HeavyFlows {
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
-        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
+        HeavyNow { flows, all, over, counters: self.counters(), watched: self.watched_now() }
     }
 }
