@@ -37,6 +37,10 @@ pub(super) struct Treatment {
 const _: () = assert!(size_of::<Treatment>() == 128 && offset_of!(Treatment, meter) < 64);
 
 impl Treatment {
+    fn none(hash: u64) -> Self {
+        Self { hash, packets: 0, bytes: 0, fresh_until: Nanos::ZERO, marking: None, meter: None }
+    }
+
     /// Counts packets; `false`: there is no room for them, and they are to be counted elsewhere.
     #[inline]
     pub(super) fn count(&mut self, packets: u16, bytes: u32) -> bool {
@@ -105,8 +109,7 @@ impl Treatments {
 
     /// The treatment of a flow, with which nothing is done yet if it has just begun.
     pub(super) fn of(&mut self, hash: u64) -> &mut Treatment {
-        let none =
-            || Treatment { hash, packets: 0, bytes: 0, fresh_until: Nanos::ZERO, marking: None, meter: None };
+        let none = || Treatment::none(hash);
         self.0.entry(hash, |known| known.hash == hash, |known| known.hash).or_insert_with(none).into_mut()
     }
 
@@ -129,5 +132,18 @@ impl Treatments {
     /// Forgets flows of which nothing is known: packets that meet none cost no look-up. Their counts are to be taken before.
     pub(super) fn tidy(&mut self, now: Nanos) {
         self.0.retain(|one| one.marking.is_some() || one.meter.is_some() || now < one.fresh_until);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_does_not_fit_is_left_to_others() {
+        let mut one = Treatment::none(1);
+        assert!(one.count(3, u32::MAX) && !one.count(1, 1) && one.count(1, 0));
+        assert_eq!(one.take_count(), Tally { packets: 4, bytes: u32::MAX.into() });
+        assert_eq!((one.take_count(), one.count(1, 1)), (Tally::default(), true));
     }
 }
