@@ -71,7 +71,6 @@ use reports::{Gauge, Rate, Reports};
 use target::{ONE, Sends};
 
 pub use choice::choose;
-use choice::choose_like_top;
 pub use marking::{marked_rate, marking_interval, marking_window, trimmed};
 pub use means::{Able, FlowSource, Marking, Means, SenderMac};
 pub use meter::{Meter, Verdict};
@@ -130,6 +129,8 @@ pub const FRESH: Span = Span::millis(20);
 
 /// Decides which flows are pressed back for one watched thing.
 ///
+/// Flows are found by the hash of their key. Where others choose the keys, the key's own `Hash` must be keyed.
+///
 /// ```
 /// use plimsoll_control::backpressure::{Backpressure, Order, Settings, Work};
 /// use plimsoll_queues::{Heavy, Tally};
@@ -163,8 +164,7 @@ pub struct Backpressure<K> {
     calm_since: Nanos,
     /// A window of overload ended in which no flow was to be chosen and pressed flows kept to their targets.
     widens: bool,
-    /// The reported flows with what counts for the choice, and those of them that are chosen.
-    weighed: Vec<Heavy<K>>,
+    /// The flows that are chosen, while they are.
     chosen: Vec<Heavy<K>>,
     /// The top flow, and its part.
     top: Option<(K, PerMille)>,
@@ -204,7 +204,7 @@ impl<K> Backpressure<K> {
     #[must_use]
     pub const fn bytes_of(settings: &Settings) -> usize {
         let of_flows = settings.flows * (size_of::<Flow<K>>() + 2 * size_of::<Order<K>>());
-        Reports::<K>::bytes_of(settings.reports) + 2 * settings.reports * size_of::<Heavy<K>>() + of_flows
+        Reports::<K>::bytes_of(settings.reports) + settings.reports * size_of::<Heavy<K>>() + of_flows
     }
 }
 
@@ -221,7 +221,6 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
             windows_on: 0,
             calm_since: now,
             widens: false,
-            weighed: Vec::with_capacity(settings.reports),
             chosen: Vec::with_capacity(settings.reports),
             top: None,
             // A poll orders at most one thing for each pressed flow and ends as many.
@@ -291,13 +290,11 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     fn measure(&mut self, work: Work, reported: &[Heavy<K>], now: Nanos) -> Work {
         let all = self.recent_packets().saturating_add(work.packets);
         self.counters.unread += self.reports.take(reported, self.settings.window, all, now) as u64;
-        let reports = &self.reports;
         for flow in &mut self.flows {
-            let key = flow.pressed().key;
-            let reported = reports.current().binary_search_by_key(&key, |heavy| heavy.key).is_ok();
-            flow.note(reported, reports.gauge(&key));
+            let (reported, new) = self.reports.note_pressed(flow.key());
+            flow.note(reported, new);
         }
-        let packets = if work.packets > 0 { work.packets } else { reports.packets() };
+        let packets = if work.packets > 0 { work.packets } else { self.reports.packets() };
         let work = Work { packets, ..work };
         self.window.add(work);
         work
@@ -306,19 +303,19 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     /// Presses the flows that are chosen and not pressed yet. All flows together sent `handled` packets since the last poll, if that
     /// is known.
     fn press(&mut self, work: Work, handled: u64, mut path: impl FnMut(&K) -> Option<Path>, now: Nanos) {
-        let recent = self.reports.weigh(&mut self.weighed);
-        choose(&self.weighed, self.settings.over, &mut self.chosen);
+        self.reports.choose(self.settings.over, &mut self.chosen);
         self.top = self.reports.top();
-        let flows = &self.flows;
-        self.chosen.retain(|heavy| position(flows, &heavy.key).is_err());
         let widens = self.chosen.is_empty() && core::mem::take(&mut self.widens);
         if widens {
-            self.chosen.extend(self.weighed.iter().filter(|heavy| position(flows, &heavy.key).is_err()));
-            choose_like_top(&mut self.chosen);
+            self.reports.choose_like_top(&mut self.chosen);
         }
-        if recent && self.is_futile(if widens { FEW_ALIKE } else { FEW }) {
+        if self.reports.has_recent() && self.is_futile(if widens { FEW_ALIKE } else { FEW }) {
             self.chosen.clear();
         }
+        if self.chosen.is_empty() {
+            return;
+        }
+        let listed = self.reports.weight();
         let factor = self.first_factor(work, now);
         for at in 0..self.chosen.len() {
             let heavy = self.chosen[at];
@@ -332,7 +329,7 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
                 continue;
             }
             let path = path(&key).unwrap_or(self.settings.path);
-            let brought = self.brought(&heavy, rate, work);
+            let brought = self.brought(&heavy, rate, listed, work);
             let flow = Flow::new(key, target, path, (rate, brought), now, self.settings.lifetime);
             self.orders.push(Order::Start(*flow.pressed()));
             self.counters.started += 1;
@@ -343,10 +340,9 @@ impl<K: Copy + Eq + Hash + Ord + Debug> Backpressure<K> {
     }
 
     /// The part of the load that a chosen flow brings, by its packets: of the newest poll, or of the last two windows if that is
-    /// more. A flow that has just begun has more of the newest poll.
-    fn brought(&self, heavy: &Heavy<K>, rate: Option<Rate>, work: Work) -> PerMille {
+    /// more. A flow that has just begun has more of the newest poll. `listed` are the packets of all reported flows.
+    fn brought(&self, heavy: &Heavy<K>, rate: Option<Rate>, listed: u64, work: Work) -> PerMille {
         let used = self.trigger.used();
-        let listed = self.weighed.iter().map(|heavy| heavy.sent.packets).fold(0, u64::saturating_add);
         let recent = target::part_of(used, heavy.sent.packets, self.recent_packets().max(listed));
         let all = Gauge::new(work.packets, 0, work.over).rate();
         let newest = rate.zip(all).map(|(rate, all)| target::part_of(used, rate.packets, all.packets));

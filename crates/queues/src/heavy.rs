@@ -216,6 +216,13 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
         }
     }
 
+    /// Counts what the flow `key` sent, which was added up elsewhere, in the flow table at once. It is not reported for it: the caller
+    /// knows the flow, and asks [`sent`](Self::sent) for its count.
+    pub fn count_at_once(&mut self, hash: u64, key: &K, sent: Tally) {
+        self.counters.seen.add(sent);
+        self.flows.add_somewhere(hash, key, sent);
+    }
+
     /// Asks the processor to fetch the bucket of `hash`, which [`count`](Self::count) will need.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
@@ -258,11 +265,16 @@ impl<K: Copy + Default, const SLOTS: usize> HeavyHitters<K, SLOTS> {
     /// A query reads one report table to its end, then the other; what passes the threshold meanwhile goes to the table
     /// that is not being read (MI-M7). A flow that was read is reported again once it is counted again.
     pub fn read(&mut self, max: usize, out: &mut Vec<Heavy<K>>) -> bool {
+        self.read_each(max, |_, heavy| out.push(heavy))
+    }
+
+    /// Reads as [`read`](Self::read) does, and calls `take` with the hash of each flow and its report.
+    pub fn read_each(&mut self, max: usize, mut take: impl FnMut(u64, Heavy<K>)) -> bool {
         for _ in 0..max {
             let Some(report) = self.reports.take() else { break };
             // The place may belong to another flow by now, or the flow have gone quiet.
             if let Some(heavy) = self.flows.take_report(report.place, report.hash) {
-                out.push(heavy);
+                take(report.hash, heavy);
             }
         }
         !self.reports.is_empty()

@@ -17,13 +17,22 @@ use crate::{PerMille, WHOLE};
 /// `chosen` is overwritten: most packets first, and the lower key first among equals. Each key must be listed once.
 pub fn choose<K: Copy + Ord>(reported: &[Heavy<K>], over: PerMille, chosen: &mut Vec<Heavy<K>>) -> PerMille {
     let all: u128 = reported.iter().map(|heavy| u128::from(heavy.sent.packets)).sum();
-    let scaled = |heavy: &Heavy<K>| u128::from(heavy.sent.packets) * u128::from(WHOLE);
     chosen.clear();
-    chosen.extend(reported.iter().filter(|heavy| scaled(heavy) > all * u128::from(over)));
-    chosen.sort_unstable_by_key(|heavy| (Reverse(heavy.sent.packets), heavy.key));
-    let top = reported.iter().map(scaled).max().unwrap_or(0);
+    chosen.extend(reported.iter().filter(|heavy| is_chosen(heavy.sent.packets, over, all)));
+    order(chosen);
+    let top = reported.iter().map(|heavy| heavy.sent.packets).max().unwrap_or(0);
     // At most 1,000.
-    top.checked_div(all).unwrap_or(0) as PerMille
+    (u128::from(top) * u128::from(WHOLE)).checked_div(all).unwrap_or(0) as PerMille
+}
+
+/// Whether a flow is chosen: these packets are more than `over` thousandths of `all`.
+pub(super) fn is_chosen(packets: u64, over: PerMille, all: u128) -> bool {
+    u128::from(packets) * u128::from(WHOLE) > all * u128::from(over)
+}
+
+/// Brings chosen flows into their order.
+pub(super) fn order<K: Copy + Ord>(chosen: &mut [Heavy<K>]) {
+    chosen.sort_unstable_by_key(|heavy| (Reverse(heavy.sent.packets), heavy.key));
 }
 
 /// Chooses each flow with at least half of the packets of the top one of `flows`, and leaves them in `flows`, ordered as
@@ -33,7 +42,7 @@ pub fn choose<K: Copy + Ord>(reported: &[Heavy<K>], over: PerMille, chosen: &mut
 pub(super) fn choose_like_top<K: Copy + Ord>(flows: &mut Vec<Heavy<K>>) {
     let top = flows.iter().map(|heavy| heavy.sent.packets).max().unwrap_or(0);
     flows.retain(|heavy| heavy.sent.packets >= top.div_ceil(2));
-    flows.sort_unstable_by_key(|heavy| (Reverse(heavy.sent.packets), heavy.key));
+    order(flows);
 }
 
 #[cfg(test)]

@@ -394,7 +394,9 @@ impl Engine {
     /// Counts the frames that were delivered with these headers: once for all of them, as each count costs a look-up.
     #[inline]
     pub(super) fn count_delivered(&mut self, bound: &Option<Bound>) {
-        if let (Some(heavy), Some(Bound { flow: Some(flow), uncounted, .. })) = (&mut self.heavy, bound) {
+        if let (Some(heavy), Some(Bound { flow: Some(flow), uncounted, .. })) = (&mut self.heavy, bound)
+            && uncounted.0 > 0
+        {
             heavy.count(flow, *uncounted);
         }
     }
@@ -417,8 +419,10 @@ impl Engine {
                 self.uplink.tally.event(Event::FlowWindowed);
             }
             let sent = on_wire(offload, frame.len(), 1);
-            *uncounted = (uncounted.0.saturating_add(sent.0), uncounted.1.saturating_add(sent.1));
-            let Act { mark, way } = heavy.judge(flow, sent, (frame, *ecn), now);
+            let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, *ecn), now);
+            if !counted {
+                *uncounted = (uncounted.0.saturating_add(sent.0), uncounted.1.saturating_add(sent.1));
+            }
             // A frame from elsewhere waits at its source, or not at all.
             if way != Way::Pass {
                 return self.uplink.tally.lost(Loss::FlowOverRate);

@@ -16,12 +16,12 @@ use plimsoll_control::backpressure::{
     Backpressure as Pressing, FlowSource, MeterSettings, Meters, Path, SenderMac, Settings,
 };
 use plimsoll_policy::{Backpressure, Config, Press, PressMode, Watch};
-use plimsoll_queues::{Heavy, HeavyConfig, HeavyHitters, Tally};
+use plimsoll_queues::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::{Ecn, FlowKey, Fragment, Parsed, TcpPlace, protocol};
 
 pub(super) use list::MOST;
-use list::{List, Listed};
+use list::{List, Listed, Taken};
 pub use now::{FlowsNow, HeavyFlow, HeavyNow, PressedNow, WatchedNow};
 
 use super::flows::Hashed;
@@ -73,7 +73,7 @@ pub struct HeavyFlows {
     watched: Option<(u32, usize)>,
     listed: List,
     /// Reports, while they are read.
-    read: Vec<Heavy<Counted>>,
+    read: Vec<Heavy<HashedFlow>>,
     read_at: Nanos,
 }
 
@@ -101,6 +101,32 @@ pub(super) struct Counted {
     pub(super) sibling: u32,
 }
 
+/// A flow with the keyed hash by which it is counted, so that no table hashes its headers again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HashedFlow {
+    pub(super) hash: u64,
+    pub(super) of: Counted,
+}
+
+impl core::hash::Hash for HashedFlow {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Ord for HashedFlow {
+    /// By the flow: which flow comes first must not depend on a seed.
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        self.of.cmp(&other.of).then(self.hash.cmp(&other.hash))
+    }
+}
+
+impl PartialOrd for HashedFlow {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// A flow that is to be counted, with its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HashedCount {
@@ -114,6 +140,12 @@ impl Counted {
     /// Its hash where that of its headers is not at hand.
     pub(super) fn hashed(&self) -> u64 {
         self.hash(Hashed::of_key(self.flow).hash)
+    }
+
+    /// Itself with its hash, where that is not at hand.
+    #[cfg(test)]
+    pub(super) fn with_hash(self) -> HashedFlow {
+        HashedFlow { hash: self.hashed(), of: self }
     }
 
     /// The hash of this flow of a tenant, from the hash of its headers, which is keyed already.
@@ -162,7 +194,7 @@ impl HeavyFlows {
     #[must_use]
     pub fn memory() -> [(&'static str, usize); 3] {
         let (buckets, flows) = HeavyHitters::<Counted>::bytes_of(&HeavyConfig::default());
-        let list = List::BYTES + MOST * size_of::<Heavy<Counted>>();
+        let list = List::BYTES + MOST * size_of::<Heavy<HashedFlow>>();
         [
             ("flows of the last millisecond", buckets),
             ("flows of the last seconds", flows),
@@ -179,7 +211,7 @@ impl HeavyFlows {
         let meters = Meters::<Counted>::bytes_of(&MeterSettings::default());
         let windows = (press.mode == PressMode::Window)
             .then_some(("connections with their windows", SmallWindows::memory()));
-        let flows = Pressing::<Counted>::bytes_of(&settings) + Presses::treated_bytes(flows);
+        let flows = Pressing::<HashedFlow>::bytes_of(&settings) + Presses::treated_bytes(flows);
         [
             ("flows that are slowed down", flows),
             ("meters", meters),
@@ -216,6 +248,7 @@ impl HeavyFlows {
         }
         let lanes = &self.lanes;
         self.names.retain(|number, _| lanes.iter().any(|lane| lane.number == Some(*number)));
+        self.listed.recheck = true;
         let number =
             |name: &String| self.names.iter().find(|(_, known)| *known == name).map(|(number, _)| *number);
         self.watched = match self.press.as_ref().map(Presses::watch) {
@@ -261,7 +294,8 @@ impl HeavyFlows {
         self.hitters.count_many(flow.hash, &flow.of, packets, bytes);
     }
 
-    /// Says what is done with frames of a flow. `frame` is the first of them, and `ecn` its ECN field as [`markable`] reads it.
+    /// Says what is done with frames of a flow, and whether they were counted for that. Otherwise the caller is to count them.
+    /// `frame` is the first of them, and `ecn` its ECN field as [`markable`] reads it.
     #[inline(always)]
     pub(super) fn judge(
         &mut self,
@@ -269,13 +303,13 @@ impl HeavyFlows {
         sent: (u16, u32),
         (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
-    ) -> Act {
+    ) -> (Act, bool) {
         if let Some(place) = flow.tcp {
             self.time(flow, place, frame, now);
         }
         match &mut self.press {
             Some(press) if press.is_at_work() => press.judge(flow, sent, ecn, now),
-            _ => Act::default(),
+            _ => (Act::default(), false),
         }
     }
 
@@ -344,6 +378,7 @@ impl HeavyFlows {
 
     /// Lets go of flows whose lifetime is over; of each one if the load is `gone`: it cannot be measured.
     pub(super) fn lapse(&mut self, gone: bool, now: Nanos) {
+        self.settle();
         if let Some(press) = &mut self.press {
             press.lapse(gone, now);
         }
@@ -351,6 +386,7 @@ impl HeavyFlows {
 
     /// Lets go of all flows that are slowed down, as these tables are about to be replaced.
     pub(super) fn end_watch(&mut self, now: Nanos) {
+        self.settle();
         if let Some(press) = &mut self.press {
             press.end(now);
         }
@@ -375,17 +411,17 @@ impl HeavyFlows {
         // What a gateway forwards leaves as a flow of its own: to hold it there as well would make it wait twice. Whether a flow is
         // forwarded is known once what comes had the time to be reported as well.
         let listed = &self.listed;
-        let is_new = |flow: &Counted| listed.get(flow).is_some_and(|listed| listed.since == now);
-        self.read.retain(|Heavy { key, .. }| key.inward || !(is_new(key) || listed.is_forwarded(key)));
+        let is_new = |flow: &HashedFlow| listed.get(flow).is_some_and(|listed| listed.since == now);
+        self.read.retain(|Heavy { key, .. }| key.of.inward || !(is_new(key) || listed.is_forwarded(key)));
         // A tenant's load is that of what comes for it.
         if let Some((watched, _)) = self.watched {
-            self.read.retain(|heavy| heavy.key.tenant == watched && heavy.key.inward);
+            self.read.retain(|Heavy { key, .. }| key.of.tenant == watched && key.of.inward);
         }
         let packets = packets.unwrap_or(self.hitters.counters().seen.packets);
         let (round_trips, listed) = (&self.round_trips, &self.listed);
-        let path = |flow: &Counted| {
+        let path = |flow: &HashedFlow| {
             let known = listed.get(flow)?;
-            Some(path(&known.sent, round_trips.as_ref()?.of(flow)))
+            Some(path(&known.sent, round_trips.as_ref()?.of(&flow.of)))
         };
         press.poll(Load { used, at, packets }, &self.read, path, tells, now);
     }
@@ -400,23 +436,56 @@ impl HeavyFlows {
         named.collect()
     }
 
+    /// Takes over what was counted of flows that are slowed down.
+    fn settle(&mut self) {
+        let hitters = &mut self.hitters;
+        if let Some(press) = &mut self.press {
+            press.settle(|HashedFlow { hash, of }, sent| hitters.count_at_once(*hash, of, sent));
+        }
+    }
+
+    /// What counting did since it began.
+    fn counters(&self) -> HeavyCounters {
+        let unsettled = self.press.as_ref().map(Presses::unsettled).unwrap_or_default();
+        let mut counters = self.hitters.counters();
+        counters.seen.packets += unsettled.packets;
+        counters.seen.bytes += unsettled.bytes;
+        counters
+    }
+
     fn take_reports(&mut self, now: Nanos) {
         self.read_at = now;
         self.read.clear();
-        self.hitters.read(MOST, &mut self.read);
-        if let Some(press) = &mut self.press {
-            let hitters = &self.hitters;
-            press.add_held(|hash| hitters.sent(hash), &mut self.read);
-        }
-        for heavy in &self.read {
-            if self.listed.take(heavy, now) {
-                let hash = heavy.key.hashed();
-                self.round_trips.iter_mut().for_each(|trips| trips.begin((hash, &heavy.key), now));
+        self.listed.begin_look();
+        self.settle();
+        let Self { hitters, listed, read, names, round_trips, press, .. } = self;
+        let mut take = |heavy: &Heavy<HashedFlow>| {
+            let taken = listed.take(heavy, now);
+            if taken == Taken::New {
+                let HashedFlow { hash, of } = &heavy.key;
+                listed.recheck |= !names.contains_key(&of.tenant);
+                round_trips.iter_mut().for_each(|trips| trips.begin((*hash, of), now));
             }
+            taken
+        };
+        hitters.read_each(MOST, |hash, Heavy { key: of, sent }| {
+            let heavy = Heavy { key: HashedFlow { hash, of }, sent };
+            take(&heavy);
+            read.push(heavy);
+        });
+        if let Some(press) = press {
+            press.each_held(
+                |hash| hitters.sent(hash),
+                |heavy| {
+                    // One that is heavy as well has been read already.
+                    if take(&heavy) != Taken::Again {
+                        read.push(heavy);
+                    }
+                },
+            );
         }
-        let (names, round_trips) = (&self.names, &mut self.round_trips);
         let gone = |flow: &Counted| round_trips.iter_mut().for_each(|trips| trips.end(flow));
-        self.listed.forget(now, |flow| names.contains_key(&flow.tenant), gone);
+        listed.forget(now, |flow| names.contains_key(&flow.tenant), gone);
     }
 }
 

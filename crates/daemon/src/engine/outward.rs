@@ -275,8 +275,10 @@ impl Engine {
         let frame = &mut bytes[..len];
         let (mut owes, mut marked, mut ecn) = ([false; 2], false, markable(parsed));
         for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
-            heavy.count(flow, sent);
-            let Act { mark, way } = heavy.judge(flow, sent, (frame, ecn), now);
+            let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, ecn), now);
+            if !counted {
+                heavy.count(flow, sent);
+            }
             if mark && Ecn::Ce.write(frame) {
                 (marked, ecn) = (true, Codepoint::Ce);
             }

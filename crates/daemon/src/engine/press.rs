@@ -24,18 +24,18 @@ use plimsoll_queues::{Heavy, Tally};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
-use super::heavy::{Counted, HashedCount};
+use super::heavy::{Counted, HashedCount, HashedFlow};
 pub(super) use news::PressNews;
 pub(crate) use news::method;
 use news::{OverloadNews, Told};
-use treatments::Treatments;
+use treatments::{Treatment, Treatments};
 pub(super) use window::SmallWindows;
 
 /// The flows that are slowed down, and how.
 #[derive(Debug)]
 pub(super) struct Presses {
     stated: Press,
-    control: Backpressure<Counted>,
+    control: Backpressure<HashedFlow>,
     /// What is done with the packets of these flows here.
     treated: Treatments,
     /// In the mode `window`: connections, and flows whose windows are made smaller.
@@ -126,7 +126,7 @@ impl Presses {
     pub(super) const fn treated_bytes(flows: usize) -> usize {
         Treatments::bytes_of(flows)
             + (flows * 8 / 7).next_power_of_two() * (size_of::<(u64, Told)>() + 1)
-            + flows * size_of::<Heavy<Counted>>()
+            + flows * size_of::<Heavy<HashedFlow>>()
     }
 
     pub(super) fn watch(&self) -> &Watch {
@@ -153,8 +153,8 @@ impl Presses {
     pub(super) fn poll(
         &mut self,
         load: Load,
-        reported: &[Heavy<Counted>],
-        path: impl FnMut(&Counted) -> Option<Path>,
+        reported: &[Heavy<HashedFlow>],
+        path: impl FnMut(&HashedFlow) -> Option<Path>,
         tells: &mut Vec<Tell>,
         now: Nanos,
     ) {
@@ -203,31 +203,32 @@ impl Presses {
         self.obey(orders, &mut Vec::new(), now);
     }
 
-    fn obey(&mut self, orders: Vec<Order<Counted>>, tells: &mut Vec<Tell>, now: Nanos) {
+    fn obey(&mut self, orders: Vec<Order<HashedFlow>>, tells: &mut Vec<Tell>, now: Nanos) {
         for order in orders {
             match order {
                 Order::Start(pressed) => {
-                    if pressed.key.inward && pressed.key.from != FlowSource::Here {
-                        self.treated.of(pressed.key.hashed()).fresh_until = now + FRESH;
+                    let HashedFlow { hash, of } = pressed.key;
+                    if of.inward && of.from != FlowSource::Here {
+                        self.treated.of(hash).fresh_until = now + FRESH;
                     }
                     let means = self.press(&pressed, tells, now);
-                    self.told
-                        .insert(pressed.key.hashed(), Told { means, changed: None, sent: Tally::default() });
-                    say(&mut self.news, PressNews::Start(pressed.key, unnamed(pressed), means));
+                    self.told.insert(hash, Told { means, changed: None, sent: Tally::default() });
+                    say(&mut self.news, PressNews::Start(of, unnamed(pressed), means));
                 }
                 Order::Refresh(pressed) => {
+                    let HashedFlow { hash, of } = pressed.key;
                     let means = self.press(&pressed, tells, now);
-                    let told = self.told.get_mut(&pressed.key.hashed());
+                    let told = self.told.get_mut(&hash);
                     if told.is_some_and(|told| told.is_to_be_told(means, now)) {
-                        say(&mut self.news, PressNews::Changed(pressed.key, unnamed(pressed), means));
+                        say(&mut self.news, PressNews::Changed(of, unnamed(pressed), means));
                     }
                 }
-                Order::End(Pressed { key, since, .. }) => {
-                    say(&mut self.news, PressNews::End(key, now.since(since)));
-                    self.told.remove(&key.hashed());
-                    self.treated.end(key.hashed());
+                Order::End(Pressed { key: HashedFlow { hash, of }, since, .. }) => {
+                    say(&mut self.news, PressNews::End(of, now.since(since)));
+                    self.told.remove(&hash);
+                    self.treated.end(hash);
                     if let Some(windows) = &mut self.windows {
-                        windows.let_go(&key);
+                        windows.let_go(&of);
                     }
                 }
             }
@@ -235,18 +236,36 @@ impl Presses {
         self.treated.tidy(now);
     }
 
-    /// Adds flows that are slowed down and have sent something since the last call: their rate may be what keeps them from being
-    /// reported as heavy. Those that are reported as well count once.
-    pub(super) fn add_held(
+    /// Passes what was counted of each flow while its packets were judged to `count`. To be called before it is decided anew: what
+    /// is done with a flow may end then.
+    pub(super) fn settle(&mut self, mut count: impl FnMut(&HashedFlow, Tally)) {
+        if self.treated.is_empty() {
+            return;
+        }
+        for Pressed { key, .. } in self.control.pressed() {
+            let counted = self.treated.get_mut(key.hash).map(Treatment::take_count);
+            if let Some(counted) = counted.filter(|counted| counted.packets > 0) {
+                count(key, counted);
+            }
+        }
+    }
+
+    /// What [`Presses::settle`] would pass on now, of all flows.
+    pub(super) fn unsettled(&self) -> Tally {
+        self.treated.counted()
+    }
+
+    /// Calls `held` for each flow that is slowed down and has sent something since the last call: its rate may be what keeps it from
+    /// being reported as heavy.
+    pub(super) fn each_held(
         &mut self,
         sent: impl Fn(u64) -> Option<Tally>,
-        reported: &mut Vec<Heavy<Counted>>,
+        mut held: impl FnMut(Heavy<HashedFlow>),
     ) {
         for &Pressed { key, .. } in self.control.pressed() {
-            let hash = key.hashed();
-            let Some((told, sent)) = self.told.get_mut(&hash).zip(sent(hash)) else { continue };
+            let Some((told, sent)) = self.told.get_mut(&key.hash).zip(sent(key.hash)) else { continue };
             if core::mem::replace(&mut told.sent, sent) != sent && sent.packets > 0 {
-                reported.push(Heavy { key, sent });
+                held(Heavy { key, sent });
             }
         }
     }
@@ -259,7 +278,7 @@ impl Presses {
             && let Some((flow, part)) = self.control.top_flow().zip(self.control.top())
         {
             self.top_untold = None;
-            say(&mut self.news, PressNews::Top(flow, part));
+            say(&mut self.news, PressNews::Top(flow.of, part));
         }
     }
 
@@ -294,20 +313,19 @@ impl Presses {
     }
 
     /// How a flow is slowed down.
-    fn means(&self, pressed: &Pressed<Counted>) -> Means {
-        let untouched = pressed.key.untouched;
-        let marking = self.treated.get(pressed.key.hashed()).and_then(|treated| treated.marking.as_ref());
+    fn means(&self, pressed: &Pressed<HashedFlow>) -> Means {
+        let HashedFlow { hash, of } = &pressed.key;
+        let marking = self.treated.get(*hash).and_then(|treated| treated.marking.as_ref());
         let unmarkable = marking.is_some_and(Marking::is_unmarkable);
-        let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(&pressed.key));
-        let able = Able { mark: !(untouched || unmarkable), window: !untouched && known() };
-        Means::of(self.stated.mode, pressed.key.from, able, pressed.ignores_marks)
+        let known = || self.windows.as_ref().is_some_and(|windows| windows.knows(of));
+        let able = Able { mark: !(of.untouched || unmarkable), window: !of.untouched && known() };
+        Means::of(self.stated.mode, of.from, able, pressed.ignores_marks)
     }
 
-    fn press(&mut self, pressed: &Pressed<Counted>, tells: &mut Vec<Tell>, now: Nanos) -> Means {
+    fn press(&mut self, pressed: &Pressed<HashedFlow>, tells: &mut Vec<Tell>, now: Nanos) -> Means {
         let means = self.means(pressed);
         let terms = Terms { rate: pressed.target, burst: self.stated.burst, lifetime: self.stated.lifetime };
-        let key = pressed.key;
-        let hash = key.hashed();
+        let HashedFlow { hash, of: key } = pressed.key;
         if means.marks() {
             let marking = &mut self.treated.of(hash).marking;
             marking.get_or_insert_default().set(pressed.interval, pressed.until);
@@ -352,7 +370,7 @@ impl Presses {
         !self.treated.is_empty()
     }
 
-    /// What is done with frames of a flow, of these bytes together, with this ECN field.
+    /// What is done with frames of a flow, of these bytes together, with this ECN field; and whether they were counted here.
     #[inline(never)]
     pub(super) fn judge(
         &mut self,
@@ -360,27 +378,27 @@ impl Presses {
         (frames, bytes): (u16, u32),
         ecn: Codepoint,
         now: Nanos,
-    ) -> Act {
-        let Some(treated) = self.treated.get_mut(flow.hash) else { return Act::default() };
-        let HashedCount { of: Counted { tenant, from, .. }, .. } = *flow;
+    ) -> (Act, bool) {
+        let Some(treated) = self.treated.get_mut(flow.hash) else { return (Act::default(), false) };
+        let counted = treated.count(frames, bytes);
         if now < treated.fresh_until {
-            *self.left_out.entry(tenant).or_default() += 1;
+            *self.left_out.entry(flow.of.tenant).or_default() += 1;
         }
         let way = match treated.conforms(bytes, now) {
             true => Way::Pass,
             // Without a queue TCP on the same host would lose whole flights, and wait for timeouts.
-            false if from == FlowSource::Here => Way::Wait,
-            false => return Act { mark: false, way: Way::Drop },
+            false if flow.of.from == FlowSource::Here => Way::Wait,
+            false => return (Act { mark: false, way: Way::Drop }, counted),
         };
         // A frame that waits is marked as well: its flow has more to send than its rate.
         let mark = treated.marking.as_mut().is_some_and(|marking| marking.take(frames.into(), ecn, now));
         self.marked += u64::from(mark);
-        Act { mark, way }
+        (Act { mark, way }, counted)
     }
 
     /// The flow's rate, since when, and the means, if it is slowed down.
-    pub(super) fn pressed(&self, flow: &Counted) -> Option<(Pressed<Counted>, Means)> {
-        let pressed = self.control.pressed().find(|pressed| pressed.key == *flow)?;
+    pub(super) fn pressed(&self, flow: &Counted) -> Option<(Pressed<HashedFlow>, Means)> {
+        let pressed = self.control.pressed().find(|pressed| pressed.key.of == *flow)?;
         Some((*pressed, self.means(pressed)))
     }
 
@@ -406,7 +424,7 @@ impl Presses {
 }
 
 /// The values of a flow without its name.
-fn unnamed(pressed: Pressed<Counted>) -> Pressed<()> {
+fn unnamed(pressed: Pressed<HashedFlow>) -> Pressed<()> {
     let Pressed { target, interval, path, since, until, ignores_marks, .. } = pressed;
     Pressed { key: (), target, interval, path, since, until, ignores_marks }
 }

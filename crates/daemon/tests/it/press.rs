@@ -153,6 +153,36 @@ fn the_heavy_flow_is_dropped_to_its_rate_and_no_other_and_only_while_the_overloa
     assert_eq!(count(&calm, HEAVY), 1_000);
 }
 
+/// At any moment, and after the flow was let go: a flow that is slowed down is counted apart from all others.
+#[test]
+fn each_packet_of_a_flow_that_is_slowed_down_is_counted() {
+    for mode in ["mode: drop", "mode: mark"] {
+        let mut world = world(mode);
+        let mut core = Stated(Span::ZERO);
+        let heavy = flows(Ecn::Ect0);
+        let seen = |world: &mut World| {
+            let shown = world.engine.heavy(world.now).expect("flows are counted");
+            let totals = world.engine.snapshot(world.now).flows.expect("flows are counted");
+            assert_eq!(shown.counters.seen, totals.counters.seen);
+            (totals.counters.seen.packets, shown.flows.first().map(|flow| flow.sent.packets))
+        };
+        let (before, _) = seen(&mut world);
+        let mut sent = 0;
+        for steps in [2_000, 37, 1, 990, 3_000] {
+            traffic(&mut world, STEP.times(steps), 95, &mut core, &heavy);
+            sent += steps;
+            let totals = world.engine.snapshot(world.now).flows.expect("flows are counted");
+            assert_eq!((totals.counters.seen.packets - before, totals.pressed), (sent, 1), "{mode}");
+        }
+        traffic(&mut world, Span::millis(2), 0, &mut core, &[]);
+        assert_eq!(seen(&mut world), (before + sent, Some(sent)), "{mode}: in all, and of the flow");
+        traffic(&mut world, Span::millis(3_200), 0, &mut core, &[]);
+        assert_eq!((pressed(&mut world), seen(&mut world).0), (vec![], before + sent), "{mode}");
+        traffic(&mut world, Span::millis(10), 0, &mut core, &heavy);
+        assert_eq!(seen(&mut world).0, before + sent + 1_000, "{mode}");
+    }
+}
+
 #[test]
 fn one_of_several_packets_is_marked_and_the_rest_of_the_frame_stays() {
     let mut world = world("mode: mark");

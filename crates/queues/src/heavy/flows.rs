@@ -208,6 +208,14 @@ impl<K: Copy + Default> Flows<K> {
         (sent.packets > 0).then(|| Heavy { key: self.keys[place], sent })
     }
 
+    /// Adds to a flow's count where its place is not known.
+    pub(super) fn add_somewhere(&mut self, hash: u64, key: &K, sent: Tally) {
+        match self.find(hash) {
+            Some(place) => self.add_at(place, sent),
+            None => _ = self.insert(hash, key, sent),
+        }
+    }
+
     /// What a flow sent in this generation and the one before.
     pub(super) fn sent(&self, hash: u64) -> Option<Tally> {
         self.find(hash).map(|place| self.entries[place].recent(self.generation))

@@ -232,7 +232,7 @@ proptest! {
         cap in 1..20_u32,
         flows in 3..6_u32,
         threshold in 0..50_u64,
-        steps in proptest::collection::vec((0..60_u64, 0..9_000_u32, 0..3_000_u64), 1..400),
+        steps in proptest::collection::vec((0..60_u64, 0..9_000_u32, 0..3_000_u64, any::<bool>()), 1..400),
     ) {
         let mut heavy = counting::<2>(HeavyConfig {
             buckets: 1 << buckets,
@@ -246,8 +246,12 @@ proptest! {
         });
         let (mut now, mut seen, mut reported) = (Nanos::ZERO, Tally::default(), Vec::new());
         let mut exact: BTreeMap<u64, u64> = BTreeMap::new();
-        for (flow, bytes, wait) in steps {
-            heavy.count(hash(flow), &flow, bytes);
+        for (flow, bytes, wait, at_once) in steps {
+            if at_once {
+                heavy.count_at_once(hash(flow), &flow, Tally { packets: 1, bytes: bytes.into() });
+            } else {
+                heavy.count(hash(flow), &flow, bytes);
+            }
             seen.add(Tally { packets: 1, bytes: bytes.into() });
             *exact.entry(flow).or_default() += 1;
             now += Span::ns(wait);

@@ -5,11 +5,12 @@
 //! Not here: counting (`queues`), and what is done about a flow (`press`).
 //! Invariant: in the order of flows, each once; at most [`MOST`], of which each was reported within [`QUIET`].
 
+use hashbrown::HashTable;
 use plimsoll_control::backpressure::FlowSource;
 use plimsoll_queues::{Heavy, Tally};
 use plimsoll_units::{Nanos, Span};
 
-use super::Counted;
+use super::{Counted, HashedFlow};
 
 /// Most flows listed, and most reports read at once.
 pub(in super::super) const MOST: usize = 256;
@@ -19,80 +20,154 @@ const QUIET: Span = Span::secs(1);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Listed {
-    pub(super) of: Counted,
+    pub(super) of: HashedFlow,
     pub(super) sent: Tally,
     pub(super) since: Nanos,
     last: Nanos,
+    /// The number of the look that last reported it.
+    look: u64,
+}
+
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// The flow was not listed before.
+    New,
+    /// It was.
+    Known,
+    /// It was, and this look has reported it before.
+    Again,
+    /// There is no room for it; it is reported again later.
+    NoRoom,
 }
 
 #[derive(Debug)]
-pub(super) struct List(Vec<Listed>);
+pub(super) struct List {
+    /// In places that stay; those of flows that were forgotten are `free`.
+    listed: Vec<Listed>,
+    free: Vec<u32>,
+    /// The places, by the flow's hash: a search among sorted flows, which compares seven of them, took longer than all else.
+    by_hash: HashTable<u32>,
+    /// The places, in the order of flows.
+    in_order: Vec<u32>,
+    look: u64,
+    /// Until then no flow becomes quiet.
+    none_quiet_before: Nanos,
+    /// A flow may be listed that is not to stay.
+    pub(super) recheck: bool,
+}
 
 impl List {
-    /// Bytes that [`List::new`] allocates.
-    pub(super) const BYTES: usize = MOST * size_of::<Listed>();
+    /// Bytes that [`List::new`] allocates, about.
+    pub(super) const BYTES: usize = MOST * (size_of::<Listed>() + 2 * size_of::<u32>())
+        + (MOST * 8 / 7).next_power_of_two() * (size_of::<u32>() + 1);
 
     pub(super) fn new() -> Self {
-        Self(Vec::with_capacity(MOST))
+        Self {
+            listed: Vec::with_capacity(MOST),
+            free: Vec::with_capacity(MOST),
+            by_hash: HashTable::with_capacity(MOST),
+            in_order: Vec::with_capacity(MOST),
+            look: 0,
+            none_quiet_before: Nanos::ZERO,
+            recheck: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.in_order.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Listed> {
-        self.0.iter()
+        self.in_order.iter().map(|place| &self.listed[*place as usize])
     }
 
-    /// Takes a report. Answers whether the flow was not listed before; one for which there is no room is reported again later.
-    pub(super) fn take(&mut self, &Heavy { key, sent }: &Heavy<Counted>, now: Nanos) -> bool {
-        match self.place(&key) {
-            Ok(at) => (self.0[at].sent, self.0[at].last) = (sent, now),
-            Err(_) if self.0.len() >= MOST => {}
-            Err(at) => {
-                self.0.insert(at, Listed { of: key, sent, since: now, last: now });
-                return true;
-            }
+    /// Begins another look: each flow may be reported in it.
+    pub(super) fn begin_look(&mut self) {
+        self.look += 1;
+    }
+
+    /// Takes a report.
+    pub(super) fn take(&mut self, &Heavy { key, sent }: &Heavy<HashedFlow>, now: Nanos) -> Taken {
+        if let Some(place) = self.place(&key) {
+            let listed = &mut self.listed[place as usize];
+            let again = listed.look == self.look;
+            (listed.sent, listed.last, listed.look) = (sent, now, self.look);
+            return if again { Taken::Again } else { Taken::Known };
         }
-        false
+        if self.len() >= MOST {
+            return Taken::NoRoom;
+        }
+        self.insert(Listed { of: key, sent, since: now, last: now, look: self.look });
+        Taken::New
     }
 
-    /// Forgets flows that are heavy no more, and those for which `stays` is false; calls `gone` for each.
+    fn insert(&mut self, new: Listed) {
+        let place = self.free.pop().unwrap_or(self.listed.len() as u32);
+        match self.listed.get_mut(place as usize) {
+            Some(free) => *free = new,
+            None => self.listed.push(new),
+        }
+        let listed = &self.listed;
+        self.by_hash.insert_unique(new.of.hash, place, |place| listed[*place as usize].of.hash);
+        let at = self.first_from(&new.of.of);
+        self.in_order.insert(at, place);
+    }
+
+    /// Forgets flows that are heavy no more, and, where a `recheck` is due, those for which `stays` is false; calls `gone` for each.
     pub(super) fn forget(
         &mut self,
         now: Nanos,
         stays: impl Fn(&Counted) -> bool,
         mut gone: impl FnMut(&Counted),
     ) {
-        self.0.retain(|listed| {
-            let stays = now.since(listed.last) < QUIET && stays(&listed.of);
-            if !stays {
-                gone(&listed.of);
+        if now < self.none_quiet_before && !self.recheck {
+            return;
+        }
+        self.recheck = false;
+        let Self { listed, free, by_hash, in_order, .. } = self;
+        let mut oldest = now;
+        in_order.retain(|place| {
+            let Listed { of: HashedFlow { hash, of }, last, .. } = &listed[*place as usize];
+            if now.since(*last) < QUIET && stays(of) {
+                oldest = oldest.min(*last);
+                return true;
             }
-            stays
+            if let Ok(entry) = by_hash.find_entry(*hash, |at| at == place) {
+                entry.remove();
+            }
+            free.push(*place);
+            gone(of);
+            false
         });
+        self.none_quiet_before = oldest + QUIET;
     }
 
-    pub(super) fn get(&self, flow: &Counted) -> Option<&Listed> {
-        self.place(flow).ok().map(|at| &self.0[at])
+    pub(super) fn get(&self, flow: &HashedFlow) -> Option<&Listed> {
+        self.place(flow).map(|place| &self.listed[place as usize])
     }
 
     /// Whether a tenant forwards this flow, which it sends: at least three quarters of it come for the tenant from one place. A few
     /// packets that copy its headers, which anyone can send, do not count as that.
-    pub(super) fn is_forwarded(&self, flow: &Counted) -> bool {
-        if flow.inward {
+    pub(super) fn is_forwarded(&self, flow: &HashedFlow) -> bool {
+        if flow.of.inward {
             return false;
         }
         let Some(sent) = self.get(flow).map(|listed| listed.sent.packets) else { return false };
         let unsaid = |of: Counted| Counted { from: FlowSource::Here, untouched: false, sibling: 0, ..of };
-        let least = Counted { inward: true, ..unsaid(*flow) };
-        let first = self.place(&least).unwrap_or_else(|at| at);
-        let same = self.0[first..].iter().take_while(|listed| unsaid(listed.of) == least);
+        let least = Counted { inward: true, ..unsaid(flow.of) };
+        let from = self.in_order[self.first_from(&least)..].iter().map(|place| &self.listed[*place as usize]);
+        let same = from.take_while(|listed| unsaid(listed.of.of) == least);
         same.map(|listed| listed.sent.packets).max().is_some_and(|came| came >= sent - sent / 4)
     }
 
-    fn place(&self, flow: &Counted) -> Result<usize, usize> {
-        self.0.binary_search_by(|listed| listed.of.cmp(flow))
+    fn place(&self, flow: &HashedFlow) -> Option<u32> {
+        self.by_hash.find(flow.hash, |place| self.listed[*place as usize].of == *flow).copied()
+    }
+
+    /// Where in the order the first flow is that does not come before this one.
+    fn first_from(&self, flow: &Counted) -> usize {
+        self.in_order.partition_point(|place| self.listed[*place as usize].of.of < *flow)
     }
 }
 
@@ -104,8 +179,8 @@ mod tests {
 
     const ELSEWHERE: FlowSource = FlowSource::Elsewhere(SenderMac([0; 6]));
 
-    fn heavy(tenant: u32, inward: bool, from: FlowSource, packets: u64) -> Heavy<Counted> {
-        let key = Counted { tenant, inward, from, ..Counted::default() };
+    fn heavy(tenant: u32, inward: bool, from: FlowSource, packets: u64) -> Heavy<HashedFlow> {
+        let key = Counted { tenant, inward, from, ..Counted::default() }.with_hash();
         Heavy { key, sent: Tally { packets, bytes: 100 * packets } }
     }
 
@@ -116,7 +191,10 @@ mod tests {
         let now = Nanos::ZERO;
         let others = [heavy(2, true, FlowSource::Here, 1_000), heavy(4, true, ELSEWHERE, 1_000)];
         for listed in [out].iter().chain(&others) {
-            assert!(list.take(listed, now) && !list.take(listed, now));
+            list.begin_look();
+            assert_eq!([list.take(listed, now), list.take(listed, now)], [Taken::New, Taken::Again]);
+            list.begin_look();
+            assert_eq!(list.take(listed, now), Taken::Known);
         }
         assert!(!list.is_forwarded(&out.key), "other tenants'");
         let come = |packets| heavy(3, true, FlowSource::Host(HostId(7), SenderMac::default()), packets);
@@ -131,10 +209,39 @@ mod tests {
     #[test]
     fn a_quiet_flow_is_forgotten() {
         let mut list = List::new();
+        let forget = |list: &mut List, ns, stays: fn(&Counted) -> bool| {
+            let mut gone: Vec<u32> = Vec::new();
+            list.forget(Nanos::new(ns), stays, |flow| gone.push(flow.tenant));
+            gone
+        };
+        let none: [u32; 0] = [];
+        let quiet = QUIET.as_u64();
         list.take(&heavy(1, true, FlowSource::Here, 1), Nanos::ZERO);
         list.take(&heavy(2, true, FlowSource::Here, 1), Nanos::new(1));
-        let mut gone = Vec::new();
-        list.forget(Nanos::ZERO + QUIET, |_| true, |flow| gone.push(flow.tenant));
-        assert_eq!((gone, list.len()), (vec![1], 1));
+        assert_eq!(forget(&mut list, quiet - 1, |_| true), none);
+        list.take(&heavy(3, true, FlowSource::Here, 1), Nanos::new(quiet - 1));
+        assert_eq!((forget(&mut list, quiet, |_| true), list.len()), (vec![1], 2));
+        assert_eq!((forget(&mut list, quiet + 1, |_| true), list.len()), (vec![2], 1));
+        list.take(&heavy(4, true, FlowSource::Here, 1), Nanos::new(quiet + 1));
+        assert_eq!(forget(&mut list, quiet + 1, |flow| flow.tenant != 3), none, "not rechecked");
+        list.recheck = true;
+        assert_eq!((forget(&mut list, quiet + 1, |flow| flow.tenant != 3), list.len()), (vec![3], 1));
+    }
+
+    #[test]
+    fn a_full_list_takes_no_more_and_keeps_its_order() {
+        let mut list = List::new();
+        let take =
+            |list: &mut List, tenant| list.take(&heavy(tenant, true, FlowSource::Here, 1), Nanos::ZERO);
+        for n in 0..MOST as u32 {
+            assert_eq!(take(&mut list, n * 7 % MOST as u32), Taken::New);
+        }
+        assert_eq!(take(&mut list, 999), Taken::NoRoom);
+        list.recheck = true;
+        list.forget(Nanos::ZERO, |flow| flow.tenant % 2 == 0, |_| {});
+        assert_eq!([take(&mut list, 999), take(&mut list, 7)], [Taken::New; 2], "in places that became free");
+        let tenants: Vec<_> = list.iter().map(|listed| listed.of.of.tenant).collect();
+        assert!(tenants.is_sorted() && tenants.len() == MOST / 2 + 2, "{tenants:?}");
+        assert!(list.iter().all(|listed| list.get(&listed.of).is_some()));
     }
 }

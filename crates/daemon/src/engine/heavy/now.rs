@@ -12,7 +12,7 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
 
 use super::super::lane::Lane;
-use super::{Counted, HeavyFlows, Listed, Presses};
+use super::{Counted, HashedFlow, HeavyFlows, Listed, Presses};
 
 /// A heavy hitter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +112,7 @@ impl HeavyFlows {
         FlowsNow {
             heavy: self.listed.len(),
             pressed: self.press.as_ref().map_or(0, Presses::len),
-            counters: self.hitters.counters(),
+            counters: self.counters(),
             watched: self.watched_now(),
         }
     }
@@ -126,27 +126,39 @@ impl HeavyFlows {
         now: Nanos,
     ) -> HeavyNow {
         self.advance(now);
+        self.settle();
         let (all, over) = self.hitters.recent(now);
         let names = &self.names;
         let flow = |listed: &Listed| {
-            let Listed { of: Counted { flow, tenant, inward, from, sibling, .. }, sent, since, .. } = *listed;
-            let pressed = self.press.as_ref().and_then(|press| press.pressed(&listed.of));
+            let Listed { of: HashedFlow { of, .. }, sent, since, .. } = listed;
+            let Counted { flow, tenant, inward, from, sibling, .. } = *of;
+            let pressed = self.press.as_ref().and_then(|press| press.pressed(of));
             let pressed = pressed.map(|(pressed, means)| PressedNow {
                 rate: pressed.target,
                 since: pressed.since,
                 means,
                 interval: pressed.interval,
             });
-            let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(&listed.of));
+            let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(of));
             let sender = match sibling.checked_sub(1) {
                 Some(lane) => lanes.get(lane as usize).and_then(Option::as_ref).map(|lane| lane.name.clone()),
                 None => (!inward).then(|| tenant.clone()),
             };
             let from = if inward { sender.clone().or_else(|| elsewhere(from)) } else { None };
-            Some(HeavyFlow { tenant, inward, sender, from, flow, sent, since, round_trip, pressed })
+            Some(HeavyFlow {
+                tenant,
+                inward,
+                sender,
+                from,
+                flow,
+                sent: *sent,
+                since: *since,
+                round_trip,
+                pressed,
+            })
         };
         let mut flows: Vec<HeavyFlow> = self.listed.iter().filter_map(flow).collect();
         flows.sort_by_key(|flow| (core::cmp::Reverse(flow.sent.packets), flow.flow, flow.inward));
-        HeavyNow { flows, all, over, counters: self.hitters.counters(), watched: self.watched_now() }
+        HeavyNow { flows, all, over, counters: self.counters(), watched: self.watched_now() }
     }
 }

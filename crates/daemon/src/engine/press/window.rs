@@ -9,7 +9,7 @@ use plimsoll_control::backpressure::{self, ControlSegment, Place, Pressed, Slowe
 use plimsoll_units::Nanos;
 use plimsoll_wire::{FlowKey, Offload, Parsed, TcpFlags, TcpSegment};
 
-use super::super::heavy::Counted;
+use super::super::heavy::{Counted, HashedFlow};
 use super::super::verify::seed;
 
 /// The connections that pass, and the windows of flows that are slowed down. Flows are without DSCP.
@@ -38,8 +38,8 @@ impl SmallWindows {
     }
 
     /// Holds a flow to its rate until it is let go, or its lifetime is over.
-    pub(super) fn hold(&mut self, pressed: &Pressed<Counted>) {
-        self.0.hold(slowed(&pressed.key), pressed.target, pressed.path, pressed.until);
+    pub(super) fn hold(&mut self, pressed: &Pressed<HashedFlow>) {
+        self.0.hold(slowed(&pressed.key.of), pressed.target, pressed.path, pressed.until);
     }
 
     /// Lets a flow go.
