@@ -115,7 +115,7 @@ guest: ## build the Linux guest that tests boot in QEMU: kernel and initramfs, i
 	@scripts/setup.sh test
 	@scripts/guest.sh target/guest
 
-short-queues: ## compare `flows: fq` with Linux's fq_codel in a Linux guest, in QEMU: 5 minutes
+short-queues: ## compare `flows: fq` with Linux's fq_codel in a Linux guest, in QEMU: 6 minutes
 	@scripts/setup.sh test
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@scripts/short-queues.sh $(RELEASE)

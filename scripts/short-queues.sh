@@ -4,8 +4,8 @@
 #
 # Usage: scripts/short-queues.sh [PLIMSOLL [CASE...]]
 #   PLIMSOLL is the program (target/release/plimsoll); a CASE is MBPS/RTT_MS/FLOWS (without one: 10/40/1 10/100/1
-#   10/40/16 100/10/16). Each case takes 25 seconds for each of four queues: `pfifo` (1,000 packets) and `fq_codel`
-#   below HTB, Plimsoll with `flows: fifo` and with its default.
+#   10/40/16 100/10/16). Each case takes 25 seconds for each of five queues: `pfifo` (1,000 packets) and `fq_codel`
+#   below HTB, Plimsoll with `flows: fifo`, with its default, and with `grain: 0us`.
 #
 # Prints a line for each: Mb/s at the receiver over 15 seconds, after 5; the ping's median and p99 in ms, less its way back.
 # Needs qemu-system-x86_64, and what scripts/guest.sh needs (scripts/setup.sh test installs both).
@@ -70,9 +70,9 @@ linux() { # QUEUE
     within r $tc qdisc add dev rb parent 1:1 handle 2: $1
     to=10.9.2.2
 }
-plimsoll() { # ENGINE
+plimsoll() { # ENGINE [UPLINK]
     cat >/tmp/policy.yaml <<POLICY
-uplink: {port: {tap: {netns: b, name: eth0}}, rate: ${mbps}Mbps}
+uplink: {port: {tap: {netns: b, name: eth0}}, rate: ${mbps}Mbps${2:+, $2}}
 api: {socket: /tmp/api.sock}
 engine: {$1}
 tenants: {x: {port: {tap: {netns: a, name: eth0}}}}
@@ -109,6 +109,7 @@ for case in $(cat /cases); do
     for queue in 'pfifo limit 1000' fq_codel; do begin; linux "$queue"; measure "${queue%% *}"; end; done
     begin; plimsoll 'flows: fifo'; measure 'plimsoll, fifo'; end
     begin; plimsoll 'verify: 100'; measure 'plimsoll, default'; end
+    begin; plimsoll 'verify: 100' 'grain: 0us'; measure 'plimsoll, no grain'; end
 done
 echo comparison is over
 GUEST
