@@ -21,7 +21,7 @@ pub(crate) struct Coalescing {
 const FEW: u64 = 64;
 
 impl Coalescing {
-    /// How long the thread sleeps without looking at its ports, after this turn; `None`: it waits for them.
+    /// How long the thread naps after this turn; `None`: it waits for its ports.
     pub(crate) fn nap(&mut self, turn: &Turn, grain: Span, now: Nanos) -> Option<Span> {
         self.moved += turn.moved;
         if turn.busy {

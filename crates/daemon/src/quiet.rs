@@ -16,13 +16,15 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use plimsoll_units::Span;
 
-/// Ports that end a nap, and those that do not as something comes in most naps.
+/// Watches quiet ports, which end a nap. A busy port has something after at least half of the naps, and ends none.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     poll: Poll,
     events: Events,
     timer: TimerFd,
     ports: HashMap<Token, Port>,
+    /// The port of each descriptor.
+    watched: HashMap<RawFd, Token>,
     /// Ports that something came from in this window, and busy ones.
     active: Vec<Token>,
     naps: u32,
@@ -30,14 +32,17 @@ pub(crate) struct Quiet {
     early: u32,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Port {
-    fd: RawFd,
+    /// Its descriptors: two of an uplink with a standby, else one.
+    fds: Vec<RawFd>,
     /// Number of naps of this window after which it had something.
     heard: u32,
     /// The number of the latest of them in the window; 0 for none.
     latest: u32,
     busy: bool,
+    /// It is among the active ones.
+    active: bool,
 }
 
 const TIMER: Token = Token(usize::MAX);
@@ -55,29 +60,41 @@ impl Quiet {
             events: Events::with_capacity(16),
             timer,
             ports: HashMap::new(),
+            watched: HashMap::new(),
             active: Vec::new(),
             naps: 0,
             early: 0,
         })
     }
 
-    /// Adds a port, as a quiet one.
-    pub(crate) fn watch(&mut self, token: Token, fd: RawFd) -> io::Result<()> {
-        self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE)?;
-        self.ports.insert(token, Port { fd, heard: 0, latest: 0, busy: false });
-        Ok(())
+    /// Adds a descriptor of a port, which is a quiet one from now on. A descriptor that cannot be watched ends no nap.
+    pub(crate) fn watch(&mut self, token: Token, fd: RawFd) {
+        let _ = self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE);
+        self.watched.insert(fd, token);
+        let port = self.ports.entry(token).or_default();
+        port.fds.push(fd);
+        if std::mem::take(&mut port.busy) {
+            port.fds.iter().for_each(|fd| {
+                let _ = self.poll.registry().register(&mut SourceFd(fd), token, Interest::READABLE);
+            });
+        }
     }
 
-    /// Removes a port; to be called before it is closed.
+    /// Removes a descriptor of a port; to be called before it is closed.
     pub(crate) fn forget(&mut self, fd: RawFd) {
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
-        self.ports.retain(|_, port| port.fd != fd);
+        let Some(token) = self.watched.remove(&fd) else { return };
+        let Some(port) = self.ports.get_mut(&token) else { return };
+        port.fds.retain(|other| *other != fd);
+        if port.fds.is_empty() {
+            self.ports.remove(&token);
+        }
     }
 
     /// Notes that a port has something; what comes again before the next nap does not count.
     pub(crate) fn heard(&mut self, token: Token) {
         let Some(port) = self.ports.get_mut(&token).filter(|port| port.latest < self.naps) else { return };
-        if port.heard == 0 && !port.busy {
+        if !std::mem::replace(&mut port.active, true) {
             self.active.push(token);
         }
         port.latest = self.naps;
@@ -107,20 +124,36 @@ impl Quiet {
 
     /// Ends the window: a port is busy if it had something after half of the naps, and ends no nap in the next one.
     fn judge(&mut self) {
-        let (registry, ports, naps) = (self.poll.registry(), &mut self.ports, self.naps);
-        self.active.retain(|token| {
-            let Some(port) = ports.get_mut(token) else { return false };
-            let busy = 2 * port.heard >= naps;
+        let mut busy = Vec::new();
+        for token in std::mem::take(&mut self.active) {
+            // A port that was forgotten and is watched again may be listed twice.
+            let Some(port) = self.ports.get_mut(&token) else { continue };
+            if !std::mem::take(&mut port.active) {
+                continue;
+            }
+            let is_busy = 2 * port.heard >= self.naps;
             (port.heard, port.latest) = (0, 0);
-            // A port that cannot be watched again is as a busy one: it is read after each nap.
-            let changed = match (port.busy, busy) {
-                (false, true) => registry.deregister(&mut SourceFd(&port.fd)),
-                (true, false) => registry.register(&mut SourceFd(&port.fd), *token, Interest::READABLE),
-                _ => Ok(()),
-            };
-            port.busy = busy || changed.is_err();
-            port.busy
-        });
+            if std::mem::replace(&mut port.busy, is_busy) != is_busy {
+                let registry = self.poll.registry();
+                // A descriptor that cannot be watched again ends no nap; what comes is read after each.
+                port.fds.iter().for_each(|fd| {
+                    let _ = if is_busy {
+                        registry.deregister(&mut SourceFd(fd))
+                    } else {
+                        registry.register(&mut SourceFd(fd), token, Interest::READABLE)
+                    };
+                });
+            }
+            if is_busy {
+                busy.push(token);
+            }
+        }
+        for token in &busy {
+            if let Some(port) = self.ports.get_mut(token) {
+                port.active = true;
+            }
+        }
+        self.active = busy;
         (self.naps, self.early) = (0, 0);
     }
 }
@@ -142,8 +175,8 @@ mod tests {
     fn a_quiet_port_ends_a_nap_and_one_that_has_something_after_most_does_not() {
         let mut quiet = Quiet::new().expect("descriptors");
         let (shop, bulk) = (port(), port());
-        quiet.watch(Token(0), shop.as_fd().as_raw_fd()).expect("watched");
-        quiet.watch(Token(1), bulk.as_fd().as_raw_fd()).expect("watched");
+        quiet.watch(Token(0), shop.as_fd().as_raw_fd());
+        quiet.watch(Token(1), bulk.as_fd().as_raw_fd());
         assert!(quiet.nap(SHORT).expect("slept"));
         shop.write(1).expect("room");
         assert!(!quiet.nap(LONG).expect("slept"), "at once");
@@ -171,11 +204,39 @@ mod tests {
     }
 
     #[test]
+    fn a_port_with_two_descriptors_that_is_watched_anew_in_mid_window_becomes_busy_with_both() {
+        let mut quiet = Quiet::new().expect("descriptors");
+        let uplink = [port(), port()];
+        let fds = uplink.each_ref().map(|port| port.as_fd().as_raw_fd());
+        fds.iter().for_each(|fd| quiet.watch(Token(7), *fd));
+        for nap in 0..4 * WINDOW {
+            quiet.heard(Token(7));
+            quiet.nap(SHORT).expect("slept");
+            if nap % WINDOW == 5 {
+                fds.iter().for_each(|fd| quiet.forget(*fd));
+                fds.iter().for_each(|fd| quiet.watch(Token(7), *fd));
+            }
+        }
+        for _ in 0..WINDOW {
+            quiet.heard(Token(7));
+            quiet.nap(SHORT).expect("slept");
+        }
+        quiet.heard(Token(7));
+        quiet.nap(SHORT).expect("slept");
+        uplink.iter().for_each(|port| assert_eq!(port.write(1).expect("room"), 8));
+        assert!(quiet.nap(SHORT).expect("slept"), "busy");
+        quiet.forget(fds[0]);
+        assert!(quiet.ports.contains_key(&Token(7)));
+        quiet.forget(fds[1]);
+        assert!(quiet.ports.is_empty());
+    }
+
+    #[test]
     fn at_most_half_of_the_naps_end_early() {
         let mut quiet = Quiet::new().expect("descriptors");
         let ports: Vec<_> = (0..8).map(|_| port()).collect();
         for (number, port) in ports.iter().enumerate() {
-            quiet.watch(Token(number), port.as_fd().as_raw_fd()).expect("watched");
+            quiet.watch(Token(number), port.as_fd().as_raw_fd());
         }
         let mut early = 0;
         for nap in 0..10 * WINDOW {

@@ -73,7 +73,8 @@ impl Waiter {
     /// What the kernel says.
     pub fn watch(&mut self, lane: Option<u32>, fd: RawFd) -> io::Result<()> {
         self.poll.registry().register(&mut SourceFd(&fd), token(lane), Interest::READABLE)?;
-        self.quiet.watch(token(lane), fd)
+        self.quiet.watch(token(lane), fd);
+        Ok(())
     }
 
     /// Stops watching a descriptor. To be called before it is closed; it is no error if the kernel has dropped it already.
@@ -118,7 +119,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// Sleeps for this long, or until a port has something from which little comes; the next wait finds what came.
+    /// Sleeps for this long, or until a quiet port has something; the next wait reports it.
     ///
     /// # Errors
     /// What the kernel says.

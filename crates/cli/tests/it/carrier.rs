@@ -167,6 +167,11 @@ fn goes_on(tag: &str, first: &str, second: &str) {
     ip(&["-n", &far, "link", "set", "eth0", "down"]);
     says(" has a carrier: packets wait");
     ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    // Else the standby may be seen first, and carries frames again before its line is due.
+    stage.eventually("the port is back", || {
+        let metrics = stage.client().text("GET", "/metrics").unwrap_or_default();
+        metrics.contains("plimsoll_uplink_port_up{place=\"port\"} 1")
+    });
     ip(&["-n", &far, "link", "set", "eth1", "up"]);
     stage.eventually("both are back", || {
         let log = stage.read("log");

@@ -273,6 +273,10 @@ impl VhostUser {
                 // Other descriptors stay with the message, to be closed by the closing thread.
                 descriptors.iter().try_for_each(is_bell).map_err(ProtocolError::Other)?;
                 ring.bell = descriptors.pop().map(Bell::new).transpose().map_err(ProtocolError::Other)?;
+                // An earlier daemon may have been killed between its last completion and its ring.
+                if let Some(bell) = &ring.bell {
+                    bell.ring();
+                }
             }
             Request::SetErr(index, _) => drop(ring(&mut self.rings, index)?),
             Request::SetEnable(index, enabled) => ring(&mut self.rings, index)?.enabled = enabled,

@@ -210,7 +210,7 @@ fn each_side_is_woken_when_it_wants_to_be() {
         port.flush().expect("always there");
         guest.rung(FROM)
     };
-    // What tells a bell from something else rings it once.
+    // A bell is rung once when it is passed.
     guest.rung(FROM);
     guest.want(FROM, 2);
     assert_eq!([pass(&guest, 0), pass(&guest, 1), pass(&guest, 2), pass(&guest, 3)], [0, 0, 1, 0]);
