@@ -312,8 +312,8 @@ impl Engine {
         let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
-        let inward = inward::Inward::new(&setup.program, &lanes);
         let whole = setup.fleet.is_some();
+        let inward = inward::Inward::new(&setup.program, &lanes, !whole);
         let fleet = setup.fleet.map(|fleet| Box::new(fleet::Fleet::new(fleet, &lanes, &setup.program)));
         let mut engine = Self {
             nic,
@@ -519,6 +519,7 @@ impl Engine {
         heavy.begin(now);
         heavy.set_tenants(counting, &self.lanes);
         self.heavy = Some(heavy);
+        self.inward.forget_flows();
     }
 
     /// The flows that are heavy hitters; `None` where no flow is counted.

@@ -38,6 +38,61 @@ pub fn alike(first: &[u8], frame: &[u8]) -> bool {
     }
 }
 
+/// What of a frame is compared with later frames, copied out of it.
+///
+/// ```
+/// let mut first = [0_u8; 60];
+/// first[12..15].copy_from_slice(&[8, 0, 0x45]);
+/// (first[17], first[23], first[39]) = (46, 17, 26); // UDP, and both lengths
+/// let copy = plimsoll_wire::HeaderCopy::of(&first);
+/// let (mut second, mut other) = (first, first);
+/// second[59] = 7; // payload
+/// other[35] = 9; // source port
+/// assert!(copy.is_alike(&second) && !copy.is_alike(&other));
+/// assert_ne!(plimsoll_wire::ports_of(&first), plimsoll_wire::ports_of(&other));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderCopy {
+    len: usize,
+    bytes: [u8; COPIED],
+}
+
+impl HeaderCopy {
+    /// A copy of nothing, to which no frame is alike.
+    pub const EMPTY: Self = Self { len: 0, bytes: [0; COPIED] };
+
+    /// A copy of the frame's headers.
+    #[inline]
+    #[must_use]
+    pub fn of(frame: &[u8]) -> Self {
+        let mut bytes = [0; COPIED];
+        match frame.first_chunk() {
+            Some(head) => bytes = *head,
+            None => bytes[..frame.len()].copy_from_slice(frame),
+        }
+        Self { len: frame.len(), bytes }
+    }
+
+    /// Whether `frame` is [`alike`] to the frame whose copy this is.
+    #[inline]
+    #[must_use]
+    pub fn is_alike(&self, frame: &[u8]) -> bool {
+        self.len == frame.len() && alike(&self.bytes[..self.len.min(COPIED)], &frame[..self.len.min(COPIED)])
+    }
+}
+
+/// Bytes that are copied: those that are compared, and behind them the length of TCP's header over IPv6.
+const COPIED: usize = 68;
+
+/// Both ports as one number, where a packet of TCP or UDP over IP without options has them. Frames that are [`alike`] have the same.
+#[inline]
+#[must_use]
+pub fn ports_of(frame: &[u8]) -> u32 {
+    let Some(head) = frame.first_chunk::<LOOKED_AT>() else { return 0 };
+    let at = if head[12..14] == IPV4.to_be_bytes() { 34 } else { 54 };
+    head[at..].first_chunk().map_or(0, |ports| u32::from_ne_bytes(*ports))
+}
+
 /// Bytes that are compared at most: Ethernet, IPv6 and the part of UDP up to its length. Shorter frames are not alike.
 const LOOKED_AT: usize = 60;
 
@@ -146,9 +201,11 @@ mod tests {
             both.into_iter().for_each(|change| set(&mut first, change));
             let mut second = first.clone();
             one.into_iter().for_each(|change| set(&mut second, change));
+            prop_assert_eq!(HeaderCopy::of(&first).is_alike(&second), alike(&first, &second));
             if alike(&first, &second) {
                 let (a, b) = (parse(&first), parse(&second));
                 prop_assert_eq!(a, b);
+                prop_assert_eq!(ports_of(&first), ports_of(&second));
                 let (mut vnet, _) = VnetHeader::read(&vnet).expect("ten bytes");
                 vnet.gso_type = VnetHeader::GSO_NONE;
                 if let (Ok(a), Ok(b)) = (a, b) {

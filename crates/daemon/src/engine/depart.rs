@@ -18,7 +18,7 @@ use super::emit::{Emitted, Part, emit};
 use super::flows::Hashed;
 use super::heavy::{HashedCount, markable};
 use super::lane::{Lane, sum};
-use super::mac_table::{Learned, Owner, is_group};
+use super::mac_table::{Learned, Mac, Owner, is_group};
 use super::outward::{check, on_wire};
 use super::pool::Buffer;
 use super::press::{Act, Way};
@@ -369,10 +369,8 @@ impl Engine {
             }
         };
         // In a fleet the map states where each tenant is.
-        if self.fleet.is_none()
-            && let Learned::Taken(Owner::Lane(from)) = self.macs.learn(parsed.src_mac.0, Owner::Uplink, now)
-        {
-            self.note_taken(from);
+        if self.fleet.is_none() {
+            self.learn_outside(parsed.src_mac.0, now);
         }
         let target = parsed.dst_mac.0;
         let owner = || match self.macs.owner(target) {
@@ -391,13 +389,21 @@ impl Engine {
         *bound = Some(Bound { offload, to, flow, ecn: markable(parsed), uncounted: (0, 0) });
     }
 
+    /// Learns that a host with this address is behind the uplink.
+    #[inline]
+    pub(super) fn learn_outside(&mut self, mac: Mac, now: Nanos) {
+        if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(mac, Owner::Uplink, now) {
+            self.note_taken(from);
+        }
+    }
+
     /// Counts the frames that were delivered with these headers: once for all of them, as each count costs a look-up.
     #[inline]
-    pub(super) fn count_delivered(&mut self, bound: &Option<Bound>) {
-        if let (Some(heavy), Some(Bound { flow: Some(flow), uncounted, .. })) = (&mut self.heavy, bound)
+    pub(super) fn count_delivered(&mut self, bound: &mut Bound) {
+        if let (Some(heavy), Bound { flow: Some(flow), uncounted, .. }) = (&mut self.heavy, bound)
             && uncounted.0 > 0
         {
-            heavy.count(flow, *uncounted);
+            heavy.count(flow, core::mem::take(uncounted));
         }
     }
 

@@ -390,8 +390,8 @@ impl Engine {
         self.look_at(&packet[place.clone()], &frame, (lane, from), now, &mut bound);
         if let Some(bound) = &mut bound {
             self.deliver(&mut packet[place], bound, now);
+            self.count_delivered(bound);
         }
-        self.count_delivered(&bound);
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {

@@ -7,22 +7,24 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
+mod known;
+
 use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Ecn, VnetHeader, alike};
+use plimsoll_wire::Ecn;
 
 use super::apart::Charged;
 use super::cpu::Core;
-use super::depart::Bound;
 use super::drops::Loss;
 use super::fleet::Came;
 use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
 use super::{BATCH, Engine, Lane, Part};
+use known::KnownFlows;
 
 /// Frames that wait on their way in.
 #[derive(Debug)]
@@ -33,6 +35,9 @@ pub(crate) struct Inward {
     pools: Vec<Option<Pool<Waits>>>,
     /// By station: how many frames of each host wait there.
     sources: Vec<Sources>,
+    /// By station: its last flows, taken out as its pool is. The common station has none, and in a fleet there are none.
+    known: Vec<Option<Box<KnownFlows>>>,
+    knows: bool,
     /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// How long each station's frames were in the kernel, in this epoch.
@@ -87,14 +92,16 @@ const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
 
 impl Inward {
-    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
+    /// `knows`: whether the flows that came last are kept in mind, as is useful outside a fleet.
+    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>], knows: bool) -> Self {
         let stations = stations(program, lanes);
+        let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, knows)).collect();
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
         let delivered = [(Nanos::ZERO, None); QUANTUM];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
-        Self { sources, ingress, drain, pools, delivered, before, since: None }
+        Self { sources, known, knows, ingress, drain, pools, delivered, before, since: None }
     }
 
     /// Whether to fetch now, before frames that wait are delivered.
@@ -129,6 +136,13 @@ impl Inward {
         self.sources.resize(self.before.len(), Sources::default());
         self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
         self.ingress.set_stations(&stations, now);
+        self.forget_flows();
+    }
+
+    /// Forgets what was known of flows, as what their headers decide may be something else from now on.
+    pub(crate) fn forget_flows(&mut self) {
+        let stations = self.pools.len();
+        self.known = (0..stations).map(|at| KnownFlows::for_station(at, self.knows)).collect();
     }
 
     /// When a tenant that has had its maximum may have its next frame.
@@ -213,6 +227,11 @@ impl Inward {
     }
 }
 
+/// The address that a frame was sent from.
+fn source_of(frame: &[u8]) -> Mac {
+    frame.get(6..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default()
+}
+
 /// The stations, with weights and lengths that the policy derives from the tenants' promises. The common station has the
 /// smallest weight, and so has a lane whose tenant is gone.
 fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
@@ -276,11 +295,10 @@ impl Engine {
 
     /// Delivers the station's oldest frames, at most `quantum`; answers how many.
     fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
-        // Taken out meanwhile, so that frames can be read while ports are written.
+        // These are taken out meanwhile, so that frames can be read while ports are written.
         let pool = &mut self.inward.pools[station as usize];
         let mut pool = pool.take().expect("in its place between deliveries");
-        // A frame's buffer stays until the next frame has been compared with it.
-        let (mut before, mut bound): (Option<Buffer>, Option<Bound>) = (None, None);
+        let mut known = self.inward.known[station as usize].take();
         let mut delivered = 0;
         while delivered < quantum {
             let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
@@ -294,20 +312,16 @@ impl Engine {
             self.inward.delivered[delivered] = (arrival.at, waited);
             self.inward.before[station as usize].note(waited);
             let lane = self.inward.lane_of(station, &arrival);
-            if bound.is_some() && !before.is_some_and(|last| are_alike(&pool, last, buffer)) {
-                self.count_delivered(&bound);
-                bound = None;
-            }
-            self.deliver_from(&mut pool, buffer, &mut bound, lane, now);
-            if let Some(last) = before.replace(buffer) {
-                pool.give(last);
-            }
+            let received = pool.held(buffer).received;
+            let frame = &mut pool.bytes_mut(buffer)[..received.len];
+            self.deliver_from((frame, &received), known.as_deref_mut(), lane, now);
+            pool.give(buffer);
             delivered += 1;
         }
-        self.count_delivered(&bound);
-        if let Some(last) = before {
-            pool.give(last);
+        if let Some(known) = &mut known {
+            known.take_uncounted().flatten().for_each(|bound| self.count_delivered(bound));
         }
+        self.inward.known[station as usize] = known;
         self.inward.pools[station as usize] = Some(pool);
         delivered
     }
@@ -391,32 +405,40 @@ impl Engine {
         }
     }
 
-    /// Delivers one frame to its receiver, `bound` where that is known already, which it answers for frames with the same headers.
+    /// Delivers one frame to its receiver, which is looked up unless the frame's flow is `known`.
     fn deliver_from(
         &mut self,
-        pool: &mut Pool<Waits>,
-        buffer: Buffer,
-        bound: &mut Option<Bound>,
+        (frame, received): (&mut [u8], &Received),
+        known: Option<&mut KnownFlows>,
         lane: Option<u32>,
         now: Nanos,
     ) {
-        let received = pool.held(buffer).received;
-        let frame = &mut pool.bytes_mut(buffer)[..received.len];
         if self.fleet.is_some() {
-            return self.unwrap(frame, &received, lane, now);
+            return self.unwrap(frame, received, lane, now);
         }
-        if bound.is_none() {
-            self.look_at(frame, &received, (lane, FlowSource::Elsewhere(SenderMac::default())), now, bound);
+        let from = FlowSource::Elsewhere(SenderMac::default());
+        // Where a frame without a lane goes depends on addresses that were learned.
+        let Some((known, lane)) = known.zip(lane) else {
+            let mut bound = None;
+            self.look_at(frame, received, (lane, from), now, &mut bound);
+            if let Some(bound) = &mut bound {
+                self.deliver(frame, bound, now);
+                self.count_delivered(bound);
+            }
+            return;
+        };
+        let found = known.find(frame, received);
+        let at = found.unwrap_or_else(|| known.next());
+        let bound = known.bound(at);
+        if found.is_some() {
+            self.learn_outside(source_of(frame), now);
+        } else {
+            bound.iter_mut().for_each(|bound| self.count_delivered(bound));
+            self.look_at(frame, received, (Some(lane), from), now, bound);
+            known.copy(at, frame, received);
         }
-        if let Some(bound) = bound {
+        if let Some(bound) = known.bound(at) {
             self.deliver(frame, bound, now);
         }
     }
-}
-
-/// Whether both frames have the same headers, so that one's receiver is the other's.
-fn are_alike(pool: &Pool<Waits>, one: Buffer, other: Buffer) -> bool {
-    let (a, b) = (&pool.held(one).received, &pool.held(other).received);
-    let whole = a.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
-    whole && a.vnet == b.vnet && alike(&pool.bytes(one)[..a.len], &pool.bytes(other)[..b.len])
 }

@@ -129,3 +129,46 @@ fn a_reload_counts_other_tenants_and_ends_the_counting() {
     assert!(world.engine.install(change, world.now).tables.is_some());
     assert_eq!(world.engine.heavy(Nanos::ZERO + Span::secs(1)), None);
 }
+
+/// Nine flows in turn, and frames of two lengths in each: more than are known of a tenant at a time.
+#[test]
+fn each_of_many_interleaved_flows_is_counted_exactly() {
+    let mut world = World::new(GATEWAY, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.run(Span::millis(1), Span::micros(10));
+    for round in 0..2_000_u32 {
+        // A flow that sends two frames in three rounds, and the others in each.
+        let flows = (10..19).filter(|flow| *flow != 10 || round % 3 > 0);
+        for flow in flows {
+            let len = if (round / 7 + u32::from(flow)) % 2 == 0 { 60 } else { 300 };
+            let _ = world.wire.send(&udp(98, 1, flow, 0, len), None);
+        }
+        world.run(Span::micros(10), Span::micros(10));
+        assert_eq!(crate::support::drain(&mut world.tenants[0]).len(), 8 + usize::from(round % 3 > 0));
+    }
+    world.run(Span::millis(110), Span::millis(1));
+    let mut counts: Vec<_> = listed(&mut world).iter().map(|(.., port, packets)| (*port, *packets)).collect();
+    counts.sort_unstable();
+    // The flow of the smaller count sends in 1,333 of the 2,000 rounds, which is not heavy.
+    assert_eq!(counts, (11..19).map(|port| (port, 2_000)).collect::<Vec<_>>());
+}
+
+/// What a frame's headers decided is not known any more after a reload that decides otherwise.
+#[test]
+fn a_flow_that_is_known_is_looked_up_again_after_a_reload() {
+    let none = GATEWAY.split("backpressure").next().expect("text");
+    let mut world = World::new(none, false);
+    world.send(0, &udp(1, 99, 1, 0, 60));
+    world.run(Span::millis(1), Span::micros(10));
+    let flow = [(None, udp(98, 1, 8, 0, 300))];
+    traffic(&mut world, Span::millis(5), &flow);
+    assert_eq!(world.engine.heavy(world.now), None);
+
+    let (before, after) = (policy(none), policy(GATEWAY));
+    let mut change = world.change(&before, &after);
+    change.heavy = change.counted.as_ref().map(|stated| Box::new(HeavyFlows::new(&stated.stated)));
+    world.engine.install(change, world.now);
+    traffic(&mut world, Span::millis(30), &flow);
+    world.run(Span::millis(110), Span::millis(1));
+    assert_eq!(listed(&mut world), [("gateway".to_owned(), true, 8, 3_000)]);
+}

@@ -1,0 +1,90 @@
+//! The flows of a tenant whose frames came last, and what their headers decide.
+//!
+//! Why: a tenant's frames are mostly of a few flows. Each flow is parsed, looked up and hashed once, and its next frame is compared with
+//! a copy of the headers.
+//! From: Open vSwitch's exact-match cache (Pfaff et al., NSDI 2015), by tenant so that no tenant's flows take another's places.
+//! Not here: which frames have the same headers (`wire`), and what headers decide (`depart`).
+//! Invariant: what is known holds until another policy is installed; memory is fixed.
+
+use plimsoll_ports::Received;
+use plimsoll_wire::{HeaderCopy, VnetHeader, ports_of};
+
+use super::super::depart::Bound;
+use super::COMMON;
+
+/// A tenant's last few flows.
+#[derive(Debug)]
+pub(super) struct KnownFlows {
+    /// What tells most flows apart, in one cache line for all of them.
+    ports: [u32; FLOWS],
+    flows: [KnownFlow; FLOWS],
+    /// By bit: the flows with frames that are not counted yet.
+    uncounted: u8,
+    /// Where the next flow goes: in place of the one that came first.
+    next: usize,
+}
+
+#[derive(Debug)]
+struct KnownFlow {
+    headers: HeaderCopy,
+    vnet: Option<VnetHeader>,
+    bound: Option<Bound>,
+}
+
+/// Flows that are known of a tenant. Of more flows than these some are looked up again.
+const FLOWS: usize = 4;
+
+impl KnownFlows {
+    /// Room for a station's flows; the common station has none.
+    pub(super) fn for_station(station: usize, knows: bool) -> Option<Box<Self>> {
+        const NONE: KnownFlow = KnownFlow { headers: HeaderCopy::EMPTY, vnet: None, bound: None };
+        let none = || Box::new(Self { ports: [0; FLOWS], flows: [NONE; FLOWS], uncounted: 0, next: 0 });
+        (knows && station != COMMON as usize).then(none)
+    }
+
+    /// The place of the flow of a frame, if it is known.
+    #[inline]
+    pub(super) fn find(&self, frame: &[u8], received: &Received) -> Option<usize> {
+        let ports = ports_of(frame);
+        (0..FLOWS).find(|&at| {
+            self.ports[at] == ports && {
+                let KnownFlow { headers, vnet, bound } = &self.flows[at];
+                bound.is_some() && *vnet == received.vnet && headers.is_alike(frame)
+            }
+        })
+    }
+
+    /// A place for the flow of a frame. What is there belongs to another flow, which is to be counted first.
+    #[inline]
+    pub(super) fn next(&mut self) -> usize {
+        let at = self.next;
+        self.next = (at + 1) % FLOWS;
+        at
+    }
+
+    /// Copies the headers of a frame whose flow is at this place.
+    #[inline]
+    pub(super) fn copy(&mut self, at: usize, frame: &[u8], received: &Received) {
+        let flow = &mut self.flows[at];
+        // Segments that are still to be cut may differ in what the headers do not say.
+        let whole = received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
+        flow.headers = if whole { HeaderCopy::of(frame) } else { HeaderCopy::EMPTY };
+        flow.vnet = received.vnet;
+        self.ports[at] = ports_of(frame);
+    }
+
+    /// What the headers of the flow at this place decide; it may have frames that are not counted from now on.
+    #[inline]
+    pub(super) fn bound(&mut self, at: usize) -> &mut Option<Bound> {
+        self.uncounted |= 1 << at;
+        &mut self.flows[at].bound
+    }
+
+    /// The flows with frames that are not counted yet, which the caller counts.
+    #[inline]
+    pub(super) fn take_uncounted(&mut self) -> impl Iterator<Item = &mut Option<Bound>> {
+        let uncounted = core::mem::take(&mut self.uncounted);
+        let flows = self.flows.iter_mut().enumerate();
+        flows.filter(move |(at, _)| uncounted & 1 << at != 0).map(|(_, flow)| &mut flow.bound)
+    }
+}
