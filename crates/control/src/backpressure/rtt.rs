@@ -111,6 +111,13 @@ impl RoundTrip {
         now < self.rests_until
     }
 
+    /// Until when segments need not be read.
+    #[inline]
+    #[must_use]
+    pub fn rests_until(&self) -> Nanos {
+        self.rests_until
+    }
+
     /// Handles a segment of the flow (`forwards`), or one that its receiver sends back.
     #[inline]
     pub fn note(&mut self, forwards: bool, segment: &Segment, now: Nanos) {

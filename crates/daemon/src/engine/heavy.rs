@@ -134,6 +134,8 @@ pub(super) struct HashedCount {
     pub(super) of: Counted,
     /// Where its frames' segments lie, if those are to be read.
     tcp: Option<TcpPlace>,
+    /// Until when they are not read, unless they have SYN.
+    unread_until: Nanos,
 }
 
 impl Counted {
@@ -285,7 +287,7 @@ impl HeavyFlows {
         let of = Counted { flow: flow.key, tenant, inward, from, untouched, sibling };
         let hash = of.hash(flow.hash);
         let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
-        Some(HashedCount { hash, of, tcp })
+        Some(HashedCount { hash, of, tcp, unread_until: Nanos::ZERO })
     }
 
     /// Counts packets of a flow, and their bytes.
@@ -299,13 +301,15 @@ impl HeavyFlows {
     #[inline(always)]
     pub(super) fn judge(
         &mut self,
-        flow: &HashedCount,
+        flow: &mut HashedCount,
         sent: (u16, u32),
         (frame, ecn): (&[u8], Codepoint),
         now: Nanos,
     ) -> (Act, bool) {
-        if let Some(place) = flow.tcp {
-            self.time(flow, place, frame, now);
+        if let Some(place) = flow.tcp
+            && (now >= flow.unread_until || place.is_syn(frame))
+        {
+            flow.unread_until = self.time(flow, place, frame, now);
         }
         match &mut self.press {
             Some(press) if press.is_at_work() => press.judge(flow, sent, ecn, now),
@@ -314,10 +318,9 @@ impl HeavyFlows {
     }
 
     #[inline(never)]
-    fn time(&mut self, flow: &HashedCount, place: TcpPlace, frame: &[u8], now: Nanos) {
-        if let Some(round_trips) = &mut self.round_trips {
-            round_trips.note((flow.hash, &flow.of), place, frame, now);
-        }
+    fn time(&mut self, flow: &HashedCount, place: TcpPlace, frame: &[u8], now: Nanos) -> Nanos {
+        let round_trips = self.round_trips.as_mut();
+        round_trips.map_or(now, |trips| trips.note((flow.hash, &flow.of), place, frame, now))
     }
 
     /// The windows of acknowledgements that pass, if backpressure makes them smaller.

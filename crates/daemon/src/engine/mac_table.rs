@@ -8,6 +8,7 @@
 //! uplink's once a host behind it has used it, and otherwise the first tenant's that used it, until that tenant has been
 //! silent for [`IDLE`]. A tenant owns at most [`PER_PORT`] and its interface's, the uplink [`BEHIND_UPLINK`].
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
@@ -82,14 +83,30 @@ pub struct MacTable {
     heard: VecDeque<Mac>,
     /// The address that was last used behind the uplink, and when that was noted: mostly the next frame has it, too.
     latest: Option<(Mac, Nanos)>,
+    /// The owners of addresses that were asked for last, each in the place that its last byte chooses.
+    recent: Box<[Cell<Recent>; RECENT]>,
+    /// Grows when an address gets another owner: what is in `recent` from before does not hold any more.
+    version: u32,
 }
+
+/// The owner of an address, as it was looked up at this version of the table.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    key: u64,
+    version: u32,
+    owner: Option<Owner>,
+}
+
+/// Addresses whose owners are found without a hash. As many as fit into a part of the first-level cache.
+const RECENT: usize = 256;
 
 impl MacTable {
     /// A table for this many ports.
     #[must_use]
     pub fn new(ports: usize) -> Self {
         let entries = HashMap::with_capacity_and_hasher(ports.min(64) * 64, RandomState::default());
-        Self { entries, owned: HashMap::default(), heard: VecDeque::new(), latest: None }
+        let recent = Box::new([const { Cell::new(Recent { key: 0, version: 0, owner: None }) }; RECENT]);
+        Self { entries, owned: HashMap::default(), heard: VecDeque::new(), latest: None, recent, version: 1 }
     }
 
     /// Notes that `owner` sent from `mac`.
@@ -119,6 +136,7 @@ impl MacTable {
                 return Learned::Foreign;
             }
             let before = entry.owner;
+            self.note_change();
             self.entries.remove(&key(mac));
             self.disown(before);
             learned = Learned::Taken(before);
@@ -126,6 +144,7 @@ impl MacTable {
         if !self.make_room(mac, owner) {
             return Learned::TooMany;
         }
+        self.note_change();
         self.entries.insert(key(mac), Entry { owner, seen: now, pinned: false });
         learned
     }
@@ -137,6 +156,7 @@ impl MacTable {
                 && let Some(oldest) = self.heard.pop_front()
                 && self.entries.get(&key(oldest)).is_some_and(|entry| entry.owner == owner)
             {
+                self.note_change();
                 self.entries.remove(&key(oldest));
             }
             self.heard.push_back(mac);
@@ -158,6 +178,7 @@ impl MacTable {
     /// Gives `owner` these addresses, as [`MacTable::pin`] does one; an address that no interface can have is ignored.
     pub fn pin_all(&mut self, macs: &[Mac], owner: Owner) {
         self.latest = None;
+        self.note_change();
         let good = |mac: &Mac| !is_group(*mac) && *mac != Mac::default();
         let keys: Vec<u64> = macs.iter().copied().filter(good).map(key).collect();
         if keys.is_empty() {
@@ -181,9 +202,28 @@ impl MacTable {
     }
 
     /// The owner of this address, if it is known. An owner that fell silent keeps it until another one claims it.
+    #[inline]
     #[must_use]
     pub fn owner(&self, mac: Mac) -> Option<Owner> {
-        self.entries.get(&key(mac)).map(|entry| entry.owner)
+        let (key, version) = (key(mac), self.version);
+        let place = &self.recent[key as usize % RECENT];
+        let recent = place.get();
+        if (recent.key, recent.version) == (key, version) {
+            return recent.owner;
+        }
+        let owner = self.entries.get(&key).map(|entry| entry.owner);
+        place.set(Recent { key, version, owner });
+        owner
+    }
+
+    /// Notes that the owner of an address is about to change.
+    fn note_change(&mut self) {
+        self.version = self.version.wrapping_add(1);
+        if self.version == 0 {
+            // What was noted four billion changes ago would hold again.
+            self.recent.iter().for_each(|place| place.set(Recent { key: 0, version: 0, owner: None }));
+            self.version = 1;
+        }
     }
 
     /// The addresses of all tenants.
@@ -200,6 +240,7 @@ impl MacTable {
     /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
         self.latest = None;
+        self.note_change();
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
         self.owned.remove(&owner);
     }
@@ -207,6 +248,7 @@ impl MacTable {
     /// Forgets every address of a tenant that is gone.
     pub fn release(&mut self, owner: Owner) {
         self.latest = None;
+        self.note_change();
         self.entries.retain(|_, entry| entry.owner != owner);
         self.owned.remove(&owner);
     }
@@ -227,6 +269,8 @@ pub fn is_group(mac: Mac) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const GATEWAY: Mac = [2, 0, 0, 0, 0, 1];
@@ -363,5 +407,41 @@ mod tests {
         table.learn(GATEWAY, Owner::Lane(0), Nanos::ZERO);
         table.forget(Owner::Lane(0));
         assert_eq!(table.learn(GATEWAY, Owner::Lane(1), Nanos::ZERO), Learned::Own);
+    }
+
+    proptest! {
+        /// Addresses that share places, and each way in which an owner changes.
+        #[test]
+        fn what_was_asked_before_never_hides_a_change(
+            steps in prop::collection::vec((0_u8..6, 0_u8..2, 0_u8..3, 0_u32..3), 1..200),
+        ) {
+            let mut table = MacTable::new(2);
+            let mut now = Nanos::ZERO;
+            for (step, high, low, owner) in steps {
+                let mac = [2, 0, 0, 0, high, low];
+                let owner = if owner == 2 { Owner::Uplink } else { Owner::Lane(owner) };
+                match step {
+                    0 | 1 => _ = table.learn(mac, owner, now),
+                    2 => table.pin(mac, owner),
+                    3 => table.forget(owner),
+                    4 => table.release(owner),
+                    _ => now += IDLE + Span::ns(1),
+                }
+                for mac in (0..6).map(|n| [2, 0, 0, 0, n / 3, n % 3]) {
+                    let known = table.entries.get(&key(mac)).map(|entry| entry.owner);
+                    prop_assert_eq!([table.owner(mac), table.owner(mac)], [known; 2]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_does_not_hold_again_when_versions_are_used_up() {
+        let mut table = MacTable::new(1);
+        assert_eq!(table.owner(GATEWAY), None);
+        table.version = u32::MAX;
+        assert_eq!(table.owner([2, 0, 0, 0, 0, 2]), None);
+        table.learn(GATEWAY, Owner::Uplink, Nanos::ZERO);
+        assert_eq!(table.owner(GATEWAY), Some(Owner::Uplink), "and not what version 1 said");
     }
 }

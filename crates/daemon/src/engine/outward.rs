@@ -246,7 +246,7 @@ impl Engine {
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
         let (to, from) = (parsed.dst_mac.0, FlowSource::Here);
-        let (receiver, peer_untouched) = match self.macs.owner(to) {
+        let (mut receiver, peer_untouched) = match self.macs.owner(to) {
             Some(Owner::Lane(to)) => {
                 let untouched = (from, heavy.is_untouched(index));
                 let flow = heavy.flow((to as usize, true, Some(index)), untouched, (parsed, flow));
@@ -254,7 +254,7 @@ impl Engine {
             }
             _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(to))),
         };
-        let sender = heavy.flow((index, false, None), (from, peer_untouched), (parsed, flow));
+        let mut sender = heavy.flow((index, false, None), (from, peer_untouched), (parsed, flow));
         let sent = on_wire(offload, received.len, origin.frames());
         let (len, frames) = (received.len, origin.frames() as usize);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];
@@ -274,7 +274,7 @@ impl Engine {
         }
         let frame = &mut bytes[..len];
         let (mut owes, mut marked, mut ecn) = ([false; 2], false, markable(parsed));
-        for (flow, owes) in sender.iter().chain(&receiver).zip(&mut owes) {
+        for (flow, owes) in sender.iter_mut().chain(&mut receiver).zip(&mut owes) {
             let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, ecn), now);
             if !counted {
                 heavy.count(flow, sent);

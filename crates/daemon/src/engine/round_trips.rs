@@ -4,7 +4,7 @@
 //! From: `control::backpressure::{RoundTrip, Handshakes}`.
 //! Not here: which flows are heavy hitters (`heavy`).
 //! Invariant: a packet of no heavy hitter costs a look at one byte and one bit, and where there are heavy hitters one at what is
-//! remembered of its flow; all tables have a fixed size.
+//! remembered of its flow, or at one byte where its driver remembers that; all tables have a fixed size.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -58,6 +58,9 @@ const NOWHERE: u32 = u32::MAX;
 /// Flows of which is remembered what their last packet found, a power of two.
 const KNOWN: usize = 4_096;
 
+/// How long a flow that is not measured need not be looked at again: it may become a heavy hitter meanwhile.
+const UNMEASURED: Span = Span::millis(1);
+
 /// A connection on its way past a tenant's port: both of its flows have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Connection {
@@ -98,14 +101,22 @@ impl RoundTrips {
         }
     }
 
-    /// Handles a TCP segment of a counted flow with this hash.
+    /// Handles a TCP segment of a counted flow with this hash. Answers until when further segments of the flow need not be handled,
+    /// unless they have SYN.
     #[inline]
-    pub(super) fn note(&mut self, (hash, of): (u64, &Counted), place: TcpPlace, frame: &[u8], now: Nanos) {
+    pub(super) fn note(
+        &mut self,
+        (hash, of): (u64, &Counted),
+        place: TcpPlace,
+        frame: &[u8],
+        now: Nanos,
+    ) -> Nanos {
         if place.is_syn(frame) || self.handshakes.awaits(hash) {
-            return self.shake_hands((hash, of), place, frame, now);
+            self.shake_hands((hash, of), place, frame, now);
+            return now;
         }
         if self.measured.is_empty() {
-            return;
+            return now + UNMEASURED;
         }
         let known = self.known[hash as usize % KNOWN];
         let known = if (known.hash, known.generation) == (hash, self.generation) {
@@ -113,12 +124,15 @@ impl RoundTrips {
         } else {
             self.look_up(hash, of)
         };
-        if let Some(measured) = self.measured.get_mut(known as usize >> 1)
-            && !measured.round.rests(now)
+        let Some(Measured { round, .. }) = self.measured.get_mut(known as usize >> 1) else {
+            return now + UNMEASURED;
+        };
+        if !round.rests(now)
             && let Some(segment) = read(place, frame)
         {
-            measured.round.note(known & 1 == 1, &segment, now);
+            round.note(known & 1 == 1, &segment, now);
         }
+        round.rests_until()
     }
 
     /// Finds the connection of a flow, and remembers it for the flow's next packets.

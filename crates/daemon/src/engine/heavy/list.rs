@@ -50,6 +50,8 @@ pub(super) struct List {
     by_hash: HashTable<u32>,
     /// The places, in the order of flows.
     in_order: Vec<u32>,
+    /// How many flows come for their tenant.
+    inward: usize,
     look: u64,
     /// Until then no flow becomes quiet.
     none_quiet_before: Nanos,
@@ -68,6 +70,7 @@ impl List {
             free: Vec::with_capacity(MOST),
             by_hash: HashTable::with_capacity(MOST),
             in_order: Vec::with_capacity(MOST),
+            inward: 0,
             look: 0,
             none_quiet_before: Nanos::ZERO,
             recheck: false,
@@ -110,6 +113,7 @@ impl List {
         }
         let listed = &self.listed;
         self.by_hash.insert_unique(new.of.hash, place, |place| listed[*place as usize].of.hash);
+        self.inward += usize::from(new.of.of.inward);
         let at = self.first_from(&new.of.of);
         self.in_order.insert(at, place);
     }
@@ -125,7 +129,7 @@ impl List {
             return;
         }
         self.recheck = false;
-        let Self { listed, free, by_hash, in_order, .. } = self;
+        let Self { listed, free, by_hash, in_order, inward, .. } = self;
         let mut oldest = now;
         in_order.retain(|place| {
             let Listed { of: HashedFlow { hash, of }, last, .. } = &listed[*place as usize];
@@ -137,6 +141,7 @@ impl List {
                 entry.remove();
             }
             free.push(*place);
+            *inward -= usize::from(of.inward);
             gone(of);
             false
         });
@@ -150,7 +155,7 @@ impl List {
     /// Whether a tenant forwards this flow, which it sends: at least three quarters of it come for the tenant from one place. A few
     /// packets that copy its headers, which anyone can send, do not count as that.
     pub(super) fn is_forwarded(&self, flow: &HashedFlow) -> bool {
-        if flow.of.inward {
+        if flow.of.inward || self.inward == 0 {
             return false;
         }
         let Some(sent) = self.get(flow).map(|listed| listed.sent.packets) else { return false };
