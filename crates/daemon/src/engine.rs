@@ -518,13 +518,14 @@ impl Engine {
     pub fn count_flows(&mut self, counting: &Counting, mut heavy: Box<HeavyFlows>, now: Nanos) {
         heavy.begin(now);
         heavy.set_tenants(counting, &self.lanes);
+        self.forget_known();
         self.heavy = Some(heavy);
-        self.inward.forget_flows();
     }
 
     /// The flows that are heavy hitters; `None` where no flow is counted.
     pub fn heavy(&mut self, now: Nanos) -> Option<HeavyNow> {
         // An engine at rest has not looked for a while.
+        self.count_known();
         self.tend_unmeasured(now);
         let elsewhere = |from| self.fleet.as_ref()?.map.sender(from);
         self.heavy.as_mut().map(|heavy| heavy.now(&self.lanes, elsewhere, now))

@@ -68,7 +68,7 @@ impl HeaderCopy {
         let mut bytes = [0; COPIED];
         match frame.first_chunk() {
             Some(head) => bytes = *head,
-            None => bytes[..frame.len()].copy_from_slice(frame),
+            None => bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from),
         }
         Self { len: frame.len(), bytes }
     }
@@ -77,7 +77,9 @@ impl HeaderCopy {
     #[inline]
     #[must_use]
     pub fn is_alike(&self, frame: &[u8]) -> bool {
-        self.len == frame.len() && alike(&self.bytes[..self.len.min(COPIED)], &frame[..self.len.min(COPIED)])
+        let copied = self.len.min(COPIED);
+        let heads = self.bytes.get(..copied).zip(frame.get(..copied));
+        self.len == frame.len() && heads.is_some_and(|(own, other)| alike(own, other))
     }
 }
 
@@ -89,8 +91,9 @@ const COPIED: usize = 68;
 #[must_use]
 pub fn ports_of(frame: &[u8]) -> u32 {
     let Some(head) = frame.first_chunk::<LOOKED_AT>() else { return 0 };
-    let at = if head[12..14] == IPV4.to_be_bytes() { 34 } else { 54 };
-    head[at..].first_chunk().map_or(0, |ports| u32::from_ne_bytes(*ports))
+    let v4 = [head[12], head[13]] == IPV4.to_be_bytes();
+    let four = |at: usize| head.get(at..at + 4).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+    u32::from_ne_bytes(if v4 { four(34) } else { four(54) })
 }
 
 /// Bytes that are compared at most: Ethernet, IPv6 and the part of UDP up to its length. Shorter frames are not alike.

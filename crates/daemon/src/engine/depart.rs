@@ -52,6 +52,14 @@ pub(super) struct Bound {
     uncounted: (u16, u32),
 }
 
+impl Bound {
+    /// Whether frames with these headers are still to be counted.
+    #[inline]
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.uncounted.0 > 0
+    }
+}
+
 /// The receiver of a frame from the uplink.
 #[derive(Clone, Copy, Debug)]
 enum Receiver {
@@ -427,7 +435,11 @@ impl Engine {
             let sent = on_wire(offload, frame.len(), 1);
             let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, *ecn), now);
             if !counted {
-                *uncounted = (uncounted.0.saturating_add(sent.0), uncounted.1.saturating_add(sent.1));
+                let sum = uncounted.0.checked_add(sent.0).zip(uncounted.1.checked_add(sent.1));
+                *uncounted = sum.unwrap_or_else(|| {
+                    heavy.count(flow, *uncounted);
+                    sent
+                });
             }
             // A frame from elsewhere waits at its source, or not at all.
             if way != Way::Pass {

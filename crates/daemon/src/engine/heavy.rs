@@ -28,7 +28,7 @@ use super::flows::Hashed;
 use super::lane::Lane;
 use super::mac_table::key;
 use super::mediate::codepoint;
-use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell};
+use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell, TreatedAt};
 use super::round_trips::RoundTrips;
 use super::setup::untouched;
 
@@ -75,6 +75,8 @@ pub struct HeavyFlows {
     /// Reports, while they are read.
     read: Vec<Heavy<HashedFlow>>,
     read_at: Nanos,
+    /// When all frames were counted.
+    counted_at: Nanos,
 }
 
 /// The tenant in a lane.
@@ -136,6 +138,7 @@ pub(super) struct HashedCount {
     tcp: Option<TcpPlace>,
     /// Until when they are not read, unless they have SYN.
     unread_until: Nanos,
+    pub(super) treated_at: TreatedAt,
 }
 
 impl Counted {
@@ -170,6 +173,9 @@ impl Counted {
 /// An odd number with its bits spread (2^64 divided by the golden ratio).
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// How long frames of flows from the uplink may not be counted: a fifth of the time that the counts of the first level cover.
+const UNCOUNTED: Span = Span::micros(200);
+
 /// How often reports are read.
 const EACH: Span = Span::millis(100);
 
@@ -189,6 +195,7 @@ impl HeavyFlows {
             listed: List::new(),
             read: Vec::with_capacity(MOST + stated.press.as_ref().map_or(0, |press| press.flows as usize)),
             read_at: Nanos::ZERO,
+            counted_at: Nanos::ZERO,
         }
     }
 
@@ -287,7 +294,7 @@ impl HeavyFlows {
         let of = Counted { flow: flow.key, tenant, inward, from, untouched, sibling };
         let hash = of.hash(flow.hash);
         let tcp = self.round_trips.as_ref().and_then(|_| TcpPlace::of(parsed));
-        Some(HashedCount { hash, of, tcp, unread_until: Nanos::ZERO })
+        Some(HashedCount { hash, of, tcp, unread_until: Nanos::ZERO, treated_at: TreatedAt::UNKNOWN })
     }
 
     /// Counts packets of a flow, and their bytes.
@@ -327,6 +334,16 @@ impl HeavyFlows {
     #[inline]
     pub(super) fn windows(&mut self) -> Option<&mut SmallWindows> {
         self.press.as_mut()?.windows()
+    }
+
+    /// Whether frames that were not counted yet are to be counted now: before reports are read, and once in a while.
+    #[inline]
+    pub(super) fn counts_now(&mut self, now: Nanos) -> bool {
+        let due = now.since(self.counted_at) >= UNCOUNTED || self.watch(now).is_some();
+        if due {
+            self.counted_at = now;
+        }
+        due
     }
 
     /// Moves counts on, and reads what was reported.

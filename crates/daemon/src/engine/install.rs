@@ -178,6 +178,7 @@ impl Engine {
         self.state_addresses(change.addresses);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
+        self.count_known();
         self.inward.install(&change.program, &self.lanes, now);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.lanes, &change.program, now);

@@ -38,6 +38,8 @@ pub(crate) struct Inward {
     /// By station: its last flows, taken out as its pool is. The common station has none, and in a fleet there are none.
     known: Vec<Option<Box<KnownFlows>>>,
     knows: bool,
+    /// The stations of flows with frames that are not counted yet.
+    uncounted: Vec<u32>,
     /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// How long each station's frames were in the kernel, in this epoch.
@@ -101,7 +103,18 @@ impl Inward {
         let delivered = [(Nanos::ZERO, None); QUANTUM];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
-        Self { sources, known, knows, ingress, drain, pools, delivered, before, since: None }
+        Self {
+            sources,
+            known,
+            knows,
+            uncounted: Vec::with_capacity(stations.len()),
+            ingress,
+            drain,
+            pools,
+            delivered,
+            before,
+            since: None,
+        }
     }
 
     /// Whether to fetch now, before frames that wait are delivered.
@@ -139,8 +152,9 @@ impl Inward {
         self.forget_flows();
     }
 
-    /// Forgets what was known of flows, as what their headers decide may be something else from now on.
-    pub(crate) fn forget_flows(&mut self) {
+    /// Forgets what was known of flows, as what their headers decide may be something else from now on. All must be counted.
+    fn forget_flows(&mut self) {
+        debug_assert!(self.uncounted.is_empty(), "frames of these stations would be lost to the count");
         let stations = self.pools.len();
         self.known = (0..stations).map(|at| KnownFlows::for_station(at, self.knows)).collect();
     }
@@ -299,6 +313,7 @@ impl Engine {
         let pool = &mut self.inward.pools[station as usize];
         let mut pool = pool.take().expect("in its place between deliveries");
         let mut known = self.inward.known[station as usize].take();
+        let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
         let mut delivered = 0;
         while delivered < quantum {
             let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
@@ -318,8 +333,8 @@ impl Engine {
             pool.give(buffer);
             delivered += 1;
         }
-        if let Some(known) = &mut known {
-            known.take_uncounted().flatten().for_each(|bound| self.count_delivered(bound));
+        if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
+            self.inward.uncounted.push(station);
         }
         self.inward.known[station as usize] = known;
         self.inward.pools[station as usize] = Some(pool);
@@ -439,6 +454,27 @@ impl Engine {
         }
         if let Some(bound) = known.bound(at) {
             self.deliver(frame, bound, now);
+            if bound.is_uncounted() {
+                known.note_uncounted(at);
+            }
         }
+    }
+
+    /// Forgets what was known of flows.
+    pub(super) fn forget_known(&mut self) {
+        self.count_known();
+        self.inward.forget_flows();
+    }
+
+    /// Counts the frames of flows that are known which are not counted yet: once for all frames of a flow, as each count costs a
+    /// look-up.
+    pub(super) fn count_known(&mut self) {
+        let mut stations = core::mem::take(&mut self.inward.uncounted);
+        for station in stations.drain(..) {
+            let Some(mut known) = self.inward.known[station as usize].take() else { continue };
+            known.take_uncounted().flatten().for_each(|bound| self.count_delivered(bound));
+            self.inward.known[station as usize] = Some(known);
+        }
+        self.inward.uncounted = stations;
     }
 }

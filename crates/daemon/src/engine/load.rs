@@ -131,6 +131,9 @@ impl Engine {
 
     /// Moves the counts of flows on, and slows flows down where the load demands it.
     pub(super) fn tend_flows(&mut self, core: &impl Core, now: Nanos) {
+        if self.heavy.as_mut().is_some_and(|heavy| heavy.counts_now(now)) {
+            self.count_known();
+        }
         let Some(heavy) = &mut self.heavy else { return };
         heavy.advance(now);
         let Some(watch) = heavy.watch(now) else { return };

@@ -28,6 +28,7 @@ use super::heavy::{Counted, HashedCount, HashedFlow};
 pub(super) use news::PressNews;
 pub(crate) use news::method;
 use news::{OverloadNews, Told};
+pub(super) use treatments::TreatedAt;
 use treatments::{Treatment, Treatments};
 pub(super) use window::SmallWindows;
 
@@ -374,12 +375,14 @@ impl Presses {
     #[inline(never)]
     pub(super) fn judge(
         &mut self,
-        flow: &HashedCount,
+        flow: &mut HashedCount,
         (frames, bytes): (u16, u32),
         ecn: Codepoint,
         now: Nanos,
     ) -> (Act, bool) {
-        let Some(treated) = self.treated.get_mut(flow.hash) else { return (Act::default(), false) };
+        let Some(treated) = self.treated.get_at(flow.hash, &mut flow.treated_at) else {
+            return (Act::default(), false);
+        };
         let counted = treated.count(frames, bytes);
         if now < treated.fresh_until {
             *self.left_out.entry(flow.of.tenant).or_default() += 1;

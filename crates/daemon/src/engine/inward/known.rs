@@ -73,11 +73,22 @@ impl KnownFlows {
         self.ports[at] = ports_of(frame);
     }
 
-    /// What the headers of the flow at this place decide; it may have frames that are not counted from now on.
+    /// What the headers of the flow at this place decide.
     #[inline]
     pub(super) fn bound(&mut self, at: usize) -> &mut Option<Bound> {
-        self.uncounted |= 1 << at;
         &mut self.flows[at].bound
+    }
+
+    /// Notes that the flow at this place has frames that are not counted yet.
+    #[inline]
+    pub(super) fn note_uncounted(&mut self, at: usize) {
+        self.uncounted |= 1 << at;
+    }
+
+    /// Whether some flow has.
+    #[inline]
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.uncounted != 0
     }
 
     /// The flows with frames that are not counted yet, which the caller counts.

@@ -15,7 +15,22 @@ use plimsoll_units::Nanos;
 
 /// What is done with the packets of each flow, by its keyed hash, by which it is counted as well.
 #[derive(Debug)]
-pub(super) struct Treatments(HashTable<Treatment>);
+pub(super) struct Treatments {
+    /// In places that stay; those of flows whose treatment has ended are `free`.
+    treated: Vec<Treatment>,
+    free: Vec<u32>,
+    /// The places, by the flow's hash.
+    by_hash: HashTable<u32>,
+}
+
+/// Where the treatment of a flow was found last: its next packet finds it without a search.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct TreatedAt(u32);
+
+impl TreatedAt {
+    /// It was not found yet.
+    pub(in super::super) const UNKNOWN: Self = Self(u32::MAX);
+}
 
 /// What is done with the packets of one flow.
 #[derive(Debug)]
@@ -39,6 +54,11 @@ const _: () = assert!(size_of::<Treatment>() == 128 && offset_of!(Treatment, met
 impl Treatment {
     fn none(hash: u64) -> Self {
         Self { hash, packets: 0, bytes: 0, fresh_until: Nanos::ZERO, marking: None, meter: None }
+    }
+
+    /// Makes that no packet of its flow finds it any more where it was.
+    fn leave(&mut self) {
+        self.hash = !self.hash;
     }
 
     /// Counts packets; `false`: there is no room for them, and they are to be counted elsewhere.
@@ -84,38 +104,69 @@ impl Treatment {
 impl Treatments {
     /// For this many flows. Takes all memory.
     pub(super) fn new(flows: usize) -> Self {
-        Self(HashTable::with_capacity(flows))
+        Self {
+            treated: Vec::with_capacity(flows),
+            free: Vec::with_capacity(flows),
+            by_hash: HashTable::with_capacity(flows),
+        }
     }
 
     /// Bytes that [`Treatments::new`] takes, about. Nothing is allocated.
     pub(super) const fn bytes_of(flows: usize) -> usize {
-        (flows * 8 / 7).next_power_of_two() * (size_of::<Treatment>() + 1)
+        flows * (size_of::<Treatment>() + size_of::<u32>())
+            + (flows * 8 / 7).next_power_of_two() * (size_of::<u32>() + 1)
     }
 
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.by_hash.is_empty()
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> Option<u32> {
+        self.by_hash.find(hash, |place| self.treated[*place as usize].hash == hash).copied()
     }
 
     #[inline]
     pub(super) fn get(&self, hash: u64) -> Option<&Treatment> {
-        self.0.find(hash, |known| known.hash == hash)
+        self.place(hash).map(|place| &self.treated[place as usize])
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, hash: u64) -> Option<&mut Treatment> {
-        self.0.find_mut(hash, |known| known.hash == hash)
+        self.place(hash).map(|place| &mut self.treated[place as usize])
+    }
+
+    /// As [`Treatments::get_mut`], first at the place where it was found last, which is written down.
+    #[inline]
+    pub(super) fn get_at(&mut self, hash: u64, at: &mut TreatedAt) -> Option<&mut Treatment> {
+        let found = self.treated.get(at.0 as usize).is_some_and(|treated| treated.hash == hash);
+        if !found {
+            at.0 = self.place(hash)?;
+        }
+        self.treated.get_mut(at.0 as usize)
     }
 
     /// The treatment of a flow, with which nothing is done yet if it has just begun.
     pub(super) fn of(&mut self, hash: u64) -> &mut Treatment {
-        let none = || Treatment::none(hash);
-        self.0.entry(hash, |known| known.hash == hash, |known| known.hash).or_insert_with(none).into_mut()
+        let place = self.place(hash).unwrap_or_else(|| self.begin(hash));
+        &mut self.treated[place as usize]
+    }
+
+    fn begin(&mut self, hash: u64) -> u32 {
+        let place = self.free.pop().unwrap_or(self.treated.len() as u32);
+        match self.treated.get_mut(place as usize) {
+            Some(free) => *free = Treatment::none(hash),
+            None => self.treated.push(Treatment::none(hash)),
+        }
+        let treated = &self.treated;
+        self.by_hash.insert_unique(hash, place, |place| treated[*place as usize].hash);
+        place
     }
 
     /// What was counted and not taken yet, of all flows.
     pub(super) fn counted(&self) -> Tally {
-        let all = self.0.iter().map(Treatment::counted);
+        let all = self.by_hash.iter().map(|place| self.treated[*place as usize].counted());
         all.fold(Tally::default(), |sum, of| Tally {
             packets: sum.packets + of.packets,
             bytes: sum.bytes + of.bytes,
@@ -124,14 +175,26 @@ impl Treatments {
 
     /// Ends the treatment of a flow. Its count is to be taken before.
     pub(super) fn end(&mut self, hash: u64) {
-        if let Ok(known) = self.0.find_entry(hash, |known| known.hash == hash) {
-            known.remove();
+        let treated = &mut self.treated;
+        if let Ok(known) = self.by_hash.find_entry(hash, |place| treated[*place as usize].hash == hash) {
+            let (place, _) = known.remove();
+            treated[place as usize].leave();
+            self.free.push(place);
         }
     }
 
     /// Forgets flows of which nothing is known: packets that meet none cost no look-up. Their counts are to be taken before.
     pub(super) fn tidy(&mut self, now: Nanos) {
-        self.0.retain(|one| one.marking.is_some() || one.meter.is_some() || now < one.fresh_until);
+        let Self { treated, free, by_hash } = self;
+        by_hash.retain(|place| {
+            let one = &mut treated[*place as usize];
+            let stays = one.marking.is_some() || one.meter.is_some() || now < one.fresh_until;
+            if !stays {
+                one.leave();
+                free.push(*place);
+            }
+            stays
+        });
     }
 }
 
@@ -145,5 +208,24 @@ mod tests {
         assert!(one.count(3, u32::MAX) && !one.count(1, 1) && one.count(1, 0));
         assert_eq!(one.take_count(), Tally { packets: 4, bytes: u32::MAX.into() });
         assert_eq!((one.take_count(), one.count(1, 1)), (Tally::default(), true));
+    }
+
+    #[test]
+    fn a_place_that_another_flow_has_now_is_not_taken_for_the_flows_own() {
+        let (mut all, mut at) = (Treatments::new(4), TreatedAt::UNKNOWN);
+        assert!(all.get_at(1, &mut at).is_none());
+        all.of(1).fresh_until = Nanos::new(5);
+        assert!(all.get_at(1, &mut at).is_some() && all.get_at(1, &mut at).is_some());
+        all.end(1);
+        assert!(all.get_at(1, &mut at).is_none() && all.is_empty(), "its place is free");
+        all.of(2).fresh_until = Nanos::new(9);
+        assert!(all.get_at(1, &mut at).is_none(), "its place is another flow's");
+        all.of(1).fresh_until = Nanos::new(5);
+        assert_eq!(all.get_at(1, &mut at).map(|one| one.fresh_until), Some(Nanos::new(5)));
+        all.tidy(Nanos::new(7));
+        assert!(all.get_at(1, &mut at).is_none() && all.get(2).is_some());
+        let mut second = TreatedAt::UNKNOWN;
+        assert_eq!(all.get_at(2, &mut second).map(|one| one.count(1, 60)), Some(true));
+        assert_eq!((all.counted(), all.treated.len()), (Tally { packets: 1, bytes: 60 }, 2));
     }
 }
