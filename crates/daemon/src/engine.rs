@@ -15,6 +15,7 @@ mod depart;
 mod drops;
 mod emit;
 mod fleet;
+mod flow_cache;
 mod flows;
 mod heavy;
 mod install;
@@ -188,6 +189,8 @@ pub struct Engine {
     grain: Grain,
     pub(crate) classifier: Classifier,
     pub(crate) generation: u16,
+    /// Grows with each change of the policy, and of what is counted: what was noted of flows does not hold any more.
+    pub(crate) changes: u64,
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
     pub(crate) uplink: Uplink,
     pub(crate) macs: MacTable,
@@ -319,6 +322,7 @@ impl Engine {
             nic,
             classifier: Classifier::new(&setup.program),
             generation: 0,
+            changes: 0,
             macs: MacTable::new(lanes.len() + 1),
             bindings: binding::Bindings::default(),
             uplink: Uplink {
@@ -519,6 +523,7 @@ impl Engine {
         heavy.begin(now);
         heavy.set_tenants(counting, &self.lanes);
         self.forget_known();
+        self.changes += 1;
         self.heavy = Some(heavy);
     }
 

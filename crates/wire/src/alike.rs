@@ -49,7 +49,7 @@ pub fn alike(first: &[u8], frame: &[u8]) -> bool {
 /// second[59] = 7; // payload
 /// other[35] = 9; // source port
 /// assert!(copy.is_alike(&second) && !copy.is_alike(&other));
-/// assert_ne!(plimsoll_wire::ports_of(&first), plimsoll_wire::ports_of(&other));
+/// assert_ne!(plimsoll_wire::flow_tag(&first), plimsoll_wire::flow_tag(&other));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderCopy {
@@ -86,15 +86,28 @@ impl HeaderCopy {
 /// Bytes that are copied: those that are compared, and behind them the length of TCP's header over IPv6.
 const COPIED: usize = 68;
 
-/// Both ports as one number, where a packet of TCP or UDP over IP without options has them. Frames that are [`alike`] have the same.
+/// A number that is the same for frames that are [`alike`], and differs for most flows. It is not keyed: who chooses headers can make
+/// flows with the same number.
 #[inline]
 #[must_use]
-pub fn ports_of(frame: &[u8]) -> u32 {
+pub fn flow_tag(frame: &[u8]) -> u32 {
     let Some(head) = frame.first_chunk::<LOOKED_AT>() else { return 0 };
-    let v4 = [head[12], head[13]] == IPV4.to_be_bytes();
-    let four = |at: usize| head.get(at..at + 4).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
-    u32::from_ne_bytes(if v4 { four(34) } else { four(54) })
+    let word = |at: usize| {
+        head.get(at..at + 4).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word))
+    };
+    // The lower halves of both IP addresses, and both ports, behind an IP header without options.
+    let [src, dst, ports] = if [head[12], head[13]] == IPV4.to_be_bytes() {
+        [26, 30, 34].map(word)
+    } else {
+        [34, 50, 54].map(word)
+    };
+    let addresses = u64::from(src) << 32 | u64::from(dst);
+    let mixed = (addresses ^ u64::from(ports).wrapping_mul(SPREAD)).wrapping_mul(SPREAD);
+    (mixed >> 32) as u32
 }
+
+/// An odd number with its bits spread (2^64 divided by the golden ratio).
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Bytes that are compared at most: Ethernet, IPv6 and the part of UDP up to its length. Shorter frames are not alike.
 const LOOKED_AT: usize = 60;
@@ -208,7 +221,7 @@ mod tests {
             if alike(&first, &second) {
                 let (a, b) = (parse(&first), parse(&second));
                 prop_assert_eq!(a, b);
-                prop_assert_eq!(ports_of(&first), ports_of(&second));
+                prop_assert_eq!(flow_tag(&first), flow_tag(&second));
                 let (mut vnet, _) = VnetHeader::read(&vnet).expect("ten bytes");
                 vnet.gso_type = VnetHeader::GSO_NONE;
                 if let (Ok(a), Ok(b)) = (a, b) {

@@ -54,7 +54,7 @@ mod tcp_progress;
 mod transport_checksum;
 mod vnet;
 
-pub use alike::{HeaderCopy, alike, ports_of};
+pub use alike::{HeaderCopy, alike, flow_tag};
 pub use checksum::{finish_checksum, ones_complement_sum};
 pub use ecn::Ecn;
 pub use flow::FlowKey;

@@ -65,7 +65,7 @@ pub struct Flow {
 }
 
 /// Where a flow lies in its tenant's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot(u32);
 
 /// The answer to a lookup.
@@ -100,6 +100,8 @@ pub struct FlowTable {
     used: u32,
     cap: u32,
     hand: usize,
+    /// Grows when a flow leaves its slot, or gets another queue.
+    version: u64,
 }
 
 impl FlowTable {
@@ -107,7 +109,7 @@ impl FlowTable {
     #[must_use]
     pub fn new(cap: u32) -> Self {
         let FlowSlots(slots) = FlowSlots::new(cap);
-        Self { slots, used: 0, cap, hand: 0 }
+        Self { slots, used: 0, cap, hand: 0, version: 0 }
     }
 
     /// Moves into a larger room, and answers the free one: the old room, or the new one if it is no larger.
@@ -120,6 +122,7 @@ impl FlowTable {
         }
         core::mem::swap(&mut self.slots, &mut slots);
         self.hand = 0;
+        self.version += 1;
         for flow in slots.iter_mut().filter_map(Option::take) {
             let first = self.bucket(HASHER.hash_one(flow.key));
             let free = self.slots[first..first + BUCKET].iter_mut().find(|slot| slot.is_none());
@@ -157,6 +160,12 @@ impl FlowTable {
         place
     }
 
+    /// Which flow has which slot and queue, as far as was told by [`FlowTable::lookup`], holds until this changes.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
     /// The flow in a slot. Panics on an empty one: slots come from [`FlowTable::lookup`].
     pub fn flow_mut(&mut self, slot: Slot) -> &mut Flow {
         self.slots[slot.0 as usize].as_mut().expect("a slot that lookup called known")
@@ -172,6 +181,7 @@ impl FlowTable {
     /// Forgets the flow in a slot and answers it.
     pub fn remove(&mut self, slot: Slot) -> Option<Flow> {
         let flow = self.slots[slot.0 as usize].take();
+        self.version += 1;
         self.used -= u32::from(flow.is_some());
         flow
     }
@@ -196,6 +206,7 @@ impl FlowTable {
 
     /// Every flow, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
+        self.version += 1;
         self.slots.iter_mut().flatten()
     }
 
@@ -214,6 +225,7 @@ impl FlowTable {
     /// Forgets every flow.
     pub fn drain(&mut self) -> impl Iterator<Item = Flow> {
         self.used = 0;
+        self.version += 1;
         self.slots.iter_mut().filter_map(Option::take)
     }
 

@@ -193,6 +193,7 @@ impl Engine {
         installed.tables = self.count_anew(change.counted, change.heavy, now);
         installed.guests = self.mediate_anew(change.mediated, &change.untouched, now);
         self.generation = self.generation.wrapping_add(1);
+        self.changes += 1;
         self.sampler.set(change.verify);
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));

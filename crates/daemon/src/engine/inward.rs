@@ -242,7 +242,7 @@ impl Inward {
 }
 
 /// The address that a frame was sent from.
-fn source_of(frame: &[u8]) -> Mac {
+pub(super) fn source_of(frame: &[u8]) -> Mac {
     frame.get(6..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default()
 }
 

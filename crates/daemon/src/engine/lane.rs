@@ -17,6 +17,7 @@ use plimsoll_vnic::Scope;
 
 use super::apart::Conduct;
 use super::drops::{Event, Tally};
+use super::flow_cache::FlowCache;
 use super::flows::FlowTable;
 use super::mac_table::Mac;
 use super::mediate::Guest;
@@ -63,6 +64,8 @@ pub struct Lane {
     /// Frames that wait outside the engine.
     pub(crate) parked: Parked,
     pub(crate) flows: FlowTable,
+    /// What is known of the flows that it sent last; taken out while it is used.
+    pub(crate) cache: Option<Box<FlowCache>>,
     /// Queues for flows that the flow table has no room for, by placement.
     pub(crate) overflow: HashMap<Placement, Overflow, RandomState>,
     /// More such queues, for placements that a reload has made the same: each is closed once it is empty.
@@ -182,6 +185,7 @@ impl Lane {
             guest: spec.mediate.map(|stated| Box::new(Guest::new(stated))),
             untouched: spec.untouched,
             flows: FlowTable::new(spec.flows),
+            cache: Some(Box::new(FlowCache::new(spec.flows))),
             overflow: HashMap::default(),
             leftover: Vec::new(),
             opened: Vec::new(),

@@ -7,11 +7,13 @@
 //! Invariant: a turn reads a bounded number of frames from each tenant; each is queued, parked with its sender, or lost
 //! for a counted reason.
 
+mod counted;
+mod known;
+
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
-use plimsoll_control::backpressure::mediation::Codepoint;
-use plimsoll_control::backpressure::{FlowSource, Place, SenderMac};
+use plimsoll_nic::{QueueId, Refusal};
 use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
@@ -20,14 +22,11 @@ use plimsoll_wire::{Ecn, FlowKey, FrameError, Offload, Parsed, VnetError, parse}
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
-use super::fleet::Fleet;
 use super::flows::Hashed;
-use super::heavy::{HashedCount, markable};
-use super::mac_table::{Learned, Mac, MacTable, Owner};
-use super::paced::{Holder, Passed};
+use super::mac_table::{Learned, Mac, Owner};
+use super::paced::Passed;
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::press::{Act, Way};
 use super::{BATCH, Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
@@ -105,7 +104,8 @@ impl Engine {
         BATCH
     }
 
-    /// Handles a frame from a tenant: parses, classifies and posts it, or counts why not.
+    /// Handles a frame from a tenant: parses, classifies and posts it, or counts why not. A frame of a flow that is known is only
+    /// posted.
     pub(super) fn admit(
         &mut self,
         index: usize,
@@ -114,6 +114,11 @@ impl Engine {
         origin: Origin,
         now: Nanos,
     ) {
+        let arrived = Arrived { index, buffer, received, origin: &origin, now };
+        let cached = self.caches_flows(&origin);
+        if cached && self.admit_known(&arrived) {
+            return;
+        }
         let Some(lane) = &mut self.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..received.len];
         let parsed = parse(frame);
@@ -162,7 +167,7 @@ impl Engine {
         let counted = self.heavy.is_some() && origin.passed < Passed::Here;
         let flow = counted.then(|| Hashed::of(parsed));
         if let Some(flow) = flow
-            && !self.may_flow(index, buffer, (parsed, &flow), &offload, &origin, received, now)
+            && !self.may_flow(&arrived, (parsed, &flow), &offload)
         {
             return;
         }
@@ -175,22 +180,39 @@ impl Engine {
             Some(queue) => Ok(queue),
             None => {
                 let flow = flow.unwrap_or_else(|| Hashed::of(parsed));
-                self.queue_for(index, parsed, &flow, origin.metadata, now)
+                let queue = self.queue_for(index, parsed, &flow, origin.metadata, now);
+                if cached && let Ok(queue) = queue {
+                    self.note_flow(&arrived, (parsed, &flow), &offload, queue);
+                }
+                queue
             }
         };
-        let Some(lane) = &mut self.lanes[index] else { return };
-        let len = u32::try_from(received.len).unwrap_or(u32::MAX);
-        let alone = origin.following == 0;
-        let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
         let (to, mut headers) = (parsed.dst_mac.0, Headers::of(parsed));
+        let Some(lane) = &mut self.lanes[index] else { return };
         if origin.metadata != Metadata::default() {
             headers = headers.with_metadata();
             lane.pool.set_metadata(buffer, pack_metadata(&origin.metadata));
         }
         let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
+        self.post(&arrived, &offload, (to, headers, hash), queue);
+    }
+
+    /// Posts a frame in its flow queue, where there is room.
+    fn post(
+        &mut self,
+        &Arrived { index, buffer, received, origin, .. }: &Arrived,
+        offload: &Offload,
+        (to, headers, hash): (Mac, Headers, u32),
+        queue: Result<QueueId, Refusal>,
+    ) {
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let token = u32::try_from(index).unwrap_or(u32::MAX);
+        let len = u32::try_from(received.len).unwrap_or(u32::MAX);
+        let alone = origin.following == 0;
+        let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
         let held = pool::Held {
             len,
-            offload,
+            offload: *offload,
             ticket: origin.ticket,
             following: origin.following,
             to,
@@ -223,97 +245,21 @@ impl Engine {
                 self.doorbells.bell(queue);
             }
             Err(why) => {
-                lane.give(buffer, &origin, Status::Dropped);
+                lane.give(buffer, origin, Status::Dropped);
                 lane.tally.refused_many(why, frames.into());
             }
         }
     }
 }
 
-impl Engine {
-    /// Counts a tenant's frame for the tenant, and for the tenant of this host that is to receive it. Answers whether it may go
-    /// on: a frame beyond the rate of a flow that is slowed down is counted, and its buffer is freed.
-    #[expect(clippy::too_many_arguments, reason = "what is known of a frame while it is admitted")]
-    fn may_flow(
-        &mut self,
-        index: usize,
-        buffer: Buffer,
-        (parsed, flow): (&Parsed, &Hashed),
-        offload: &Offload,
-        origin: &Origin,
-        received: &Received,
-        now: Nanos,
-    ) -> bool {
-        let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
-        let (to, from) = (parsed.dst_mac.0, FlowSource::Here);
-        let (mut receiver, peer_untouched) = match self.macs.owner(to) {
-            Some(Owner::Lane(to)) => {
-                let untouched = (from, heavy.is_untouched(index));
-                let flow = heavy.flow((to as usize, true, Some(index)), untouched, (parsed, flow));
-                (flow, heavy.is_untouched(to as usize))
-            }
-            _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(to))),
-        };
-        let mut sender = heavy.flow((index, false, None), (from, peer_untouched), (parsed, flow));
-        let sent = on_wire(offload, received.len, origin.frames());
-        let (len, frames) = (received.len, origin.frames() as usize);
-        let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames];
-        if (sender.is_some() || receiver.is_some())
-            && let Some(windows) = heavy.windows()
-        {
-            let counted = |flow: &HashedCount| Place::Tenant(flow.of.tenant);
-            let places = [
-                sender.as_ref().map_or(Place::Uncounted(index), counted),
-                receiver.as_ref().map_or_else(|| place_of(&self.macs, &self.fleet, to), counted),
-            ];
-            for frame in bytes.chunks_exact_mut(len.max(1)) {
-                if windows.pass(places, frame, parsed, offload, now) {
-                    lane.tally.event(Event::FlowWindowed);
-                }
-            }
-        }
-        let frame = &mut bytes[..len];
-        let (mut owes, mut marked, mut ecn) = ([false; 2], false, markable(parsed));
-        for (flow, owes) in sender.iter_mut().chain(&mut receiver).zip(&mut owes) {
-            let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, ecn), now);
-            if !counted {
-                heavy.count(flow, sent);
-            }
-            if mark && Ecn::Ce.write(frame) {
-                (marked, ecn) = (true, Codepoint::Ce);
-            }
-            match way {
-                Way::Pass => {}
-                Way::Wait => *owes = true,
-                Way::Drop => {
-                    *lane.pressed.entry(Holder::Here).or_default() += 1;
-                    lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
-                    lane.give(buffer, origin, Status::Dropped);
-                    return false;
-                }
-            }
-        }
-        let names = sender.iter().chain(&receiver).map(|flow| flow.of);
-        let waits = self.paced.waits_as(names, owes);
-        let kept = waits.map(|held| self.keep(held, (index, buffer), received, origin, (sent.1, owes), now));
-        if marked
-            && kept != Some(false)
-            && let Some(lane) = &mut self.lanes[index]
-        {
-            lane.tally.event(Event::FlowMarked);
-        }
-        kept.is_none()
-    }
-}
-
-/// Where this address is, of a tenant whose flows are not counted or elsewhere.
-fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> Place {
-    match macs.owner(mac) {
-        Some(Owner::Lane(lane)) => Place::Uncounted(lane as usize),
-        _ => Place::Away(
-            fleet.as_ref().map_or(FlowSource::Elsewhere(SenderMac::default()), |fleet| fleet.source_of(mac)),
-        ),
-    }
+/// A frame that was read from a tenant's port.
+pub(super) struct Arrived<'a> {
+    /// The lane's index.
+    index: usize,
+    buffer: Buffer,
+    received: &'a Received,
+    origin: &'a Origin,
+    now: Nanos,
 }
 
 /// The frames and bytes that leave for a descriptor: a segment that is cut is many frames.

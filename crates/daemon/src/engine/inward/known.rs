@@ -7,7 +7,7 @@
 //! Invariant: what is known holds until another policy is installed; memory is fixed.
 
 use plimsoll_ports::Received;
-use plimsoll_wire::{HeaderCopy, VnetHeader, ports_of};
+use plimsoll_wire::{HeaderCopy, VnetHeader, flow_tag};
 
 use super::super::depart::Bound;
 use super::COMMON;
@@ -16,7 +16,7 @@ use super::COMMON;
 #[derive(Debug)]
 pub(super) struct KnownFlows {
     /// What tells most flows apart, in one cache line for all of them.
-    ports: [u32; FLOWS],
+    tags: [u32; FLOWS],
     flows: [KnownFlow; FLOWS],
     /// By bit: the flows with frames that are not counted yet.
     uncounted: u8,
@@ -38,16 +38,16 @@ impl KnownFlows {
     /// Room for a station's flows; the common station has none.
     pub(super) fn for_station(station: usize, knows: bool) -> Option<Box<Self>> {
         const NONE: KnownFlow = KnownFlow { headers: HeaderCopy::EMPTY, vnet: None, bound: None };
-        let none = || Box::new(Self { ports: [0; FLOWS], flows: [NONE; FLOWS], uncounted: 0, next: 0 });
+        let none = || Box::new(Self { tags: [0; FLOWS], flows: [NONE; FLOWS], uncounted: 0, next: 0 });
         (knows && station != COMMON as usize).then(none)
     }
 
     /// The place of the flow of a frame, if it is known.
     #[inline]
     pub(super) fn find(&self, frame: &[u8], received: &Received) -> Option<usize> {
-        let ports = ports_of(frame);
+        let tag = flow_tag(frame);
         (0..FLOWS).find(|&at| {
-            self.ports[at] == ports && {
+            self.tags[at] == tag && {
                 let KnownFlow { headers, vnet, bound } = &self.flows[at];
                 bound.is_some() && *vnet == received.vnet && headers.is_alike(frame)
             }
@@ -70,7 +70,7 @@ impl KnownFlows {
         let whole = received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
         flow.headers = if whole { HeaderCopy::of(frame) } else { HeaderCopy::EMPTY };
         flow.vnet = received.vnet;
-        self.ports[at] = ports_of(frame);
+        self.tags[at] = flow_tag(frame);
     }
 
     /// What the headers of the flow at this place decide.

@@ -1,0 +1,214 @@
+//! The flows that a tenant sent last, and what the headers of each one decide.
+//!
+//! Why: to parse a frame, check its source, hash its flow and find its flow queue takes longer than to schedule it. A frame of a known
+//! flow is compared with a copy of the headers.
+//! From: Open vSwitch's exact-match cache (Pfaff et al., NSDI 2015); one for each tenant, so that no tenant takes another's places.
+//! Not here: which frames have the same headers (`wire`), and what headers decide (`outward`).
+//! Invariant: an answer holds only while neither the policy, nor an address's owner, nor the lane's flow table has changed since;
+//! there are at most as many flows as stated, however many are sent.
+
+use plimsoll_control::backpressure::mediation::Codepoint;
+use plimsoll_nic::QueueId;
+use plimsoll_units::Nanos;
+use plimsoll_wire::{HeaderCopy, Offload, VnetHeader, flow_tag};
+
+use super::flows::Slot;
+use super::heavy::HashedCount;
+use super::mac_table::Mac;
+use crate::departures::Headers;
+
+/// What the headers of a frame decide.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(super) offload: Offload,
+    pub(super) to: Mac,
+    pub(super) headers: Headers,
+    /// Its ECN field, where it may be marked.
+    pub(super) ecn: Codepoint,
+    /// Its flow as its sender and its receiver are counted for it, if they are.
+    pub(super) counted: [Option<HashedCount>; 2],
+    /// Its flow in the lane's table, and that flow's queue.
+    pub(super) slot: Slot,
+    pub(super) queue: QueueId,
+    /// When the flow table was told last that the flow sends.
+    pub(super) told: Nanos,
+}
+
+/// What must not have changed since an answer was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// Of the table of addresses.
+    pub(super) addresses: u64,
+    /// Of the policy.
+    pub(super) policy: u64,
+    /// Of the lane's flow table.
+    pub(super) flows: u64,
+}
+
+/// The flows that a lane sent last.
+#[derive(Debug)]
+pub(crate) struct FlowCache {
+    sets: Box<[Set]>,
+    /// In places that stay; made as they are used.
+    flows: Vec<Cached>,
+    /// Flows that were not found. Of some of them only one in [`ONE_IN`] is noted: a tenant that sends a packet of each of very many
+    /// flows is not to pay for each.
+    missed: u32,
+}
+
+/// Flows that a number may belong to.
+#[derive(Clone, Copy, Debug)]
+struct Set {
+    tags: [u32; WAYS],
+    places: [u32; WAYS],
+    /// Whose place the next flow takes.
+    next: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cached {
+    headers: HeaderCopy,
+    vnet: Option<VnetHeader>,
+    version: Version,
+    sent: Sent,
+}
+
+/// Flows of one set.
+const WAYS: usize = 4;
+
+/// No flow has this place.
+const NOWHERE: u32 = u32::MAX;
+
+/// One in how many flows that were not found is noted.
+const ONE_IN: u32 = 4;
+
+impl FlowCache {
+    /// For about as many flows as the lane may have, at most 1,024.
+    pub(crate) fn new(flows: u32) -> Self {
+        let sets = (flows.clamp(16, 1_024) as usize).next_power_of_two() / WAYS;
+        let none = Set { tags: [0; WAYS], places: [NOWHERE; WAYS], next: 0 };
+        Self { sets: vec![none; sets].into(), flows: Vec::with_capacity(sets * WAYS), missed: 0 }
+    }
+
+    /// What the headers of this frame decide, if that is known.
+    #[inline]
+    pub(super) fn find(
+        &mut self,
+        frame: &[u8],
+        vnet: Option<VnetHeader>,
+        version: Version,
+    ) -> Option<&mut Sent> {
+        let tag = flow_tag(frame);
+        let Set { tags, places, .. } = &self.sets[self.set(tag)];
+        let way = tags.iter().position(|known| *known == tag)?;
+        let cached = self.flows.get_mut(places[way] as usize)?;
+        let holds = cached.version == version && cached.vnet == vnet && cached.headers.is_alike(frame);
+        holds.then_some(&mut cached.sent)
+    }
+
+    /// Whether a flow that was not found is to be noted.
+    #[inline]
+    pub(super) fn is_to_note(&mut self) -> bool {
+        self.missed = self.missed.wrapping_add(1);
+        self.missed.is_multiple_of(ONE_IN)
+    }
+
+    /// Notes what the headers of a frame decide.
+    pub(super) fn note(&mut self, frame: &[u8], vnet: Option<VnetHeader>, version: Version, sent: Sent) {
+        let tag = flow_tag(frame);
+        let at = self.set(tag);
+        let set = &mut self.sets[at];
+        // Two flows of one number take each other's place.
+        let way = set.tags.iter().position(|known| *known == tag);
+        let way = way.unwrap_or_else(|| {
+            set.next = (set.next + 1) % WAYS as u8;
+            set.next.into()
+        });
+        set.tags[way] = tag;
+        let cached = Cached { headers: HeaderCopy::of(frame), vnet, version, sent };
+        match self.flows.get_mut(set.places[way] as usize) {
+            Some(place) => *place = cached,
+            None => {
+                set.places[way] = self.flows.len() as u32;
+                self.flows.push(cached);
+            }
+        }
+    }
+
+    fn set(&self, tag: u32) -> usize {
+        (tag as usize) & (self.sets.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: Version = Version { addresses: 1, policy: 1, flows: 1 };
+
+    /// A frame of UDP over IPv4 from this port.
+    fn frame(port: u16) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        (frame[17], frame[23], frame[39]) = (46, 17, 26);
+        frame[34..36].copy_from_slice(&port.to_be_bytes());
+        frame
+    }
+
+    fn sent(queue: u16) -> Sent {
+        Sent {
+            offload: Offload::PLAIN,
+            to: [2; 6],
+            headers: Headers::default(),
+            ecn: Codepoint::NotEct,
+            counted: [None; 2],
+            slot: Slot::default(),
+            queue: QueueId(queue.into()),
+            told: Nanos::ZERO,
+        }
+    }
+
+    fn queue_of(cache: &mut FlowCache, port: u16, version: Version) -> Option<u32> {
+        cache.find(&frame(port), None, version).map(|sent| sent.queue.0)
+    }
+
+    #[test]
+    fn each_flow_is_found_or_not_and_never_another_one() {
+        let mut cache = FlowCache::new(64);
+        for round in 0..3 {
+            for port in 0..200 {
+                assert!(queue_of(&mut cache, port, VERSION).is_none_or(|queue| queue == u32::from(port)));
+                cache.note(&frame(port), None, VERSION, sent(port));
+                assert_eq!(queue_of(&mut cache, port, VERSION), Some(u32::from(port)), "round {round}");
+            }
+        }
+        assert!(cache.flows.len() <= 64 && cache.flows.capacity() >= 64, "{}", cache.flows.len());
+        let found = (0..200).filter(|port| queue_of(&mut cache, *port, VERSION).is_some()).count();
+        assert!(found > 48, "{found} of 64");
+    }
+
+    #[test]
+    fn an_answer_does_not_hold_after_any_change() {
+        let mut cache = FlowCache::new(16);
+        cache.note(&frame(7), None, VERSION, sent(7));
+        for change in [
+            Version { addresses: 2, ..VERSION },
+            Version { policy: 2, ..VERSION },
+            Version { flows: 2, ..VERSION },
+        ] {
+            assert_eq!(queue_of(&mut cache, 7, change), None);
+        }
+        assert!(cache.find(&frame(7), Some(VnetHeader::default()), VERSION).is_none());
+        assert!(cache.find(&frame(7)[..59], None, VERSION).is_none());
+        let mut longer = frame(7);
+        longer.push(0);
+        assert!(cache.find(&longer, None, VERSION).is_none());
+        assert_eq!(queue_of(&mut cache, 7, VERSION), Some(7));
+    }
+
+    #[test]
+    fn a_flow_that_comes_again_and_again_is_noted_soon() {
+        let mut cache = FlowCache::new(16);
+        assert_eq!((0..ONE_IN).filter(|_| cache.is_to_note()).count(), 1);
+    }
+}

@@ -1,0 +1,112 @@
+//! Frames of flows that are known: counted and posted without being parsed, looked up and classified again.
+//!
+//! Why: of the time that a frame takes on its way in, most is spent on what is the same for all frames of its flow.
+//! From: Open vSwitch's exact-match cache (Pfaff et al., NSDI 2015).
+//! Not here: the cache itself (`flow_cache`).
+//! Invariant: a frame fares as it would if it were looked at.
+
+use plimsoll_nic::QueueId;
+use plimsoll_policy::Metadata;
+use plimsoll_units::Span;
+use plimsoll_wire::{Ecn, Offload, Parsed, VnetHeader};
+
+use super::super::Engine;
+use super::super::flow_cache::{FlowCache, Sent, Version};
+use super::super::flows::{Hashed, Lookup};
+use super::super::heavy::markable;
+use super::super::inward::source_of;
+use super::super::lane::Lane;
+use super::super::paced::Passed;
+use super::super::posted::Origin;
+use super::Arrived;
+use crate::departures::Headers;
+
+/// How often the flow table is told that a known flow still sends: far below the time after which it counts as silent.
+const TELL_AGAIN: Span = Span::millis(100);
+
+impl Engine {
+    /// Whether frames like this one may be of a flow that is known. In a fleet, and where connections are mediated or windows made
+    /// smaller, each frame is looked at; and so is one with metadata, or with a queue that its client chose.
+    pub(super) fn caches_flows(&mut self, origin: &Origin) -> bool {
+        let plain = origin.queue.is_none()
+            && origin.passed == Passed::Nothing
+            && origin.metadata == Metadata::default();
+        plain
+            && self.fleet.is_none()
+            && !self.mediates
+            && self.heavy.as_mut().is_none_or(|heavy| heavy.windows().is_none())
+    }
+
+    fn version_of(&self, lane: &Lane) -> Version {
+        Version { addresses: self.macs.version(), policy: self.changes, flows: lane.flows.version() }
+    }
+
+    /// Counts and posts a frame, if its flow is known; `false`: it is to be looked at.
+    pub(super) fn admit_known(&mut self, arrived: &Arrived) -> bool {
+        let Some(lane) = &mut self.lanes[arrived.index] else { return false };
+        let Some(mut cache) = lane.cache.take() else { return false };
+        let admitted = self.admit_from(&mut cache, arrived);
+        if let Some(lane) = &mut self.lanes[arrived.index] {
+            lane.cache = Some(cache);
+        }
+        admitted
+    }
+
+    fn admit_from(&mut self, cache: &mut FlowCache, arrived: &Arrived) -> bool {
+        let &Arrived { index, buffer, received, now, .. } = arrived;
+        let Some(lane) = &self.lanes[index] else { return false };
+        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let version = self.version_of(lane);
+        let Some(known) = cache.find(frame, received.vnet, version) else { return false };
+        if !lane.sent_from(source_of(frame), now) {
+            return false;
+        }
+        if self.heavy.is_some() && !self.hold_flow(arrived, &mut known.counted, known.ecn, &known.offload) {
+            return true;
+        }
+        if now.since(known.told) >= TELL_AGAIN
+            && let Some(lane) = &mut self.lanes[index]
+        {
+            known.told = now;
+            lane.flows.flow_mut(known.slot).seen = now;
+        }
+        self.post(arrived, &known.offload, (known.to, known.headers, 0), Ok(known.queue));
+        true
+    }
+
+    /// Notes what the headers of a frame decide, for the next frames of its flow; of some flows only.
+    pub(super) fn note_flow(
+        &mut self,
+        &Arrived { index, buffer, received, now, .. }: &Arrived,
+        (parsed, flow): (&Parsed, &Hashed),
+        offload: &Offload,
+        queue: QueueId,
+    ) {
+        let whole = received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(mut cache) = lane.cache.take_if(|cache| whole && cache.is_to_note()) else { return };
+        let Some(lane) = &self.lanes[index] else { return };
+        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let found = lane.flows.lookup(flow, None, &Metadata::default(), now, |_| true);
+        // A mark that was written into this frame is not in the next ones.
+        let unmarked = Ecn::of(frame) == parsed.ip.as_ref().map(|ip| Ecn::from_bits(ip.ecn));
+        if let Lookup::Known(slot) = found
+            && unmarked
+        {
+            let sent = Sent {
+                offload: *offload,
+                to: parsed.dst_mac.0,
+                headers: Headers::of(parsed),
+                ecn: markable(parsed),
+                counted: self.counted_as(index, parsed, flow),
+                slot,
+                queue,
+                told: now,
+            };
+            cache.note(frame, received.vnet, self.version_of(lane), sent);
+        }
+        if let Some(lane) = &mut self.lanes[index] {
+            lane.cache = Some(cache);
+        }
+    }
+}
