@@ -522,9 +522,14 @@ impl Engine {
     pub fn count_flows(&mut self, counting: &Counting, mut heavy: Box<HeavyFlows>, now: Nanos) {
         heavy.begin(now);
         heavy.set_tenants(counting, &self.lanes);
-        self.forget_known();
-        self.changes += 1;
+        self.forget_known_flows();
         self.heavy = Some(heavy);
+    }
+
+    /// Forgets what headers of flows decide: the next frame of each is looked at. Nothing else follows from it.
+    pub fn forget_known_flows(&mut self) {
+        self.changes += 1;
+        self.forget_known_inward();
     }
 
     /// The flows that are heavy hitters; `None` where no flow is counted.

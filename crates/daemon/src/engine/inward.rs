@@ -461,7 +461,7 @@ impl Engine {
     }
 
     /// Forgets what was known of flows.
-    pub(super) fn forget_known(&mut self) {
+    pub(super) fn forget_known_inward(&mut self) {
         self.count_known();
         self.inward.forget_flows();
     }

@@ -1,0 +1,156 @@
+//! A frame of a known flow fares as if it were looked at: an engine that knows flows, beside one that is made to forget them.
+
+use proptest::prelude::*;
+
+use crate::support::{World, drain, policy, udp};
+use plimsoll_daemon::HeavyFlows;
+use plimsoll_policy::Checked;
+use plimsoll_units::Span;
+use plimsoll_wire::Ecn;
+
+/// What the policies say beyond the tenants: limits, classes, addresses, and backpressure of each kind.
+const POLICIES: [&str; 5] = [
+    "tenants: {a: {port: memory}, b: {port: memory}, c: {port: memory}}\n",
+    "tenants: {a: {port: memory, max: 100Mbps}, b: {port: memory, addresses: [10.0.0.2]}, c: {port: memory}}\n\
+     limits: {thin: {match: {src_port: 3}, rate: 1Mbps}}\n",
+    "tenants: {a: {port: memory}, b: {port: memory, ecn: untouched}, c: {port: memory}}\n\
+     backpressure: {heavy: 1kpps}\n",
+    "tenants: {a: {port: memory, binding: 'off'}, b: {port: memory}, c: {port: memory}}\n\
+     backpressure: {watch: engine, heavy: 1pps, cores: 0.001, threshold: 1%, release: 0.1%, part: 0.1%, mode: mark, rate: 1Mbps}\n",
+    "tenants: {a: {port: memory}, b: {port: memory}, c: {port: memory}}\n\
+     backpressure: {watch: {tenant: b}, heavy: 1pps, cores: 0.001, threshold: 1%, release: 0.1%, part: 0.1%, mode: meter, rate: 1Mbps}\n",
+];
+
+fn checked(number: usize) -> Checked {
+    policy(&format!("uplink: {{port: memory, rate: 1Gbps}}\n{}", POLICIES[number]))
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Frames of one flow from a tenant, or from the wire.
+    Frames { from: Option<usize>, flow: Flow, count: usize },
+    /// Time passes: within a turn, over an update of the counts, or until flows have expired.
+    Wait(u8),
+    /// Another policy.
+    Reload(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    /// The last bytes of both hardware addresses, which may be another tenant's, or nobody's.
+    src: u8,
+    dst: u8,
+    port: u16,
+    long: bool,
+    ecn: Ecn,
+}
+
+impl Flow {
+    fn frame(self, number: u32) -> Vec<u8> {
+        let mut frame = udp(self.src, self.dst, self.port, number, if self.long { 900 } else { 70 });
+        let _ = self.ecn.write(&mut frame);
+        frame
+    }
+}
+
+fn flow() -> impl Strategy<Value = Flow> {
+    let ecn = prop::sample::select(vec![Ecn::NotEct, Ecn::Ect0, Ecn::Ce]);
+    (1_u8..6, 1_u8..6, 1_u16..5, any::<bool>(), ecn).prop_map(|(src, dst, port, long, ecn)| Flow {
+        src,
+        dst,
+        port,
+        long,
+        ecn,
+    })
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let from = prop_oneof![Just(None), (0_usize..3).prop_map(Some)];
+    let frames =
+        (from, flow(), 1_usize..40).prop_map(|(from, flow, count)| Step::Frames { from, flow, count });
+    let step = prop_oneof![
+        12 => frames,
+        4 => (0_u8..3).prop_map(Step::Wait),
+        1 => (0..POLICIES.len()).prop_map(Step::Reload),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// An engine, with the policy in force, and whether it is made to forget.
+struct Side {
+    world: World,
+    policy: Checked,
+    forgets: bool,
+}
+
+impl Side {
+    fn new(forgets: bool) -> Self {
+        let policy = checked(0);
+        Self { world: World::between(&policy, false, false), policy, forgets }
+    }
+
+    /// Takes a step, and says what left at each port, and all counters.
+    fn take(&mut self, step: &Step) -> (Vec<Vec<Vec<u8>>>, String) {
+        match step {
+            Step::Frames { from, flow, count } => {
+                for number in 0..*count as u32 {
+                    let frame = flow.frame(number);
+                    match from {
+                        Some(tenant) => _ = self.world.send(*tenant, &frame),
+                        None => _ = self.world.wire.send(&frame, None),
+                    }
+                }
+                self.run(Span::micros(40), Span::micros(10))
+            }
+            Step::Wait(0) => self.run(Span::micros(100), Span::micros(10)),
+            Step::Wait(1) => self.run(Span::millis(7), Span::micros(500)),
+            Step::Wait(_) => self.run(Span::secs(17), Span::millis(900)),
+            Step::Reload(number) => {
+                let next = checked(*number);
+                let mut change = self.world.change(&self.policy, &next);
+                change.heavy =
+                    change.counted.as_ref().map(|stated| Box::new(HeavyFlows::new(&stated.stated)));
+                self.world.engine.install(change, self.world.now);
+                self.policy = next;
+                self.run(Span::micros(20), Span::micros(10))
+            }
+        }
+    }
+
+    fn run(&mut self, span: Span, step: Span) -> (Vec<Vec<Vec<u8>>>, String) {
+        let end = self.world.now + span;
+        let mut left = vec![Vec::new(); 4];
+        while self.world.now < end {
+            if self.forgets {
+                self.world.engine.forget_known_flows();
+            }
+            left[3].extend(self.world.run(step, step));
+            for (left, end) in left.iter_mut().zip(&mut self.world.tenants) {
+                left.extend(drain(end));
+            }
+        }
+        let now = self.world.now;
+        let snapshot = self.world.engine.snapshot(now);
+        let tallies: Vec<_> =
+            snapshot.lanes.iter().chain([&snapshot.uplink]).map(|lane| &lane.tally).collect();
+        let heavy = self.world.engine.heavy(now).map(|now| {
+            let flows = now.flows.iter().map(|flow| (flow.flow, flow.sent, flow.pressed.is_some()));
+            flows.collect::<Vec<_>>()
+        });
+        (left, format!("{tallies:?}, {heavy:?}"))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #[test]
+    fn a_known_flow_fares_as_one_that_is_looked_at(steps in steps()) {
+        let [mut knows, mut forgets] = [false, true].map(Side::new);
+        for (at, step) in steps.iter().enumerate() {
+            let (left, counts) = knows.take(step);
+            let (as_left, as_counted) = forgets.take(step);
+            prop_assert_eq!(left, as_left, "step {}", at);
+            prop_assert_eq!(counts, as_counted, "step {}", at);
+        }
+    }
+}
