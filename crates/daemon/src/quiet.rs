@@ -8,20 +8,20 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use plimsoll_units::Span;
+
+use crate::timer::Timer;
 
 /// Watches quiet ports, which end a nap. A busy port has something after at least half of the naps, and ends none.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     poll: Poll,
     events: Events,
-    timer: TimerFd,
+    timer: Timer,
     ports: HashMap<Token, Port>,
     /// The port of each descriptor.
     watched: HashMap<RawFd, Token>,
@@ -52,9 +52,7 @@ const WINDOW: u32 = 32;
 impl Quiet {
     pub(crate) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
-        let timer =
-            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        poll.registry().register(&mut SourceFd(&timer.as_fd().as_raw_fd()), TIMER, Interest::READABLE)?;
+        let timer = Timer::new(&poll, TIMER)?;
         Ok(Self {
             poll,
             events: Events::with_capacity(16),
@@ -111,8 +109,7 @@ impl Quiet {
             std::thread::sleep(span.to_std());
             return Ok(true);
         }
-        self.timer
-            .set(Expiration::OneShot(TimeSpec::from_duration(span.to_std())), TimerSetTimeFlags::empty())?;
+        self.timer.set(span)?;
         match self.poll.poll(&mut self.events, None) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
@@ -160,6 +157,8 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
     use nix::sys::eventfd::{EfdFlags, EventFd};
 
     use super::*;
