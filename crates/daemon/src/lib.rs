@@ -37,6 +37,7 @@ mod sandbox;
 mod startup;
 mod stats;
 mod thread;
+mod timer;
 mod urgency;
 mod wait;
 

@@ -4,31 +4,34 @@
 //! From: what network cards do: an interrupt at once for a quiet queue, and one now and then for a busy one.
 //! Not here: when the thread takes a nap (`coalesce`), and waits without naps (`wait`).
 //! Invariant: at most half of the naps of a window end early, so that quiet ports, however many there are, no more than double the
-//! number of wake-ups.
+//! number of wake-ups. A port that has ended an eighth of a window's naps ends more only while less than a quarter of them have
+//! ended early, so that it leaves some to other ports.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 
+use mio::event::Event;
 use mio::unix::SourceFd;
-use mio::{Events, Interest, Poll, Token};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+use mio::{Events, Interest, Poll, Registry, Token};
 use plimsoll_units::Span;
 
-/// Watches quiet ports, which end a nap. A busy port has something after at least half of the naps, and ends none.
+use crate::timer::Timer;
+
+/// Watches quiet ports, which end naps. A busy port has something after at least half of the naps of a window, and ends none in the
+/// next one.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     poll: Poll,
     events: Events,
-    timer: TimerFd,
+    timer: Timer,
     ports: HashMap<Token, Port>,
     /// The port of each descriptor.
     watched: HashMap<RawFd, Token>,
-    /// Ports that something came from in this window, and busy ones.
+    /// Ports that something came from in this window, and those that were busy in the window before.
     active: Vec<Token>,
     naps: u32,
-    /// Naps of this window that a port has ended.
+    /// Number of naps of this window that ports have ended.
     early: u32,
 }
 
@@ -40,21 +43,44 @@ struct Port {
     heard: u32,
     /// The number of the latest of them in the window; 0 for none.
     latest: u32,
-    busy: bool,
+    /// Number of naps of this window that it has ended.
+    ended: u32,
+    /// It ends no nap, until the window's end at least: it is busy, or has ended its share.
+    muted: bool,
     /// It is among the active ones.
     active: bool,
+}
+
+impl Port {
+    /// Lets it end naps, or not. A descriptor that cannot be watched again ends none; what comes is read after each nap.
+    fn mute(&mut self, muted: bool, token: Token, registry: &Registry) {
+        if std::mem::replace(&mut self.muted, muted) == muted {
+            return;
+        }
+        for fd in &self.fds {
+            let _ = if muted {
+                registry.deregister(&mut SourceFd(fd))
+            } else {
+                registry.register(&mut SourceFd(fd), token, Interest::READABLE)
+            };
+        }
+    }
 }
 
 const TIMER: Token = Token(usize::MAX);
 /// Naps after which ports are judged anew.
 const WINDOW: u32 = 32;
+/// Most naps of a window that end early.
+const EARLY: u32 = WINDOW / 2;
+/// Naps of a window that end early by whichever port has something; the rest of [`EARLY`] is for ports below their [`SHARE`].
+const OPEN: u32 = WINDOW / 4;
+/// Naps of a window that a port may end even if others have ended more than [`OPEN`].
+const SHARE: u32 = WINDOW / 8;
 
 impl Quiet {
     pub(crate) fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
-        let timer =
-            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        poll.registry().register(&mut SourceFd(&timer.as_fd().as_raw_fd()), TIMER, Interest::READABLE)?;
+        let timer = Timer::new(&poll, TIMER)?;
         Ok(Self {
             poll,
             events: Events::with_capacity(16),
@@ -73,11 +99,7 @@ impl Quiet {
         self.watched.insert(fd, token);
         let port = self.ports.entry(token).or_default();
         port.fds.push(fd);
-        if std::mem::take(&mut port.busy) {
-            port.fds.iter().for_each(|fd| {
-                let _ = self.poll.registry().register(&mut SourceFd(fd), token, Interest::READABLE);
-            });
-        }
+        port.mute(false, token, self.poll.registry());
     }
 
     /// Removes a descriptor of a port; to be called before it is closed.
@@ -101,24 +123,47 @@ impl Quiet {
         port.heard += 1;
     }
 
+    /// Counts the nap that a port has ended, and mutes ports that have ended their share.
+    fn charge(&mut self, token: Token) {
+        self.early += 1;
+        let Some(port) = self.ports.get_mut(&token) else { return };
+        port.ended += 1;
+        if !std::mem::replace(&mut port.active, true) {
+            self.active.push(token);
+        }
+        let full = match self.early {
+            ..OPEN => return,
+            // Until now, a port could end more than its share.
+            OPEN => &self.active[..],
+            _ => std::slice::from_ref(&token),
+        };
+        for token in full {
+            if let Some(port) = self.ports.get_mut(token).filter(|port| port.ended >= SHARE) {
+                port.mute(true, *token, self.poll.registry());
+            }
+        }
+    }
+
     /// Sleeps for this long, or until a quiet port has something. Returns whether it slept to the end.
     pub(crate) fn nap(&mut self, span: Span) -> io::Result<bool> {
         if self.naps == WINDOW {
             self.judge();
         }
         self.naps += 1;
-        if self.early >= WINDOW / 2 {
+        if self.early >= EARLY {
             std::thread::sleep(span.to_std());
             return Ok(true);
         }
-        self.timer
-            .set(Expiration::OneShot(TimeSpec::from_duration(span.to_std())), TimerSetTimeFlags::empty())?;
+        self.timer.set(span)?;
         match self.poll.poll(&mut self.events, None) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
         let whole = self.events.iter().any(|event| event.token() == TIMER);
-        self.early += u32::from(!whole);
+        // Of several ports, the one that was ready first has ended it.
+        if !whole && let Some(first) = self.events.iter().next().map(Event::token) {
+            self.charge(first);
+        }
         Ok(whole)
     }
 
@@ -132,18 +177,8 @@ impl Quiet {
                 continue;
             }
             let is_busy = 2 * port.heard >= self.naps;
-            (port.heard, port.latest) = (0, 0);
-            if std::mem::replace(&mut port.busy, is_busy) != is_busy {
-                let registry = self.poll.registry();
-                // A descriptor that cannot be watched again ends no nap; what comes is read after each.
-                port.fds.iter().for_each(|fd| {
-                    let _ = if is_busy {
-                        registry.deregister(&mut SourceFd(fd))
-                    } else {
-                        registry.register(&mut SourceFd(fd), token, Interest::READABLE)
-                    };
-                });
-            }
+            (port.heard, port.latest, port.ended) = (0, 0, 0);
+            port.mute(is_busy, token, self.poll.registry());
             if is_busy {
                 busy.push(token);
             }
@@ -160,6 +195,8 @@ impl Quiet {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::{AsFd, AsRawFd};
+
     use nix::sys::eventfd::{EfdFlags, EventFd};
 
     use super::*;
@@ -229,6 +266,33 @@ mod tests {
         assert!(quiet.ports.contains_key(&Token(7)));
         quiet.forget(fds[1]);
         assert!(quiet.ports.is_empty());
+    }
+
+    #[test]
+    fn a_port_leaves_naps_for_others_to_end() {
+        let mut quiet = Quiet::new().expect("descriptors");
+        let ports = [port(), port(), port()];
+        for (number, port) in ports.iter().enumerate() {
+            quiet.watch(Token(number), port.as_fd().as_raw_fd());
+        }
+        let [chatty, shop, other] = [0, 1, 2];
+        // The port has something before each of `count` naps, and ends the first `ended` of them.
+        let mut naps = |number: usize, ended: u32, count: u32| {
+            for nap in 0..count {
+                ports[number].write(1).expect("room");
+                let span = if nap < ended { LONG } else { SHORT };
+                assert_eq!(quiet.nap(span).expect("slept"), nap >= ended, "nap {nap} of port {number}");
+                ports[number].read().expect("there");
+            }
+        };
+        naps(chatty, OPEN, 12);
+        naps(shop, SHARE, 8);
+        naps(other, SHARE, WINDOW - 20);
+        // In the next window it comes last, and has its share, too.
+        naps(shop, SHARE, 4);
+        naps(other, SHARE, 4);
+        naps(chatty, SHARE, WINDOW - 8);
+        naps(chatty, OPEN, WINDOW);
     }
 
     #[test]

@@ -1,22 +1,21 @@
 //! Waiting for ports, for a moment, or for a command.
 //!
 //! Why: an idle host must cost next to nothing, and a paced packet must not be late.
-//! From: epoll for readiness, a timer descriptor for nanoseconds (epoll's own timeout counts milliseconds).
+//! From: epoll for readiness, and a timer of its own for nanoseconds (`timer`).
 //! Not here: what to do once awake (`thread`).
 //! Invariant: a port that became readable since it was last found empty ends the wait.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use nix::sys::time::TimeSpec;
-use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use plimsoll_units::Span;
 
 use crate::quiet::Quiet;
+use crate::timer::Timer;
 
 const WAKER: Token = Token(usize::MAX);
 const TIMER: Token = Token(usize::MAX - 1);
@@ -27,7 +26,7 @@ const UPLINK: Token = Token(usize::MAX - 2);
 pub struct Waiter {
     poll: Poll,
     events: Events,
-    timer: TimerFd,
+    timer: Timer,
     /// Ports that end a nap.
     quiet: Quiet,
     /// When the timer is to ring, unless it has since it was set.
@@ -45,10 +44,7 @@ impl Waiter {
     pub fn new() -> io::Result<(Self, Arc<Waker>)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let timer =
-            TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC)?;
-        let fd = timer.as_fd().as_raw_fd();
-        poll.registry().register(&mut SourceFd(&fd), TIMER, Interest::READABLE)?;
+        let timer = Timer::new(&poll, TIMER)?;
         let events = Events::with_capacity(256);
         let quiet = Quiet::new()?;
         let mut waiter = Self { poll, events, timer, quiet, rings: None, wakeup: LEAST, latest: Span::ZERO };
@@ -140,8 +136,7 @@ impl Waiter {
         if self.rings.is_some_and(|rings| rings <= at + AS_GOOD.to_std()) {
             return Ok(());
         }
-        let after = TimeSpec::from_duration(span.to_std());
-        self.timer.set(Expiration::OneShot(after), TimerSetTimeFlags::empty())?;
+        self.timer.set(span)?;
         self.rings = Some(at);
         Ok(())
     }

@@ -25,6 +25,9 @@ pub struct Grain {
     pub because: GrainReason,
     /// Whether the thread spins while packets pass, and for a moment after: a delay target leaves no time for a wake-up.
     pub spins: bool,
+    /// Whether the uplink states a grain, even if a finer one follows from the rest of the policy.
+    #[serde(skip)]
+    stated: bool,
 }
 
 /// What a wake-up grain follows from.
@@ -104,14 +107,17 @@ impl Grain {
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
         let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
-        Self { span: if span < Self::LEAST { Span::ZERO } else { span }, because, spins }
+        let span = if span < Self::LEAST { Span::ZERO } else { span };
+        Self { span, because, spins, stated: program.grain.is_some() }
     }
 
-    /// How much of the link's time one pull may take, for all of which other packets wait: half a millisecond of a longer grain,
-    /// unless the operator states the grain.
+    /// The longest time that the frames of one pull may take on the link.
+    ///
+    /// A pull is what the engine hands to the uplink at once, and all other packets wait until it has left. The time is the grain
+    /// where the uplink states one, and else the grain, but at most 500 µs.
     #[must_use]
     pub fn pull(&self) -> Span {
-        if self.because == GrainReason::Stated { self.span } else { self.span.min(Self::USUAL) }
+        if self.stated { self.span } else { self.span.min(Self::USUAL) }
     }
 }
 
@@ -139,12 +145,16 @@ fn of_limit(limit: &Limit, frame: Bytes) -> Span {
 mod tests {
     use super::*;
 
-    fn grain(uplink: &str, tenant: &str) -> (u64, String) {
+    fn check(uplink: &str, tenant: &str) -> crate::Checked {
         let text = format!(
             "uplink: {{port: memory, rate: {uplink}}}\ntenants: {{shop: {{port: memory{tenant}}}, other: {{port: memory}}}}\n"
         );
-        let checked = crate::check_str("test.yaml", &text).expect("a policy");
-        let Grain { span, because, spins } = Grain::of(&checked.program);
+        crate::check_str("test.yaml", &text).expect("a policy")
+    }
+
+    fn grain(uplink: &str, tenant: &str) -> (u64, String) {
+        let checked = check(uplink, tenant);
+        let Grain { span, because, spins, .. } = Grain::of(&checked.program);
         assert_eq!(spins, tenant.contains("p99: 100us"));
         (span.as_u64() / 1_000, because.to_string())
     }
@@ -173,5 +183,17 @@ mod tests {
         let classes =
             ", queues: {ask: {match: {dst_port: 53}}, rest: {match: {dst_port: 80}}}, among: priority";
         assert_eq!(grain("10Gbps", classes), (0, "the priorities of shop".to_owned()));
+    }
+
+    #[test]
+    fn a_pull_takes_a_stated_grain_also_where_a_finer_one_follows_from_the_policy() {
+        let pull =
+            |uplink: &str, tenant: &str| Grain::of(&check(uplink, tenant).program).pull().as_u64() / 1_000;
+        let fq = ", flows: {fq: {target: 5ms}}";
+        assert_eq!(pull("10Mbps", fq), 500, "of a grain of 2 ms");
+        assert_eq!(pull("10Mbps, grain: 4ms", fq), 4_000);
+        assert_eq!(pull("10Mbps, grain: 5ms", fq), 5_000);
+        assert_eq!(pull("10Mbps, grain: 7ms", fq), 5_000, "no more than `fq` lets packets wait");
+        assert_eq!(pull("10Gbps, grain: 7ms", ", delay: {p99: 1ms}"), 125);
     }
 }

@@ -70,7 +70,7 @@ pub enum Law {
     MinNotBacked,
     /// The rate of a flow that backpressure slows down should be no less than what its tenants are promised.
     MinNotHeld,
-    /// A `max` above the link limits nothing.
+    /// A rate above the link limits nothing.
     MaxAboveLink,
     /// A match can hold for some packet.
     NeverMatches,

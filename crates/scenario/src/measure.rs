@@ -66,7 +66,7 @@ impl<'a> Measures<'a> {
     /// Rate of what workloads send to a destination.
     pub(crate) fn to(&self, run: &'a Run, destination: &str, window: Window) -> f64 {
         let there = self.scenario.workloads.iter().filter(|workload| workload.to == destination);
-        there.map(|workload| self.throughput(run, Some(&workload.name), window)).sum()
+        sum(there.map(|workload| self.throughput(run, Some(&workload.name), window)))
     }
 
     /// Rate of payload that was delivered; nothing where that was not counted.
@@ -78,7 +78,7 @@ impl<'a> Measures<'a> {
     fn rate(&self, series: impl Iterator<Item = &'a Vec<u64>>, window: Window) -> f64 {
         let step = self.scenario.measure.window.as_u64() as f64;
         let (from, to) = (window.from.as_u64() as f64 / step, window.to.as_u64() as f64 / step);
-        let bytes: f64 = series.map(|bytes| bytes_between(bytes, from, to)).sum();
+        let bytes = sum(series.map(|bytes| bytes_between(bytes, from, to)));
         bytes * 8.0 / window.secs()
     }
 
@@ -287,12 +287,17 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
+/// The sum of these values. Of none it is zero, where `Iterator::sum` gives -0.0, which a table shows as `-0`.
+fn sum(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
+}
+
 /// Bytes between two moments that are counted in windows.
 fn bytes_between(windows: &[u64], from: f64, to: f64) -> f64 {
     let first = from.floor().max(0.0) as usize;
     let inside = windows.iter().enumerate().skip(first).take_while(|(n, _)| (*n as f64) < to);
     let part = |n: usize| (to.min(n as f64 + 1.0) - from.max(n as f64)).max(0.0);
-    inside.map(|(n, bytes)| *bytes as f64 * part(n)).sum()
+    sum(inside.map(|(n, bytes)| *bytes as f64 * part(n)))
 }
 
 /// The nearest-rank percentile of sorted values; `NaN` of none.
@@ -323,4 +328,18 @@ pub fn jain(shares: &[f64]) -> f64 {
     let squares: f64 = shares.iter().map(|share| share * share).sum();
     let sum: f64 = shares.iter().sum();
     sum * sum / (shares.len() as f64 * squares)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_nothing_was_sent_there_are_zero_bytes_and_not_minus_zero() {
+        let shown = |bytes: f64| format!("{bytes:.0} %");
+        assert_eq!(shown(bytes_between(&[], 0.0, 3.0)), "0 %");
+        assert_eq!(shown(bytes_between(&[5, 5], 2.0, 3.0)), "0 %", "behind the last window");
+        assert_eq!(shown(sum([-0.0].into_iter())), "0 %");
+        assert_eq!(bytes_between(&[4, 8, 6], 0.5, 2.5), 2.0 + 8.0 + 3.0);
+    }
 }

@@ -21,10 +21,11 @@ const ONE_CORE: u64 = 1_000 * 1_000;
 /// Tenants that a message names.
 const MOST_NAMED: usize = 8;
 
-/// `fleet`: whether feedback reaches the hosts of a fleet; `busy`: whether the engine's thread never sleeps.
+/// `link`: the uplink's rate; `fleet`: whether feedback reaches the hosts of a fleet; `busy`: whether the engine's thread never sleeps.
 pub(crate) fn judge(
     entry: &BackpressureEntry,
     tenants: &[TenantEntry],
+    link: BitRate,
     fleet: bool,
     busy: bool,
     problems: &mut Problems,
@@ -45,6 +46,7 @@ pub(crate) fn judge(
         }
         let press = press(watch, stated.at, &entry.press, fleet, problems);
         promises(&entry.press, tenants, &counted, problems);
+        above_link(press.rate, &entry.press, stated.at, link, problems);
         press
     });
     if press.is_none() {
@@ -244,6 +246,23 @@ fn promises(entry: &PressEntry, tenants: &[TenantEntry], counted: &[String], pro
     problems.push(problem.help(
         "a tenant that sends one flow does not get its `min` while that flow is slowed down: raise the rate, or lower the `min`",
     ));
+}
+
+/// Warns that each flow's rate is below the one to which flows are slowed down. The default `least` may be above the link, too.
+fn above_link(rate: PressRate, entry: &PressEntry, watch_at: Mark, link: BitRate, problems: &mut Problems) {
+    let (key, rate, help) = match rate {
+        PressRate::Fixed(rate) => ("rate", rate, "write a lower `rate`, or `auto`"),
+        PressRate::Auto { least } => ("least", least, "write a lower `least`"),
+    };
+    if rate <= link {
+        return;
+    }
+    let stated = entry.rate.as_ref().or(entry.least.as_ref());
+    let unless = if stated.is_some() { "" } else { ", as none is stated" };
+    let message = format!("`{key}` of `backpressure` is {rate}{unless}, above the link's {link}");
+    let at = stated.map_or(watch_at, |stated| stated.at);
+    let problem = Problem::warning(Law::MaxAboveLink, at, message).label("slows no flow down");
+    problems.push(problem.help(help));
 }
 
 /// Warns that no notification can reach the sources of flows that come over the uplink.

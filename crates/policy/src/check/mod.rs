@@ -253,8 +253,9 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         link.overhead += header;
     }
     let fleet = overlay_stated.as_ref().is_some_and(|overlay| overlay.feedback.is_some());
-    let backpressure =
-        counted.map(|stated| backpressure::judge(&stated, &tenants, fleet, engine.busy_poll, &mut problems));
+    let backpressure = counted.map(|stated| {
+        backpressure::judge(&stated, &tenants, link.rate, fleet, engine.busy_poll, &mut problems)
+    });
     envelope::judge(&graph, &minima, link, &mut problems);
     promises::judge(&tenants, link, &mut problems);
     rates::judge(&graph, link, &mut problems);

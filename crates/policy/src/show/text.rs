@@ -71,7 +71,7 @@ fn standby_text(uplink: &Uplink) -> String {
 
 /// The wake-up grain, and what it costs.
 fn grain_text(program: &Program) -> String {
-    let Grain { span, because, spins } = Grain::of(program);
+    let Grain { span, because, spins, .. } = Grain::of(program);
     if span == Span::ZERO {
         let does = if spins {
             "spins while packets pass, and takes a core meanwhile"

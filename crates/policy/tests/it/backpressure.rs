@@ -166,6 +166,35 @@ fn a_promise_above_the_rate_of_a_slowed_flow_is_doubted() {
     );
 }
 
+/// No flow sends more than the link carries, so none would be slowed down.
+#[test]
+fn a_rate_of_slowed_flows_above_the_link_is_doubted() {
+    let doubts = |link: &str, keys: &str| -> Vec<String> {
+        let text = format!(
+            "uplink: {{port: memory, rate: {link}}}\ntenants: {{gateway: {{port: memory}}}}\nbackpressure: {{watch: engine, mode: \
+             drop{keys}}}\n"
+        );
+        let checked = check_str("p.yaml", &text).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        assert!(checked.warnings.iter().all(|problem| problem.rule == Law::MaxAboveLink));
+        checked.warnings.iter().map(|problem| problem.message.clone()).collect()
+    };
+    assert_eq!(
+        doubts("1Gbps", ", least: 2Gbps"),
+        ["`least` of `backpressure` is 2Gbps, above the link's 1Gbps"]
+    );
+    assert_eq!(
+        doubts("1Gbps", ", rate: 2Gbps"),
+        ["`rate` of `backpressure` is 2Gbps, above the link's 1Gbps"]
+    );
+    assert_eq!(
+        doubts("50Mbps", ""),
+        ["`least` of `backpressure` is 100Mbps, as none is stated, above the link's 50Mbps"]
+    );
+    for keys in ["", ", least: 1Gbps", ", rate: 1Gbps"] {
+        assert_eq!(doubts("1Gbps", keys), Vec::<String>::new(), "{keys}");
+    }
+}
+
 #[test]
 fn check_shows_what_is_watched_and_what_is_done() {
     let shown = |keys: &str| {

@@ -138,7 +138,7 @@ struct Iocb {
 
 const PREAD: u16 = 0;
 const RESFD: u32 = 1;
-/// Flags of a read of which no kernel knows one.
+/// An `RWF_` flag that no kernel knows. The kernel refuses a read with it, and so rings no bell.
 const NO_FLAGS: u32 = 1 << 31;
 /// Number of reads between two collections of completions.
 const COLLECT: u32 = 64;

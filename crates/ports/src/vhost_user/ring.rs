@@ -61,7 +61,7 @@ pub(super) struct Live {
     /// The guest was told that it need not ring.
     muted: bool,
     /// The available ring's entries, kept in the order of completion for a later daemon; none where the front end lets the
-    /// ring begin elsewhere than at the used ring's end.
+    /// ring begin elsewhere than at the used ring's end, and once the guest has offered a head that cannot be given back.
     offered: Option<Offered>,
 }
 
@@ -226,8 +226,12 @@ impl Live {
         let head = self.word(memory, self.available_entry(slot));
         match self.heads.get_mut(usize::from(head)) {
             Some(holder) if *holder == Holder::Guest => *holder = Holder::Device,
-            // A head that is in flight already, or out of range, cannot be given back.
-            _ => return Next::Bad,
+            // A head that is in flight already, or out of range, cannot be given back. It gets no entry of the used ring, so that
+            // later entries of the two rings do not match, and are left as the guest wrote them.
+            _ => {
+                self.offered = None;
+                return Next::Bad;
+            }
         }
         if let Some(order) = &mut self.order {
             order.push_back(head);

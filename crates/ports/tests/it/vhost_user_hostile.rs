@@ -173,6 +173,25 @@ fn heads_that_are_none_or_out_already_are_never_given_back() {
 }
 
 #[test]
+fn behind_a_head_that_is_none_the_available_ring_stays_as_the_guest_wrote_it() {
+    let mut world = World::new(ALL);
+    let post = |guest: &Guest, head: u16| guest.post(head, &[1; 60]);
+    (0..2).for_each(|head| post(&world.guest, head));
+    world.guest.offer(FROM, SIZE);
+    (2..4).for_each(|head| post(&world.guest, head));
+    let written = [0, 1, SIZE, 2, 3];
+    assert_eq!(world.guest.offered(FROM), written);
+    let tickets = world.batch(true);
+    assert_eq!(tickets.len(), 4);
+    for (ticket, done) in tickets.into_iter().rev().zip(1..) {
+        world.port.complete(ticket);
+        world.port.flush().expect("always there");
+        assert_eq!(world.guest.offered(FROM), written[done..]);
+    }
+    assert_eq!(world.guest.heads(FROM), [3, 2, 1, 0]);
+}
+
+#[test]
 fn an_end_too_far_ahead_is_counted_once_and_mended_by_a_right_one() {
     let mut world = World::new(ALL);
     for end in [SIZE + 1, 0x8000, u16::MAX] {
