@@ -11,7 +11,7 @@ use plimsoll_wire::Ecn;
 /// What the policies say beyond the tenants: limits, classes, addresses, and backpressure of each kind.
 const POLICIES: [&str; 5] = [
     "tenants: {a: {port: memory}, b: {port: memory}, c: {port: memory}}\n",
-    "tenants: {a: {port: memory, max: 100Mbps}, b: {port: memory, addresses: [10.0.0.2]}, c: {port: memory}}\n\
+    "tenants: {a: {port: memory, max: 100Mbps, via: [thin]}, b: {port: memory, addresses: [10.0.0.2]}, c: {port: memory}}\n\
      limits: {thin: {match: {src_port: 3}, rate: 1Mbps}}\n",
     "tenants: {a: {port: memory}, b: {port: memory, ecn: untouched}, c: {port: memory}}\n\
      backpressure: {heavy: 1kpps}\n",
