@@ -22,7 +22,8 @@ const POLICIES: [&str; 5] = [
 ];
 
 fn checked(number: usize) -> Checked {
-    policy(&format!("uplink: {{port: memory, rate: 1Gbps}}\n{}", POLICIES[number]))
+    // So few flow queues that flows lose theirs to others.
+    policy(&format!("uplink: {{port: memory, rate: 1Gbps}}\nengine: {{queues: 36}}\n{}", POLICIES[number]))
 }
 
 #[derive(Clone, Debug)]
@@ -53,27 +54,29 @@ impl Flow {
     }
 }
 
-fn flow() -> impl Strategy<Value = Flow> {
-    let ecn = prop::sample::select(vec![Ecn::NotEct, Ecn::Ect0, Ecn::Ce]);
-    (1_u8..6, 1_u8..6, 1_u16..5, any::<bool>(), ecn).prop_map(|(src, dst, port, long, ecn)| Flow {
-        src,
-        dst,
-        port,
-        long,
-        ecn,
+/// Few flows, so that each comes again; mostly from the tenant's own address.
+fn frames() -> impl Strategy<Value = Step> {
+    let from = prop_oneof![Just(None), (0_usize..3).prop_map(Some)];
+    let src = prop_oneof![4 => Just(None), 1 => (1_u8..5).prop_map(Some)];
+    let ecn = prop_oneof![3 => Just(Ecn::Ect0), 1 => Just(Ecn::NotEct), 1 => Just(Ecn::Ce)];
+    let dst = prop::sample::select(vec![1_u8, 2, 3, 9]);
+    let long = prop::bool::weighted(0.2);
+    (from, src, dst, 1_u16..4, long, ecn, 1_usize..24).prop_map(|(from, src, dst, port, long, ecn, count)| {
+        let own = from.map_or(9, |tenant| tenant as u8 + 1);
+        Step::Frames { from, flow: Flow { src: src.unwrap_or(own), dst, port, long, ecn }, count }
     })
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let from = prop_oneof![Just(None), (0_usize..3).prop_map(Some)];
-    let frames =
-        (from, flow(), 1_usize..40).prop_map(|(from, flow, count)| Step::Frames { from, flow, count });
     let step = prop_oneof![
-        12 => frames,
-        4 => (0_u8..3).prop_map(Step::Wait),
+        20 => frames(),
+        3 => Just(Step::Wait(0)),
+        2 => Just(Step::Wait(1)),
+        1 => Just(Step::Wait(2)),
         1 => (0..POLICIES.len()).prop_map(Step::Reload),
     ];
-    prop::collection::vec(step, 1..60)
+    (0..POLICIES.len(), prop::collection::vec(step, 1..120))
+        .prop_map(|(first, steps)| [vec![Step::Reload(first)], steps].concat())
 }
 
 /// An engine, with the policy in force, and whether it is made to forget.
@@ -142,7 +145,7 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn a_known_flow_fares_as_one_that_is_looked_at(steps in steps()) {
         let [mut knows, mut forgets] = [false, true].map(Side::new);
