@@ -157,3 +157,47 @@ proptest! {
         }
     }
 }
+
+/// What is known of a flow must not hide from the address table that its sender is still there.
+#[test]
+fn an_address_outside_stays_known_while_only_frames_of_a_known_flow_come_from_it() {
+    let mut world = World::new(
+        "uplink: {port: memory, rate: 1Gbps}\ntenants: {a: {port: memory}, b: {port: memory}}\n",
+        false,
+    );
+    let lost = |world: &mut World| {
+        world.losses("b").iter().find(|(why, _)| *why == "foreign_source").map_or(0, |(_, count)| *count)
+    };
+    world.send(0, &udp(1, 9, 1, 0, 70));
+    world.run(Span::micros(20), Span::micros(10));
+    for round in 0..8 {
+        let _ = world.wire.send(&udp(9, 1, 2, round, 70), None);
+        world.run(Span::secs(100), Span::secs(10));
+        assert_eq!(drain(&mut world.tenants[0]).len(), 1);
+    }
+    world.send(1, &udp(9, 1, 3, 0, 70));
+    world.run(Span::micros(20), Span::micros(10));
+    assert_eq!(
+        (lost(&mut world), drain(&mut world.tenants[0]).len()),
+        (1, 0),
+        "a tenant takes the gateway's address"
+    );
+}
+
+/// Nor from the flow table that the flow still sends.
+#[test]
+fn a_known_flow_that_sends_now_and_then_keeps_its_queue() {
+    let mut world = World::new(
+        "uplink: {port: memory, rate: 1Gbps}\nengine: {queues: 16}\ntenants: {a: {port: memory}}\n",
+        false,
+    );
+    for second in 0..60 {
+        world.send(0, &udp(1, 9, 1, second, 70));
+        assert_eq!(world.run(Span::secs(1), Span::millis(50)).len(), 1);
+        let now = world.now;
+        assert_eq!(world.engine.snapshot(now).lanes[0].flows, 1, "second {second}");
+    }
+    world.run(Span::secs(20), Span::millis(50));
+    let now = world.now;
+    assert_eq!(world.engine.snapshot(now).lanes[0].flows, 0, "silent flows leave");
+}
