@@ -191,11 +191,11 @@ fn a_known_flow_that_sends_now_and_then_keeps_its_queue() {
         "uplink: {port: memory, rate: 1Gbps}\nengine: {queues: 16}\ntenants: {a: {port: memory}}\n",
         false,
     );
-    for second in 0..60 {
-        world.send(0, &udp(1, 9, 1, second, 70));
-        assert_eq!(world.run(Span::secs(1), Span::millis(50)).len(), 1);
+    for round in 0..120 {
+        world.send(0, &udp(1, 9, 1, round, 70));
+        assert_eq!(world.run(Span::millis(500), Span::millis(50)).len(), 1);
         let now = world.now;
-        assert_eq!(world.engine.snapshot(now).lanes[0].flows, 1, "second {second}");
+        assert_eq!(world.engine.snapshot(now).lanes[0].flows, 1, "round {round}");
     }
     world.run(Span::secs(20), Span::millis(50));
     let now = world.now;
