@@ -70,6 +70,8 @@ impl Limit {
 enum Way {
     /// A pair of veth, with htb where there is a limit.
     Veth,
+    /// The same without segmentation offload, so that it carries what AF_XDP does: frames of an MTU, with their checksums.
+    VethFrames,
     TapToTap,
     TapToPacket,
     TapToXdp,
@@ -84,15 +86,26 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     for limit in
         [Limit::Uplink(100), Limit::Coarse(100), Limit::Uplink(1_000), Limit::Tenant(1_000), Limit::None]
     {
-        let mut peer = Measured::default();
+        let [mut peer, mut frames] = [(); 2].map(|()| Measured::default());
         let mut ours = OURS.map(|_| Measured::default());
         for _ in 0..rounds {
             peer.add(told_apart(plimsoll, Way::Veth, limit)?);
+            frames.add(told_apart(plimsoll, Way::VethFrames, limit)?);
             for (measured, (way, _)) in ours.iter_mut().zip(OURS) {
                 measured.add(told_apart(plimsoll, way, limit)?);
             }
         }
         let beside = if limit == Limit::None { "veth" } else { "htb on veth" };
+        let (xdp, (_, name)) = (&ours[2], OURS[2]);
+        rows.push(
+            Row::new(
+                format!("CPU for each GB, {name}, {}", limit.words()),
+                format!("{beside}, no offload"),
+                "CPU s/GB",
+            )
+            .figures(&frames.cost, &xdp.cost)
+            .note(xdp.note(&frames)),
+        );
         for (measured, (way, name)) in ours.iter().zip(OURS) {
             let goal = match (way, limit) {
                 (Way::TapToXdp, Limit::None) => None, // its frames have no offload, the kernel's have
@@ -223,7 +236,7 @@ fn set_up(
         from.ip(&["link", "add", device, "type", "veth", "peer", "name", "right", "netns", right.name()])
     };
     let uplink = match way {
-        Way::Veth => {
+        Way::Veth | Way::VethFrames => {
             veth(left, "left")?;
             String::new()
         }
@@ -235,7 +248,7 @@ fn set_up(
         }
     };
     let forwarder = match way {
-        Way::Veth => None,
+        Way::Veth | Way::VethFrames => None,
         _ => Some(Forwarder::plimsoll_in(Some(host), plimsoll, &policy(&uplink, limit, left))?),
     };
     let words = || forwarder.as_ref().map(Forwarder::words).unwrap_or_default();
@@ -246,8 +259,15 @@ fn set_up(
         netns.ip(&["link", "set", device, "address", mac])?;
         netns.address(device, own, peer, peer_mac)?;
     }
+    if way == Way::VethFrames {
+        for (netns, device) in [(left, "left"), (right, "right")] {
+            let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+            let words = ["ip", "netns", "exec", netns.name(), "ethtool", "-K", device].into_iter().chain(off);
+            net::run(&words.collect::<Vec<_>>())?;
+        }
+    }
     match (way, limit.mbps()) {
-        (Way::Veth, Some(mbps)) => htb(left, mbps)?,
+        (Way::Veth | Way::VethFrames, Some(mbps)) => htb(left, mbps)?,
         // Without offload information the far end must finish its checksums itself.
         (Way::TapToXdp, _) => {
             net::run(&["ip", "netns", "exec", right.name(), "ethtool", "-K", "right", "tx", "off"])?;
