@@ -526,8 +526,8 @@ impl Engine {
         self.heavy = Some(heavy);
     }
 
-    /// Forgets what headers of flows decide: the next frame of each is looked at. Nothing else follows from it.
-    pub fn forget_known_flows(&mut self) {
+    /// Forgets what headers of flows decide: the next frame of each is looked at.
+    fn forget_known_flows(&mut self) {
         self.changes += 1;
         self.forget_known_inward();
     }

@@ -93,22 +93,25 @@ impl Quiet {
         })
     }
 
-    /// Adds a descriptor of a port, which is a quiet one from now on. A descriptor that cannot be watched ends no nap.
+    /// Adds a descriptor of a port, which is a quiet one unless this window has shown otherwise. A descriptor that cannot be watched
+    /// ends no nap.
     pub(crate) fn watch(&mut self, token: Token, fd: RawFd) {
-        let _ = self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE);
         self.watched.insert(fd, token);
         let port = self.ports.entry(token).or_default();
         port.fds.push(fd);
-        port.mute(false, token, self.poll.registry());
+        if !port.muted {
+            let _ = self.poll.registry().register(&mut SourceFd(&fd), token, Interest::READABLE);
+        }
     }
 
-    /// Removes a descriptor of a port; to be called before it is closed.
+    /// Removes a descriptor of a port; to be called before it is closed. What is known of the port stays until the window ends: one that
+    /// comes back meanwhile gets no further share of naps.
     pub(crate) fn forget(&mut self, fd: RawFd) {
         let _ = self.poll.registry().deregister(&mut SourceFd(&fd));
         let Some(token) = self.watched.remove(&fd) else { return };
         let Some(port) = self.ports.get_mut(&token) else { return };
         port.fds.retain(|other| *other != fd);
-        if port.fds.is_empty() {
+        if port.fds.is_empty() && !port.active {
             self.ports.remove(&token);
         }
     }
@@ -171,9 +174,10 @@ impl Quiet {
     fn judge(&mut self) {
         let mut busy = Vec::new();
         for token in std::mem::take(&mut self.active) {
-            // A port that was forgotten and is watched again may be listed twice.
             let Some(port) = self.ports.get_mut(&token) else { continue };
-            if !std::mem::take(&mut port.active) {
+            port.active = false;
+            if port.fds.is_empty() {
+                self.ports.remove(&token);
                 continue;
             }
             let is_busy = 2 * port.heard >= self.naps;
@@ -265,7 +269,25 @@ mod tests {
         quiet.forget(fds[0]);
         assert!(quiet.ports.contains_key(&Token(7)));
         quiet.forget(fds[1]);
+        (0..=WINDOW).for_each(|_| assert!(quiet.nap(SHORT).expect("slept")));
         assert!(quiet.ports.is_empty());
+    }
+
+    #[test]
+    fn a_port_that_comes_back_in_mid_window_gets_no_further_share_of_naps() {
+        let mut quiet = Quiet::new().expect("descriptors");
+        let port = port();
+        let fd = port.as_fd().as_raw_fd();
+        quiet.watch(Token(7), fd);
+        for _ in 0..OPEN {
+            port.write(1).expect("room");
+            assert!(!quiet.nap(LONG).expect("slept"));
+            port.read().expect("there");
+        }
+        quiet.forget(fd);
+        quiet.watch(Token(7), fd);
+        port.write(1).expect("room");
+        assert!(quiet.nap(SHORT).expect("slept"), "it has ended a quarter of the window's naps");
     }
 
     #[test]

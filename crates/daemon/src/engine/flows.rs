@@ -100,8 +100,18 @@ pub struct FlowTable {
     used: u32,
     cap: u32,
     hand: usize,
-    /// Grows when a flow leaves its slot, or gets another queue.
-    version: u64,
+    /// By slot: grows when a flow leaves it.
+    left: Vec<u32>,
+    /// Grows when all flows may have got other slots or queues.
+    version: u32,
+}
+
+/// A flow's stay in its slot, with its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay {
+    slot: Slot,
+    left: u32,
+    version: u32,
 }
 
 impl FlowTable {
@@ -109,7 +119,8 @@ impl FlowTable {
     #[must_use]
     pub fn new(cap: u32) -> Self {
         let FlowSlots(slots) = FlowSlots::new(cap);
-        Self { slots, used: 0, cap, hand: 0, version: 0 }
+        let left = vec![0; slots.len()];
+        Self { slots, used: 0, cap, hand: 0, left, version: 0 }
     }
 
     /// Moves into a larger room, and answers the free one: the old room, or the new one if it is no larger.
@@ -122,7 +133,8 @@ impl FlowTable {
         }
         core::mem::swap(&mut self.slots, &mut slots);
         self.hand = 0;
-        self.version += 1;
+        self.left = vec![0; self.slots.len()];
+        self.version = self.version.wrapping_add(1);
         for flow in slots.iter_mut().filter_map(Option::take) {
             let first = self.bucket(HASHER.hash_one(flow.key));
             let free = self.slots[first..first + BUCKET].iter_mut().find(|slot| slot.is_none());
@@ -160,10 +172,28 @@ impl FlowTable {
         place
     }
 
-    /// Which flow has which slot and queue, as far as was told by [`FlowTable::lookup`], holds until this changes.
+    /// The stay of the flow that is in this slot now.
     #[must_use]
-    pub fn version(&self) -> u64 {
-        self.version
+    pub fn stay(&self, slot: Slot) -> Stay {
+        Stay {
+            slot,
+            left: self.left.get(slot.0 as usize).copied().unwrap_or_default(),
+            version: self.version,
+        }
+    }
+
+    /// Whether the flow is still where it was, with the same queue.
+    #[inline]
+    #[must_use]
+    pub fn stays(&self, stay: &Stay) -> bool {
+        stay.version == self.version && self.left.get(stay.slot.0 as usize) == Some(&stay.left)
+    }
+
+    /// Notes that the flow of this stay has sent.
+    pub fn note_seen(&mut self, stay: &Stay, now: Nanos) {
+        if let Some(Some(flow)) = self.slots.get_mut(stay.slot.0 as usize) {
+            flow.seen = now;
+        }
     }
 
     /// The flow in a slot. Panics on an empty one: slots come from [`FlowTable::lookup`].
@@ -181,7 +211,7 @@ impl FlowTable {
     /// Forgets the flow in a slot and answers it.
     pub fn remove(&mut self, slot: Slot) -> Option<Flow> {
         let flow = self.slots[slot.0 as usize].take();
-        self.version += 1;
+        self.left[slot.0 as usize] = self.left[slot.0 as usize].wrapping_add(1);
         self.used -= u32::from(flow.is_some());
         flow
     }
@@ -206,7 +236,7 @@ impl FlowTable {
 
     /// Every flow, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Flow> {
-        self.version += 1;
+        self.version = self.version.wrapping_add(1);
         self.slots.iter_mut().flatten()
     }
 
@@ -225,7 +255,7 @@ impl FlowTable {
     /// Forgets every flow.
     pub fn drain(&mut self) -> impl Iterator<Item = Flow> {
         self.used = 0;
-        self.version += 1;
+        self.version = self.version.wrapping_add(1);
         self.slots.iter_mut().filter_map(Option::take)
     }
 

@@ -339,7 +339,8 @@ impl HeavyFlows {
     /// Whether frames that were not counted yet are to be counted now: before reports are read, and once in a while.
     #[inline]
     pub(super) fn counts_now(&mut self, now: Nanos) -> bool {
-        let due = now.since(self.counted_at) >= UNCOUNTED || self.watch(now).is_some();
+        let read = now.since(self.read_at) >= EACH || self.watch(now).is_some();
+        let due = read || now.since(self.counted_at) >= UNCOUNTED;
         if due {
             self.counted_at = now;
         }

@@ -14,7 +14,7 @@ use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station,
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::Ecn;
+use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
@@ -152,11 +152,18 @@ impl Inward {
         self.forget_flows();
     }
 
+    /// Whether what headers decide is known of flows.
+    pub(crate) fn knows(&self) -> bool {
+        self.knows
+    }
+
     /// Forgets what was known of flows, as what their headers decide may be something else from now on. All must be counted.
     fn forget_flows(&mut self) {
         debug_assert!(self.uncounted.is_empty(), "frames of these stations would be lost to the count");
-        let stations = self.pools.len();
-        self.known = (0..stations).map(|at| KnownFlows::for_station(at, self.knows)).collect();
+        self.known.iter_mut().flatten().for_each(|known| known.forget());
+        let further = self.known.len()..self.pools.len();
+        self.known.extend(further.map(|station| KnownFlows::for_station(station, self.knows)));
+        self.uncounted.reserve(self.known.len());
     }
 
     /// When a tenant that has had its maximum may have its next frame.
@@ -239,6 +246,12 @@ impl Inward {
         pool.set_held(buffer, waits);
         Ok(())
     }
+}
+
+/// Whether a frame with the same headers may come that is taken for this one's like: of other frames nothing is kept. Segments that
+/// are still to be cut may differ in what the headers do not say.
+pub(super) fn can_be_known(frame: &[u8], received: &Received) -> bool {
+    received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE) && alike(frame, frame)
 }
 
 /// The address that a frame was sent from.
@@ -433,7 +446,8 @@ impl Engine {
         }
         let from = FlowSource::Elsewhere(SenderMac::default());
         // Where a frame without a lane goes depends on addresses that were learned.
-        let Some((known, lane)) = known.zip(lane) else {
+        let known = known.zip(lane).filter(|_| can_be_known(frame, received));
+        let Some((known, lane)) = known else {
             let mut bound = None;
             self.look_at(frame, received, (lane, from), now, &mut bound);
             if let Some(bound) = &mut bound {
@@ -458,6 +472,14 @@ impl Engine {
                 known.note_uncounted(at);
             }
         }
+    }
+
+    /// Looks at each frame from now on, as if its flow were not known. Frames fare the same, and take longer.
+    pub fn look_at_each_frame(&mut self) {
+        self.count_known();
+        self.inward.knows = false;
+        self.inward.known.clear();
+        self.inward.forget_flows();
     }
 
     /// Forgets what was known of flows.

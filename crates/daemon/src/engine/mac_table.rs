@@ -87,6 +87,8 @@ pub struct MacTable {
     recent: Box<[Cell<Recent>; RECENT]>,
     /// Grows when an address gets another owner: what is in `recent` from before does not hold any more.
     version: u64,
+    /// Grows when a tenant gets or loses an address.
+    of_tenants: u64,
 }
 
 /// The owner of an address, as it was looked up at this version of the table.
@@ -106,7 +108,15 @@ impl MacTable {
     pub fn new(ports: usize) -> Self {
         let entries = HashMap::with_capacity_and_hasher(ports.min(64) * 64, RandomState::default());
         let recent = Box::new([const { Cell::new(Recent { key: 0, version: 0, owner: None }) }; RECENT]);
-        Self { entries, owned: HashMap::default(), heard: VecDeque::new(), latest: None, recent, version: 1 }
+        Self {
+            entries,
+            owned: HashMap::default(),
+            heard: VecDeque::new(),
+            latest: None,
+            recent,
+            version: 1,
+            of_tenants: 0,
+        }
     }
 
     /// Notes that `owner` sent from `mac`.
@@ -136,7 +146,7 @@ impl MacTable {
                 return Learned::Foreign;
             }
             let before = entry.owner;
-            self.note_change();
+            self.note_change(before);
             self.entries.remove(&key(mac));
             self.disown(before);
             learned = Learned::Taken(before);
@@ -144,7 +154,7 @@ impl MacTable {
         if !self.make_room(mac, owner) {
             return Learned::TooMany;
         }
-        self.note_change();
+        self.note_change(owner);
         self.entries.insert(key(mac), Entry { owner, seen: now, pinned: false });
         learned
     }
@@ -156,7 +166,7 @@ impl MacTable {
                 && let Some(oldest) = self.heard.pop_front()
                 && self.entries.get(&key(oldest)).is_some_and(|entry| entry.owner == owner)
             {
-                self.note_change();
+                self.note_change(owner);
                 self.entries.remove(&key(oldest));
             }
             self.heard.push_back(mac);
@@ -178,7 +188,7 @@ impl MacTable {
     /// Gives `owner` these addresses, as [`MacTable::pin`] does one; an address that no interface can have is ignored.
     pub fn pin_all(&mut self, macs: &[Mac], owner: Owner) {
         self.latest = None;
-        self.note_change();
+        self.note_change(owner);
         let good = |mac: &Mac| !is_group(*mac) && *mac != Mac::default();
         let keys: Vec<u64> = macs.iter().copied().filter(good).map(key).collect();
         if keys.is_empty() {
@@ -216,14 +226,16 @@ impl MacTable {
         owner
     }
 
-    /// What was answered about owners holds until this changes.
-    pub(crate) fn version(&self) -> u64 {
-        self.version
+    /// Which addresses are tenants', and whose, holds until this changes. Addresses that come and go behind the uplink, as anyone there
+    /// can have them do, do not change it.
+    pub(crate) fn version_of_tenants(&self) -> u64 {
+        self.of_tenants
     }
 
-    /// Notes that the owner of an address is about to change.
-    fn note_change(&mut self) {
+    /// Notes that an address is about to become or to be no longer this owner's.
+    fn note_change(&mut self, of: Owner) {
         self.version += 1;
+        self.of_tenants += u64::from(of != Owner::Uplink);
     }
 
     /// The addresses of all tenants.
@@ -240,7 +252,7 @@ impl MacTable {
     /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
         self.latest = None;
-        self.note_change();
+        self.note_change(owner);
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
         self.owned.remove(&owner);
     }
@@ -248,7 +260,7 @@ impl MacTable {
     /// Forgets every address of a tenant that is gone.
     pub fn release(&mut self, owner: Owner) {
         self.latest = None;
-        self.note_change();
+        self.note_change(owner);
         self.entries.retain(|_, entry| entry.owner != owner);
         self.owned.remove(&owner);
     }

@@ -111,6 +111,7 @@ impl Engine {
     pub fn snapshot_by(&mut self, clock: &impl Fn(Part) -> Nanos) -> Snapshot {
         let now = clock(Part::Between);
         // An engine at rest has not looked for a while.
+        self.count_known();
         self.tend_unmeasured(now);
         let mut pairs = self.all_pairs(clock);
         // Each of these calls walks over all flow queues or bundles, so each is made once for all names.

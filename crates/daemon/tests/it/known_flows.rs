@@ -1,4 +1,4 @@
-//! A frame of a known flow fares as if it were looked at: an engine that knows flows, beside one that is made to forget them.
+//! A frame of a known flow fares as if it were looked at: an engine that knows flows, beside one that looks at each frame.
 
 use proptest::prelude::*;
 
@@ -38,17 +38,22 @@ enum Step {
 
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// The last bytes of both hardware addresses, which may be another tenant's, or nobody's.
+    /// The last bytes of both hardware addresses, which may be another tenant's, or no tenant's.
     src: u8,
     dst: u8,
     port: u16,
     long: bool,
+    tcp: bool,
     ecn: Ecn,
 }
 
 impl Flow {
     fn frame(self, number: u32) -> Vec<u8> {
         let mut frame = udp(self.src, self.dst, self.port, number, if self.long { 900 } else { 70 });
+        if self.tcp {
+            // A header of 20 bytes, and an acknowledgement.
+            (frame[23], frame[46], frame[47]) = (6, 0x50, 0x10);
+        }
         let _ = self.ecn.write(&mut frame);
         frame
     }
@@ -60,11 +65,13 @@ fn frames() -> impl Strategy<Value = Step> {
     let src = prop_oneof![4 => Just(None), 1 => (1_u8..5).prop_map(Some)];
     let ecn = prop_oneof![3 => Just(Ecn::Ect0), 1 => Just(Ecn::NotEct), 1 => Just(Ecn::Ce)];
     let dst = prop::sample::select(vec![1_u8, 2, 3, 9]);
-    let long = prop::bool::weighted(0.2);
-    (from, src, dst, 1_u16..4, long, ecn, 1_usize..24).prop_map(|(from, src, dst, port, long, ecn, count)| {
-        let own = from.map_or(9, |tenant| tenant as u8 + 1);
-        Step::Frames { from, flow: Flow { src: src.unwrap_or(own), dst, port, long, ecn }, count }
-    })
+    let [long, tcp] = [0.2, 0.3].map(prop::bool::weighted);
+    (from, src, dst, 1_u16..4, (long, tcp), ecn, 1_usize..24).prop_map(
+        |(from, src, dst, port, (long, tcp), ecn, count)| {
+            let own = from.map_or(9, |tenant| tenant as u8 + 1);
+            Step::Frames { from, flow: Flow { src: src.unwrap_or(own), dst, port, long, tcp, ecn }, count }
+        },
+    )
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -79,17 +86,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         .prop_map(|(first, steps)| [vec![Step::Reload(first)], steps].concat())
 }
 
-/// An engine, with the policy in force, and whether it is made to forget.
+/// An engine, and the policy in force.
 struct Side {
     world: World,
     policy: Checked,
-    forgets: bool,
 }
 
 impl Side {
-    fn new(forgets: bool) -> Self {
+    fn new(looks: bool) -> Self {
         let policy = checked(0);
-        Self { world: World::between(&policy, false, false), policy, forgets }
+        let mut world = World::between(&policy, false, false);
+        if looks {
+            world.engine.look_at_each_frame();
+        }
+        Self { world, policy }
     }
 
     /// Takes a step, and says what left at each port, and all counters.
@@ -124,9 +134,6 @@ impl Side {
         let end = self.world.now + span;
         let mut left = vec![Vec::new(); 4];
         while self.world.now < end {
-            if self.forgets {
-                self.world.engine.forget_known_flows();
-            }
             left[3].extend(self.world.run(step, step));
             for (left, end) in left.iter_mut().zip(&mut self.world.tenants) {
                 left.extend(drain(end));
@@ -140,7 +147,9 @@ impl Side {
             let flows = now.flows.iter().map(|flow| (flow.flow, flow.sent, flow.pressed.is_some()));
             flows.collect::<Vec<_>>()
         });
-        (left, format!("{tallies:?}, {heavy:?}"))
+        // How often counts move between tables may differ, as frames of known flows are counted a little later.
+        let seen = snapshot.flows.as_ref().map(|flows| flows.counters.seen);
+        (left, format!("{tallies:?}, {seen:?}, {heavy:?}"))
     }
 }
 
@@ -148,10 +157,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
     #[test]
     fn a_known_flow_fares_as_one_that_is_looked_at(steps in steps()) {
-        let [mut knows, mut forgets] = [false, true].map(Side::new);
+        let [mut knows, mut looks] = [false, true].map(Side::new);
         for (at, step) in steps.iter().enumerate() {
             let (left, counts) = knows.take(step);
-            let (as_left, as_counted) = forgets.take(step);
+            let (as_left, as_counted) = looks.take(step);
             prop_assert_eq!(left, as_left, "step {}", at);
             prop_assert_eq!(counts, as_counted, "step {}", at);
         }

@@ -4,7 +4,7 @@
 //! a copy of the headers.
 //! From: Open vSwitch's exact-match cache (Pfaff et al., NSDI 2015), by tenant so that no tenant's flows take another's places.
 //! Not here: which frames have the same headers (`wire`), and what headers decide (`depart`).
-//! Invariant: what is known holds until another policy is installed; memory is fixed.
+//! Invariant: what is known holds until the policy, or what is counted, changes; memory is fixed.
 
 use plimsoll_ports::Received;
 use plimsoll_wire::{HeaderCopy, VnetHeader, flow_tag};
@@ -42,6 +42,11 @@ impl KnownFlows {
         (knows && station != COMMON as usize).then(none)
     }
 
+    /// Forgets all flows.
+    pub(super) fn forget(&mut self) {
+        self.flows.iter_mut().for_each(|flow| flow.bound = None);
+    }
+
     /// The place of the flow of a frame, if it is known.
     #[inline]
     pub(super) fn find(&self, frame: &[u8], received: &Received) -> Option<usize> {
@@ -66,10 +71,7 @@ impl KnownFlows {
     #[inline]
     pub(super) fn copy(&mut self, at: usize, frame: &[u8], received: &Received) {
         let flow = &mut self.flows[at];
-        // Segments that are still to be cut may differ in what the headers do not say.
-        let whole = received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
-        flow.headers = if whole { HeaderCopy::of(frame) } else { HeaderCopy::EMPTY };
-        flow.vnet = received.vnet;
+        (flow.headers, flow.vnet) = (HeaderCopy::of(frame), received.vnet);
         self.tags[at] = flow_tag(frame);
     }
 
@@ -85,7 +87,7 @@ impl KnownFlows {
         self.uncounted |= 1 << at;
     }
 
-    /// Whether some flow has.
+    /// Whether some flow has frames that are not counted yet.
     #[inline]
     pub(super) fn is_uncounted(&self) -> bool {
         self.uncounted != 0

@@ -5,17 +5,18 @@
 //! Not here: the cache itself (`flow_cache`).
 //! Invariant: a frame fares as it would if it were looked at.
 
+use std::net::IpAddr;
+
 use plimsoll_nic::QueueId;
 use plimsoll_policy::Metadata;
 use plimsoll_units::Span;
-use plimsoll_wire::{Ecn, Offload, Parsed, VnetHeader};
+use plimsoll_wire::{Ecn, Offload, Parsed};
 
 use super::super::Engine;
 use super::super::flow_cache::{FlowCache, Sent, Version};
 use super::super::flows::{Hashed, Lookup};
 use super::super::heavy::markable;
-use super::super::inward::source_of;
-use super::super::lane::Lane;
+use super::super::inward::{can_be_known, source_of};
 use super::super::paced::Passed;
 use super::super::posted::Origin;
 use super::Arrived;
@@ -32,13 +33,13 @@ impl Engine {
             && origin.passed == Passed::Nothing
             && origin.metadata == Metadata::default();
         plain
-            && self.fleet.is_none()
+            && self.inward.knows()
             && !self.mediates
             && self.heavy.as_mut().is_none_or(|heavy| heavy.windows().is_none())
     }
 
-    fn version_of(&self, lane: &Lane) -> Version {
-        Version { addresses: self.macs.version(), policy: self.changes, flows: lane.flows.version() }
+    fn known_at(&self) -> Version {
+        Version { addresses: self.macs.version_of_tenants(), policy: self.changes }
     }
 
     /// Counts and posts a frame, if its flow is known; `false`: it is to be looked at.
@@ -56,8 +57,8 @@ impl Engine {
         let &Arrived { index, buffer, received, now, .. } = arrived;
         let Some(lane) = &self.lanes[index] else { return false };
         let frame = &lane.pool.bytes(buffer)[..received.len];
-        let version = self.version_of(lane);
-        let Some(known) = cache.find(frame, received.vnet, version) else { return false };
+        let found = cache.find(frame, received.vnet, self.known_at());
+        let Some(known) = found.filter(|known| lane.flows.stays(&known.stay)) else { return false };
         if !lane.sent_from(source_of(frame), now) {
             return false;
         }
@@ -68,7 +69,7 @@ impl Engine {
             && let Some(lane) = &mut self.lanes[index]
         {
             known.told = now;
-            lane.flows.flow_mut(known.slot).seen = now;
+            lane.flows.note_seen(&known.stay, now);
         }
         self.post(arrived, &known.offload, (known.to, known.headers, 0), Ok(known.queue));
         true
@@ -82,9 +83,12 @@ impl Engine {
         offload: &Offload,
         queue: QueueId,
     ) {
-        let whole = received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE);
         let Some(lane) = &mut self.lanes[index] else { return };
-        let Some(mut cache) = lane.cache.take_if(|cache| whole && cache.is_to_note()) else { return };
+        let frame = &lane.pool.bytes(buffer)[..received.len];
+        if !can_be_known(frame, received) || comes_from_link_local(parsed) {
+            return;
+        }
+        let Some(mut cache) = lane.cache.take_if(|cache| cache.is_to_note()) else { return };
         let Some(lane) = &self.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..received.len];
         let found = lane.flows.lookup(flow, None, &Metadata::default(), now, |_| true);
@@ -99,14 +103,21 @@ impl Engine {
                 headers: Headers::of(parsed),
                 ecn: markable(parsed),
                 counted: self.counted_as(index, parsed, flow),
-                slot,
+                stay: lane.flows.stay(slot),
                 queue,
                 told: now,
             };
-            cache.note(frame, received.vnet, self.version_of(lane), sent);
+            cache.note(frame, received.vnet, self.known_at(), sent);
         }
         if let Some(lane) = &mut self.lanes[index] {
             lane.cache = Some(cache);
         }
     }
+}
+
+/// Whether the source is an IPv6 link-local address. It is made from a hardware address, which may become one behind the uplink at any
+/// time: then the frame is not the tenant's to send.
+fn comes_from_link_local(parsed: &Parsed) -> bool {
+    let source = parsed.addresses().map(|(source, _)| source);
+    matches!(source, Some(IpAddr::V6(source)) if source.is_unicast_link_local())
 }

@@ -56,7 +56,7 @@ impl Treatment {
         Self { hash, packets: 0, bytes: 0, fresh_until: Nanos::ZERO, marking: None, meter: None }
     }
 
-    /// Makes that no packet of its flow finds it any more where it was.
+    /// From now on no packet of its flow finds it where it was.
     fn leave(&mut self) {
         self.hash = !self.hash;
     }
@@ -137,7 +137,7 @@ impl Treatments {
         self.place(hash).map(|place| &mut self.treated[place as usize])
     }
 
-    /// As [`Treatments::get_mut`], first at the place where it was found last, which is written down.
+    /// What is done with a flow. It is looked for at the place where it was found last, which is written down.
     #[inline]
     pub(super) fn get_at(&mut self, hash: u64, at: &mut TreatedAt) -> Option<&mut Treatment> {
         let found = self.treated.get(at.0 as usize).is_some_and(|treated| treated.hash == hash);
