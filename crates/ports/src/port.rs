@@ -388,6 +388,17 @@ impl Port {
         }
     }
 
+    /// Has a TAP's interface stay when the port is closed, or not; does nothing for other ports.
+    ///
+    /// # Errors
+    /// When the interface has disappeared.
+    pub fn set_persist(&self, persist: bool) -> std::io::Result<()> {
+        match self {
+            Self::Tap(tap) => tap.set_persist(persist),
+            _ => Ok(()),
+        }
+    }
+
     /// The port's name for operators: `tap shop/eth0`, `af_xdp eth1 (copy)`.
     #[must_use]
     pub fn name(&self) -> String {

@@ -105,27 +105,26 @@ impl Tap {
     /// When the namespace does not exist, the name is taken or not allowed, or a privilege is missing.
     pub fn open(config: &TapConfig) -> Result<Self, PortError> {
         if config.persist {
-            return Self::open_persistent(config);
+            return Self::open_in_place(config);
         }
-        let queue = Self::open_queues(config, 1)?.pop();
-        Ok(queue.expect("one queue was asked for"))
+        match Self::open_queues(config, 1) {
+            Err(PortError::NameTaken { .. }) if was_ours(config) => Self::open_in_place(config),
+            opened => Ok(opened?.pop().expect("one queue was asked for")),
+        }
     }
 
-    /// Uses the interface that is there, or makes it, and has it stay. The file is opened inside the namespace, and so keeps
-    /// that open: the kernel finds an interface in its file's namespace only.
-    fn open_persistent(config: &TapConfig) -> Result<Self, PortError> {
+    /// Uses the interface that is there, or makes it, and has it stay or not, as `config` states. The file is opened inside
+    /// the namespace, and so keeps that open: the kernel finds an interface in its file's namespace only.
+    fn open_in_place(config: &TapConfig) -> Result<Self, PortError> {
         check_interface_name(&config.name)?;
         let netns = Netns::open(&config.netns)?;
         let links = netns.links();
         let before = links.get(&config.name).ok();
         let queue = netns.run(|| TapQueue::new(&config.name, config, 0))??;
-        // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
-        let stays =
-            unsafe { libc::ioctl(queue.file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(true)) };
-        if stays < 0 {
-            let what = format!("have TAP `{}` stay", config.name);
-            return Err(PortError::system(what, netns.place(), io::Error::last_os_error()));
-        }
+        set_persist(&queue.file, config.persist).map_err(|error| {
+            let stay = if config.persist { "stay" } else { "end with this process" };
+            PortError::system(format!("have TAP `{}` {stay}", config.name), netns.place(), error)
+        })?;
         let link = adjust(&links, config)?;
         // One that its tenant has set down stays down.
         let up = before.as_ref().map_or(config.up, |before| before.up);
@@ -190,6 +189,14 @@ impl Tap {
         let links = netns.links();
         links.set_mtu(&config.name, config.mtu)?;
         address(&links, config, links.get(&config.name)?.up)
+    }
+
+    /// Has the interface stay when its file is closed, or not.
+    ///
+    /// # Errors
+    /// When the interface has disappeared.
+    pub fn set_persist(&self, persist: bool) -> io::Result<()> {
+        set_persist(&self.file, persist)
     }
 
     /// Takes the port apart into its file and the device's properties.
@@ -431,6 +438,20 @@ fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError>
     }
     let error = refusal.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EINVAL));
     Err(PortError::system(format!("{what}: offloads"), place, error))
+}
+
+/// Whether the interface that has the name is a TAP that an earlier process made for `config`, which persists: it has the
+/// hardware address of this machine's TAP of that name. Whether another process holds it shows when it is opened.
+fn was_ours(config: &TapConfig) -> bool {
+    let Ok(netns) = Netns::open(&config.netns) else { return false };
+    let there = netns.links().get(&config.name);
+    there.is_ok_and(|there| there.mac.is_some() && there.mac == config.mac)
+}
+
+fn set_persist(file: &File, persist: bool) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persist)) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Moves the interface to its namespace and configures it; returns its properties.

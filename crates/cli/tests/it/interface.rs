@@ -99,3 +99,64 @@ fn a_device_that_persists_outlives_each_daemon() {
         assert!(told(&["address", "show", "dev", "eth0"]).contains("10.9.0.5/24"), "after {signal}");
     }
 }
+
+/// A TAP that an earlier run has made to stay: the next one without `persist` takes it over, and it ends with that run. So
+/// does a reload that drops the key.
+#[test]
+fn a_device_that_no_longer_persists_is_taken_over_and_goes_with_the_daemon() {
+    let Some(stage) = Stage::with_netns("ifq", &["up", "t"]) else { return };
+    let state = |persist: &str| {
+        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+        let policy = format!(
+            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
+             {{tap: {{netns: {tenant}, name: eth0}}}}{persist}}}\n",
+            socket.display()
+        );
+        fs::write(stage.file("policy.yaml"), policy).expect("written");
+    };
+    let told = |words: &[&str]| {
+        let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    let index = || told(&["-o", "link", "show", "dev", "eth0"]).split(':').next().map(str::to_owned);
+    let is_there = || index().is_some_and(|index| !index.is_empty());
+    let start = || {
+        let daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+        stage.eventually("the daemon runs", || stage.read("log").contains("plimsoll: running;"));
+        assert!(!stage.read("log").contains("it is tried again"), "{}", stage.read("log"));
+        daemon
+    };
+    let (with, without) = (", interface: {persist: true}", "");
+    for reloaded in [false, true] {
+        state(with);
+        let mut daemon = start();
+        let device = index();
+        assert!(is_there());
+        let add = ["address", "add", "10.9.0.5/24", "dev", "eth0"];
+        assert!(stage.command("t", "ip").args(add).status().is_ok_and(|done| done.success()));
+        state(without);
+        if reloaded {
+            let changes = stage.client().text("POST", "/v1/reload").expect("reloaded");
+            assert!(changes.contains("interface persist true -> none"), "{changes}");
+        } else {
+            daemon.end(Signal::SIGTERM).expect("it ends");
+            assert_eq!(index(), device, "it has stayed");
+            daemon = start();
+        }
+        assert_eq!(index(), device, "taken over");
+        assert!(told(&["address", "show", "dev", "eth0"]).contains("10.9.0.5/24"));
+        daemon.end(Signal::SIGTERM).expect("it ends");
+        stage.eventually("it has gone with the daemon", || !is_there());
+    }
+
+    // A reload that adds the key holds from then on.
+    state(without);
+    let mut daemon = start();
+    state(with);
+    stage.client().text("POST", "/v1/reload").expect("reloaded");
+    let device = index();
+    daemon.end(Signal::SIGKILL).expect("it ends");
+    assert_eq!(index(), device, "it has stayed");
+    let _daemon = start();
+    assert_eq!(index(), device);
+}

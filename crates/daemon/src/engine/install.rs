@@ -63,6 +63,8 @@ pub struct Change {
     pub untouched: Vec<String>,
     /// The uplink's second port.
     pub standby: StandbyChange,
+    /// Tenants whose TAP stays when it is closed from now on, or no longer does.
+    pub persist: Vec<(String, bool)>,
 }
 
 impl Change {
@@ -75,6 +77,13 @@ impl Change {
         let grows = part(new) > part(old);
         let mut program = new.program.clone();
         let fleet = fleet_map(new, &mut program);
+        let persist = new.config.tenants.iter().filter_map(|tenant| {
+            let before = old.config.tenants.iter().find(|before| before.name == tenant.name)?;
+            let now = tenant.interface.persist;
+            (before.port == tenant.port && before.interface.persist != now)
+                .then(|| (tenant.name.clone(), now))
+        });
+        let persist = persist.collect();
         let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
         Self {
             program: Arc::new(program),
@@ -100,6 +109,7 @@ impl Change {
                 uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
                 _ => StandbyChange::None,
             },
+            persist,
         }
     }
 }
@@ -176,6 +186,7 @@ impl Engine {
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         self.move_fleet(change.fleet, now);
         self.state_addresses(change.addresses);
+        self.set_persist(&change.persist);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.count_known();
@@ -198,6 +209,16 @@ impl Engine {
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed
+    }
+
+    /// Has tenants' TAPs stay when they are closed, or not.
+    fn set_persist(&mut self, changes: &[(String, bool)]) {
+        for (name, persist) in changes {
+            let lane = self.lanes.iter().flatten().find(|lane| lane.name == *name && lane.tenant.is_some());
+            let port = lane.and_then(|lane| lane.port.as_ref());
+            // It fails only for an interface that is gone, which the next probe finds.
+            let _ = port.map(|port| port.set_persist(*persist));
+        }
     }
 
     /// Counts the flows of other tenants; answers tables that are no longer used.
