@@ -196,6 +196,7 @@ impl Engine {
         }
         self.grain = Grain::of(&change.program);
         self.program = change.program;
+        self.rates = Arc::default();
         self.hold_again(now);
         self.set_halves();
         if change.counted.is_none() || change.heavy.is_some() {

@@ -5,6 +5,8 @@
 //! Not here: which rates a policy may state (`plimsoll_policy`).
 //! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
 
+use std::sync::Arc;
+
 use plimsoll_units::{BitRate, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -49,6 +51,7 @@ impl Engine {
         let (class, before) = (node.name.clone(), node.rate);
         let before = before.ok_or_else(|| RateError::NoRate(class.clone()))?;
         self.doorbells.set_class_rate(id, rate);
+        Arc::make_mut(&mut self.rates).insert(id, rate);
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
         Ok(Rated { class, before: before.to_string(), rate: rate.to_string() })
