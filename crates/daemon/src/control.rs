@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
-use crate::broker::{Broker, Number};
+use crate::broker::{Broker, Number, ReadError};
 use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, StandbyChange, Whose, lane_spec};
 use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
@@ -28,6 +28,9 @@ pub enum ReloadError {
     /// The file is wrong.
     #[error("the policy is wrong, so nothing was changed:\n{0}")]
     Policy(String),
+    /// The file could not be read.
+    #[error("the policy was not read, and nothing was changed: {0}")]
+    Broker(String),
     /// A setting has changed that takes effect only at a start.
     #[error(
         "{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon"
@@ -61,11 +64,23 @@ pub enum ReloadError {
         plan: String,
     },
     /// A new tenant's port cannot be opened.
-    #[error("{0}; nothing was changed")]
+    #[error(
+        "{0}; nothing was changed. A reload wants every port that it adds to be there; a start goes on without those of \
+         tenants, and tries them again"
+    )]
     Port(#[from] OpenError),
     /// The engine has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+impl From<ReadError> for ReloadError {
+    fn from(unread: ReadError) -> Self {
+        match unread {
+            ReadError::Policy(mistakes) => Self::Policy(mistakes),
+            ReadError::Broker(why) => Self::Broker(why),
+        }
+    }
 }
 
 /// The result of a reload.
@@ -206,7 +221,7 @@ impl Control {
             let (what, detail) = match &reloaded {
                 Ok(done) => {
                     let Reloaded { generation, changes, warnings, .. } = done;
-                    (Audited::Reloaded, format!("number {generation}\n{changes}{warnings}"))
+                    (Audited::Reloaded, format!("reload {generation}\n{changes}{warnings}"))
                 }
                 Err(error) => (Audited::ReloadRefused, error.to_string()),
             };
@@ -294,7 +309,7 @@ fn prepare(
     broker: &Broker,
     force: bool,
 ) -> Result<(Checked, Number, Change), ReloadError> {
-    let (checked, number) = broker.read(file).map_err(ReloadError::Policy)?;
+    let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
