@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use crate::audit::named;
 
 /// A rate that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -46,7 +47,7 @@ impl Engine {
     pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
         // The rate in effect is the NIC engine's, which may differ from the file's.
         let program = self.nic.program();
-        let id = program.find(class).ok_or_else(|| RateError::NoClass(class.to_owned()))?;
+        let id = program.find(class).ok_or_else(|| RateError::NoClass(named(class)))?;
         let node = program.node(id);
         let (class, before) = (node.name.clone(), node.rate);
         let before = before.ok_or_else(|| RateError::NoRate(class.clone()))?;
