@@ -173,6 +173,10 @@ fn an_interface_is_a_taps_and_its_parts_fit() {
     bad(tap, "", "addresses: 10.0.0.5/24, routes: default via 10.0.1.1", "on a network with 10.0.1.1");
     bad(tap, "", "addresses: 10.0.0.5", "the length of its network");
     bad(tap, "addresses: 10.0.0.6,", "addresses: 10.0.0.5/24", "lack 10.0.0.5");
+    bad(tap, "", "addresses: 10.9.0.0/24", "it is the address of the network itself");
+    bad(tap, "", "addresses: 127.0.0.1/8", "it is a loopback address");
+    bad(tap, "", "addresses: 224.0.0.1/8", "it is a multicast address");
+    bad(tap, "", "addresses: 10.0.0.5/24, routes: default via 10.0.0.5", "is tenant `a`'s own address");
 }
 
 #[test]
