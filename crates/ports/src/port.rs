@@ -388,6 +388,13 @@ impl Port {
         }
     }
 
+    /// Counts a TAP's traffic from here on, as it has another owner; does nothing for other ports.
+    pub fn restart_counters(&mut self) {
+        if let Self::Tap(tap) = self {
+            tap.restart_counters();
+        }
+    }
+
     /// Has a TAP's interface stay when the port is closed, or not; does nothing for other ports.
     ///
     /// # Errors

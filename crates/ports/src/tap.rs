@@ -199,6 +199,11 @@ impl Tap {
         set_persist(&self.file, persist)
     }
 
+    /// Counts its traffic from here on: it has another owner.
+    pub fn restart_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
     /// Takes the port apart into its file and the device's properties.
     pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
         let Self { file, name, device: key, mac, capabilities, .. } = self;

@@ -100,6 +100,68 @@ fn a_device_that_persists_outlives_each_daemon() {
     }
 }
 
+/// A tenant that is renamed, and two that swap: the devices and their addresses stay, and no `--force` is asked for.
+#[test]
+fn a_tap_goes_from_tenant_to_tenant_as_it_is() {
+    let Some(stage) = Stage::with_netns("ifr", &["up", "x", "y"]) else { return };
+    let netns = ["up", "x", "y"].map(|name| stage.netns(name));
+    let state = |tenants: &[(&str, &str, &str)]| {
+        let [up, ..] = &netns;
+        let row = |(name, netns, more): &(&str, &str, &str)| {
+            format!("  {name}: {{port: {{tap: {{netns: {netns}, name: eth0}}}}{more}}}\n")
+        };
+        let rows: String = tenants.iter().map(row).collect();
+        let socket = stage.file("api.sock");
+        let policy = format!(
+            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n{rows}",
+            socket.display()
+        );
+        fs::write(stage.file("policy.yaml"), policy).expect("written");
+    };
+    let told = |name: &str| {
+        let done = stage.command(name, "ip").args(["-o", "address", "show", "dev", "eth0"]).output();
+        String::from_utf8_lossy(&done.expect("ip is installed").stdout).into_owned()
+    };
+    let index = |name: &str| told(name).split(':').next().map(str::to_owned);
+    let [_, x, y] = &netns;
+    let (at_x, at_y) = (", interface: {addresses: [10.9.0.1/24]}", ", interface: {addresses: [10.9.0.2/24]}");
+    state(&[("a", x, at_x), ("b", y, at_y)]);
+    let _daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let devices = [index("x"), index("y")];
+    let reload = || stage.client().text("POST", "/v1/reload").expect("reloaded");
+    let there = std::net::Ipv4Addr::new(10, 9, 0, 2);
+    let count = |tenant: &str| {
+        let stats: serde_json::Value = stage.client().get("/v1/stats").expect("counters");
+        stats["tenants"][tenant]["rx_packets"].as_u64()
+    };
+    stage.eventually("packets pass", || stage.ping("x", there, 64) && count("a") > Some(20));
+    let before = count("a").expect("it has sent");
+    state(&[("renamed", x, at_x), ("b", y, at_y)]);
+    let changes = reload();
+    assert!(changes.contains("~ tenant renamed: gets the TAP") && !changes.contains("! tenant"), "{changes}");
+    assert_eq!([index("x"), index("y")], devices);
+    assert!(told("x").contains("10.9.0.1/24"), "{}", told("x"));
+    assert!(count("a").is_none() && count("renamed").is_some_and(|count| count < before));
+    stage.eventually("packets pass", || stage.ping("x", there, 64));
+
+    let by_path = format!("/run/netns/{x}");
+    state(&[("renamed", y, at_y), ("b", &by_path, at_x)]);
+    let changes = reload();
+    assert_eq!(changes.matches("gets the TAP").count(), 2, "{changes}");
+    assert_eq!([index("x"), index("y")], devices);
+    stage.eventually("packets pass", || stage.ping("x", there, 64));
+    let (renamed, b) = (count("renamed"), count("b"));
+    stage.eventually("both have their own packets", || stage.ping("x", there, 64) && count("b") > b);
+    assert!(count("renamed") > renamed);
+
+    // A tenant that is taken out: the plan says what is removed.
+    state(&[("b", x, at_x)]);
+    let changes = reload();
+    assert!(changes.contains("! tenant renamed: its TAP") && changes.contains("is removed"), "{changes}");
+    stage.eventually("it is removed", || told("y").is_empty());
+}
+
 /// A TAP that an earlier run has made to stay: the next one without `persist` takes it over, and it ends with that run. So
 /// does a reload that drops the key.
 #[test]

@@ -41,6 +41,8 @@ pub struct Change {
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
+    /// TAPs that tenants hand to others as they are: by whom, and to whom, who is new, or has parted with its own.
+    pub handed: Vec<(String, String)>,
     /// FlowSlots for the flows of tenants that may have more flows than before, by name.
     pub rooms: Vec<(String, FlowSlots)>,
     /// The addresses that each tenant's frames may bear, by the tenant's name.
@@ -90,6 +92,7 @@ impl Change {
             sources: new.sources.clone(),
             added: Vec::new(),
             moved: Vec::new(),
+            handed: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), FlowSlots::new(part(new)))).collect(),
             addresses: new
                 .config
@@ -178,7 +181,9 @@ impl Engine {
         self.rename_unsent(&change.program);
         // Before lanes are removed: only they know their queues.
         self.close_empty_queues();
-        let rejoin = self.move_lanes(change.added, change.moved, &change.program, &mut installed, now);
+        let (mut added, mut moved) = (change.added, change.moved);
+        self.hand_over(&change.handed, &mut added, &mut moved);
+        let rejoin = self.move_lanes(added, moved, &change.program, &mut installed, now);
         installed.closed.extend(self.change_standby(change.standby, now));
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
@@ -210,6 +215,29 @@ impl Engine {
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed
+    }
+
+    /// Takes TAPs from the lanes of those who hand them over, for those who get them.
+    fn hand_over(
+        &mut self,
+        handed: &[(String, String)],
+        added: &mut [Lane],
+        moved: &mut Vec<(String, Port)>,
+    ) {
+        let mut taken = Vec::with_capacity(handed.len());
+        for (from, to) in handed {
+            let Some(index) = self.lane_of(from) else { continue };
+            let lane = self.lanes[index as usize].as_mut().expect("it was just found");
+            taken.extend(lane.detach().map(|port| (to.clone(), port)));
+            self.macs.release(Owner::Lane(index));
+        }
+        for (to, mut port) in taken {
+            port.restart_counters();
+            match added.iter_mut().find(|lane| lane.name == to) {
+                Some(lane) => lane.attach(port),
+                None => moved.push((to, port)),
+            }
+        }
     }
 
     /// Has tenants' TAPs stay when they are closed, or not.
