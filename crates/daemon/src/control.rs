@@ -355,9 +355,7 @@ fn prepare(
     let mut change = Change { added, moved, ..Change::between(old, &checked) };
     for (from, to) in inherited {
         change.handed.push((from.name.clone(), to.name.clone()));
-        if from.interface.persist != to.interface.persist {
-            change.persist.push((to.name.clone(), to.interface.persist));
-        }
+        change.configured.push((to.name.clone(), to.interface.persist));
     }
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);

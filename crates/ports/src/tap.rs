@@ -24,7 +24,7 @@ use crate::contract::{
     Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
 };
 use crate::counters::{Counters, DropReason, Sending};
-use crate::device::Device;
+use crate::device::{Device, Holds};
 use crate::error::{PortError, check_interface_name};
 use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 
@@ -93,6 +93,10 @@ pub struct Tap {
     name: String,
     device: String,
     resumed: bool,
+    holds: Option<Holds>,
+    lacks: Option<String>,
+    /// Whether the log is to be told of it.
+    untold: bool,
     mac: [u8; 6],
     capabilities: Capabilities,
     counters: Counters,
@@ -131,9 +135,10 @@ impl Tap {
         if up && before.is_none() {
             links.set_up(&config.name)?;
         }
-        address(&links, config, up)?;
+        let lacks = address_or_lack(&links, config, up)?;
         let device = device_key(&netns, &link)?;
-        Ok(Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) })
+        let tap = Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) };
+        Ok(tap.lacking(lacks).holding(config, &netns))
     }
 
     /// Makes the interface with `queues` transmit and receive queues, one value for each.
@@ -151,9 +156,10 @@ impl Tap {
         for _ in 1..queues {
             attached.push(TapQueue::new(&first_name, config, extra)?);
         }
-        let link = move_and_configure(&netns, &first_name, config)?;
+        let (link, lacks) = move_and_configure(&netns, &first_name, config)?;
         let device = device_key(&netns, &link)?;
-        Ok(attached.into_iter().map(|queue| Self::with(queue, config, device.clone(), &link)).collect())
+        let tap = |queue| Self::with(queue, config, device.clone(), &link).lacking(lacks.clone());
+        Ok(attached.into_iter().map(tap).collect())
     }
 
     /// The namespace number and the name of the TAP that `file` is open on; none when `file` is not a TAP's, the TAP has
@@ -176,8 +182,9 @@ impl Tap {
         let queue = TapQueue::ready(file.into(), config)?;
         let links = netns.links();
         let link = adjust(&links, config)?;
-        address(&links, config, link.up)?;
-        Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
+        let lacks = address_or_lack(&links, config, link.up)?;
+        let tap = Self { resumed: true, ..Self::with(queue, config, device, &link) }.lacking(lacks);
+        Ok(if config.persist { tap.holding(config, &netns) } else { tap })
     }
 
     /// Sets the MTU of an open TAP's interface, adds the addresses that it lacks, and sets its routes.
@@ -206,15 +213,50 @@ impl Tap {
 
     /// Takes the port apart into its file and the device's properties.
     pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
-        let Self { file, name, device: key, mac, capabilities, .. } = self;
-        (Device { name, key, mac, capabilities, vnet: true }, file.into())
+        let Self { file, name, device: key, holds, lacks, mac, capabilities, .. } = self;
+        (Device { name, key, mac, capabilities, vnet: true, holds, lacks }, file.into())
     }
 
     /// Puts together a port that [`Tap::into_parts`] took apart.
     pub(crate) fn from_parts(device: Device, file: OwnedFd) -> Self {
-        let Device { name, key, mac, capabilities, .. } = device;
-        let counters = Counters::default();
-        Self { file: file.into(), name, device: key, resumed: false, mac, capabilities, counters }
+        let Device { name, key, mac, capabilities, holds, lacks, .. } = device;
+        let (counters, untold) = (Counters::default(), lacks.is_some());
+        let file = file.into();
+        Self { file, name, device: key, resumed: false, holds, lacks, untold, mac, capabilities, counters }
+    }
+
+    /// The file was opened in the namespace of `config`, which lives as long as the file.
+    fn holding(self, config: &TapConfig, netns: &Netns) -> Self {
+        let number = netns.number().ok().filter(|_| config.netns != NetnsRef::Own);
+        let path = config.netns.path();
+        Self { holds: number.map(|number| Holds { path, number }), ..self }
+    }
+
+    /// Whether the place in the policy is another namespace by now, and only this port keeps the one of before.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        self.holds.as_ref().is_some_and(Holds::is_replaced)
+    }
+
+    fn lacking(self, lacks: Option<String>) -> Self {
+        Self { untold: lacks.is_some(), lacks, ..self }
+    }
+
+    /// What the interface lacks of its configuration, and why.
+    #[must_use]
+    pub fn lacks(&self) -> Option<&str> {
+        self.lacks.as_deref()
+    }
+
+    /// The interface has been configured anew, as a whole.
+    pub fn set_whole(&mut self) {
+        (self.lacks, self.untold) = (None, false);
+    }
+
+    /// What the interface lacks, for the log; reported once.
+    pub fn take_problem(&mut self) -> Option<PortError> {
+        let lacks = self.lacks.clone().filter(|_| core::mem::take(&mut self.untold))?;
+        Some(PortError::Config { what: self.name.clone(), problem: lacks })
     }
 
     fn with(queue: TapQueue, config: &TapConfig, device: String, link: &LinkInfo) -> Self {
@@ -228,6 +270,9 @@ impl Tap {
             name: format!("tap {label}"),
             device,
             resumed: false,
+            holds: None,
+            lacks: None,
+            untold: false,
             mac: link.mac.unwrap_or_default(),
             capabilities: Capabilities {
                 takes_segmentation: true,
@@ -460,7 +505,11 @@ fn set_persist(file: &File, persist: bool) -> io::Result<()> {
 }
 
 /// Moves the interface to its namespace and configures it; returns its properties.
-fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Result<LinkInfo, PortError> {
+fn move_and_configure(
+    netns: &Netns,
+    first_name: &str,
+    config: &TapConfig,
+) -> Result<(LinkInfo, Option<String>), PortError> {
     if !netns.is_own() {
         Netns::own()?.links().move_to(first_name, netns)?;
         netns.links().rename(first_name, &config.name)?;
@@ -470,8 +519,20 @@ fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Re
     if config.up {
         links.set_up(name)?;
     }
-    address(&links, config, config.up)?;
-    Ok(link)
+    Ok((link, address_or_lack(&links, config, config.up)?))
+}
+
+/// Like [`address`]; where the interface can have no IPv6 address, it gets the others, and the answer is what it lacks.
+fn address_or_lack(links: &Links<'_>, config: &TapConfig, up: bool) -> Result<Option<String>, PortError> {
+    let lacks = match address(links, config, up) {
+        Err(error @ PortError::NoIpv6 { .. }) => error.to_string(),
+        addressed => return addressed.map(|()| None),
+    };
+    let mut rest = config.clone();
+    rest.addresses.retain(|one| one.addr.is_ipv4());
+    rest.routes.retain(|(to, _)| to.addr.is_ipv4());
+    address(links, &rest, up)?;
+    Ok(Some(lacks))
 }
 
 /// Gives an interface the addresses that it lacks and, if it is `up`, its routes.

@@ -100,6 +100,78 @@ fn a_device_that_persists_outlives_each_daemon() {
     }
 }
 
+/// The file of a TAP that stays holds its namespace open; one of the same name that is made anew gets a device of its own.
+#[test]
+fn a_namespace_that_is_made_anew_gets_its_device_that_persists() {
+    let Some(stage) = Stage::with_netns("ifn", &["up", "t"]) else { return };
+    let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{tap: \
+         {{netns: {tenant}, name: eth0}}}}, interface: {{persist: true, addresses: [10.9.0.5/24]}}}}\n",
+        socket.display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let _daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let shown = || {
+        let done = stage.command("t", "ip").args(["address", "show", "dev", "eth0"]).output();
+        String::from_utf8_lossy(&done.expect("ip is installed").stdout).into_owned()
+    };
+    assert!(shown().contains("10.9.0.5/24"), "{}", shown());
+    for verb in ["del", "add"] {
+        crate::support::ip(&["netns", verb, &tenant]);
+    }
+    assert!(shown().is_empty(), "another namespace");
+    stage.eventually("the device is there", || shown().contains("10.9.0.5/24"));
+    let log = stage.read("log");
+    assert!(log.contains("has disappeared") && log.contains("the port is back"), "{log}");
+}
+
+/// Without IPv6 in its namespace a tenant has its port, with all other addresses, and the daemon says what is missing.
+#[test]
+fn a_port_without_its_ipv6_addresses_is_kept_and_told() {
+    let Some(stage) = Stage::with_netns("ifv", &["up", "t"]) else { return };
+    let state = |interface: &str| {
+        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
+        let policy = format!(
+            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
+             {{tap: {{netns: {tenant}, name: eth0}}}}, interface: {{{interface}}}}}\n",
+            socket.display()
+        );
+        fs::write(stage.file("policy.yaml"), policy).expect("written");
+    };
+    let off = ["-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
+    assert!(stage.command("t", "sysctl").args(off).status().is_ok_and(|done| done.success()));
+    state(
+        "addresses: ['fd09::5/64', 10.9.0.5/24], routes: ['fd77::/64 via fd09::1', default via 10.9.0.254]",
+    );
+    let _daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let health = || stage.client().get::<serde_json::Value>("/v1/health").expect("it answers");
+    let told = health();
+    assert_eq!(
+        (&told["status"], &told["lost_ports"]),
+        (&"degraded".into(), &serde_json::json!([])),
+        "{told}"
+    );
+    let why = told["incomplete_ports"]["t"].as_str().expect("a reason");
+    assert!(why.contains("fd09::5/64") && why.contains("IPv6 is disabled on `eth0`"), "{why}");
+    stage.eventually("the log says so", || stage.read("log").contains("IPv6 is disabled on `eth0`"));
+    let addresses = || {
+        let shown = stage.command("t", "ip").args(["address", "show", "dev", "eth0"]).output();
+        String::from_utf8_lossy(&shown.expect("ip is installed").stdout).into_owned()
+    };
+    assert!(addresses().contains("10.9.0.5/24"), "{}", addresses());
+
+    state("addresses: [10.9.0.5/24, 'fd09::6/64']");
+    let refused = stage.client().text("POST", "/v1/reload").expect_err("refused").to_string();
+    assert!(refused.contains("IPv6 is disabled") && !refused.contains("as root"), "{refused}");
+    state("addresses: [10.9.0.5/24, 10.9.1.5/24]");
+    stage.client().text("POST", "/v1/reload").expect("reloaded");
+    assert_eq!(health()["status"], "ok", "{}", health());
+    assert!(addresses().contains("10.9.1.5/24"), "{}", addresses());
+}
+
 /// A tenant that is renamed, and two that swap: the devices and their addresses stay, and no `--force` is asked for.
 #[test]
 fn a_tap_goes_from_tenant_to_tenant_as_it_is() {

@@ -65,8 +65,8 @@ pub struct Change {
     pub untouched: Vec<String>,
     /// The uplink's second port.
     pub standby: StandbyChange,
-    /// Tenants whose TAP stays when it is closed from now on, or no longer does.
-    pub persist: Vec<(String, bool)>,
+    /// Tenants whose TAP has been configured anew, and whether it stays when it is closed.
+    pub configured: Vec<(String, bool)>,
 }
 
 impl Change {
@@ -79,13 +79,12 @@ impl Change {
         let grows = part(new) > part(old);
         let mut program = new.program.clone();
         let fleet = fleet_map(new, &mut program);
-        let persist = new.config.tenants.iter().filter_map(|tenant| {
+        let configured = new.config.tenants.iter().filter_map(|tenant| {
             let before = old.config.tenants.iter().find(|before| before.name == tenant.name)?;
-            let now = tenant.interface.persist;
-            (before.port == tenant.port && before.interface.persist != now)
-                .then(|| (tenant.name.clone(), now))
+            (before.port == tenant.port && before.interface != tenant.interface)
+                .then(|| (tenant.name.clone(), tenant.interface.persist))
         });
-        let persist = persist.collect();
+        let configured = configured.collect();
         let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
         Self {
             program: Arc::new(program),
@@ -112,7 +111,7 @@ impl Change {
                 uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
                 _ => StandbyChange::None,
             },
-            persist,
+            configured,
         }
     }
 }
@@ -191,7 +190,7 @@ impl Engine {
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         self.move_fleet(change.fleet, now);
         self.state_addresses(change.addresses);
-        self.set_persist(&change.persist);
+        self.note_configured(&change.configured);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.count_known();
@@ -240,13 +239,16 @@ impl Engine {
         }
     }
 
-    /// Has tenants' TAPs stay when they are closed, or not.
-    fn set_persist(&mut self, changes: &[(String, bool)]) {
+    /// Tenants' TAPs that were configured anew lack nothing, and stay when they are closed, or do not.
+    fn note_configured(&mut self, changes: &[(String, bool)]) {
         for (name, persist) in changes {
-            let lane = self.lanes.iter().flatten().find(|lane| lane.name == *name && lane.tenant.is_some());
-            let port = lane.and_then(|lane| lane.port.as_ref());
-            // It fails only for an interface that is gone, which the next probe finds.
-            let _ = port.map(|port| port.set_persist(*persist));
+            let mut lanes = self.lanes.iter_mut().flatten();
+            let lane = lanes.find(|lane| lane.name == *name && lane.tenant.is_some());
+            if let Some(port) = lane.and_then(|lane| lane.port.as_mut()) {
+                port.set_whole();
+                // It fails only for an interface that is gone, which the next probe finds.
+                let _ = port.set_persist(*persist);
+            }
         }
     }
 
