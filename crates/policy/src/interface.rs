@@ -83,7 +83,8 @@ impl HostAddress {
             Some("a multicast address")
         } else if mask > 0 && bits & mask == 0 {
             Some("the address of the network itself")
-        } else if addr == IpAddr::V4(Ipv4Addr::BROADCAST) || addr.is_ipv4() && mask > 0 && bits & mask == mask {
+        } else if addr == IpAddr::V4(Ipv4Addr::BROADCAST) || addr.is_ipv4() && mask > 0 && bits & mask == mask
+        {
             Some("the network's broadcast address")
         } else {
             None
@@ -158,9 +159,15 @@ mod tests {
     #[test]
     fn no_host_has_a_networks_own_address_or_one_of_many_hosts() {
         let why = |text: &str| text.parse::<HostAddress>().expect("an address").unusable();
-        for good in
-            ["10.9.0.1/24", "10.9.0.0/31", "10.9.0.1/31", "10.9.0.0/32", "10.9.0.255/16", "fd00::1/64", "fd00::/127"]
-        {
+        for good in [
+            "10.9.0.1/24",
+            "10.9.0.0/31",
+            "10.9.0.1/31",
+            "10.9.0.0/32",
+            "10.9.0.255/16",
+            "fd00::1/64",
+            "fd00::/127",
+        ] {
             assert_eq!(why(good), None, "{good}");
         }
         let told = [

@@ -52,10 +52,13 @@ pub(super) fn judge(tenants: &[TenantEntry], most: u16, problems: &mut Problems)
         }
         for one in &entry.addresses {
             let Some(why) = one.value.unusable() else { continue };
-            let message =
-                format!("tenant `{name}`'s interface cannot have the address {}: it is {why}", one.value.addr);
+            let message = format!(
+                "tenant `{name}`'s interface cannot have the address {}: it is {why}",
+                one.value.addr
+            );
             let problem = Problem::error(Law::BadValue, one.at, message).label("no address of one host");
-            problems.push(problem.help("write the address that the tenant itself has, such as `10.0.0.5/24`"));
+            problems
+                .push(problem.help("write the address that the tenant itself has, such as `10.0.0.5/24`"));
         }
         for route in &entry.routes {
             let Some(via) = route.value.via else { continue };
