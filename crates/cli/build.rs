@@ -1,4 +1,4 @@
-//! Puts the papers' experiments into the binary.
+//! Puts the papers' experiments into the binary, and the commit that it is built from.
 //!
 //! Why: an installed `plimsoll papers` must not need the source tree; a new file is picked up by being there.
 //! From: `examples/papers/`, every `.yaml` below it.
@@ -7,6 +7,7 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::{env, fs, io};
 
 #[path = "src/papers/collect.rs"]
@@ -24,5 +25,27 @@ fn main() -> io::Result<()> {
         let _ = writeln!(list, "    ({:?}, include_str!({:?})),", name, file.canonicalize()?);
     }
     let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
+    println!("cargo::rustc-env=PLIMSOLL_VERSION={}{}", env!("CARGO_PKG_VERSION"), built_from());
     fs::write(out.join("papers.rs"), list + "]\n")
+}
+
+/// The commit that a release is built from, for `--version`; nothing where the source tree is no git checkout of its own, such
+/// as one from an archive. A debug build does not ask, as each commit would build it anew.
+fn built_from() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
+        return " (debug build)".to_owned();
+    }
+    if !root.join(".git").exists() {
+        return String::new();
+    }
+    let git = |args: &[&str]| {
+        let done = Command::new("git").arg("-C").arg(&root).args(args).output().ok()?;
+        let said = String::from_utf8(done.stdout).ok()?;
+        done.status.success().then(|| said.trim().to_owned())
+    };
+    if let Some(log) = git(&["rev-parse", "--path-format=absolute", "--git-path", "logs/HEAD"]) {
+        println!("cargo::rerun-if-changed={log}");
+    }
+    git(&["rev-parse", "--short=12", "HEAD"]).map_or_else(String::new, |commit| format!(" ({commit})"))
 }

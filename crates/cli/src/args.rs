@@ -17,7 +17,7 @@ use plimsoll_units::Bytes;
 #[derive(Debug, Parser)]
 #[command(
     name = "plimsoll",
-    version,
+    version = env!("PLIMSOLL_VERSION"),
     after_help = "Start with `plimsoll check FILE`, then `plimsoll run FILE`. \
                   `plimsoll help COMMAND` shows examples of each."
 )]

@@ -55,7 +55,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         }
         change => print(&what_is_left(args, &ends, change.as_ref()))?,
     }
-    print(&format!("to undo this: {}\n", undoing(&ends).join("; ")))
+    print(&format!("to undo this: {}\n{}", undoing(&ends).join("; "), unknown_bridge(&ends)))
 }
 
 /// Prints between two changes: a reader that has gone (`| head`) must not end them halfway.
@@ -64,8 +64,11 @@ fn say(text: &str) {
 }
 
 fn introduction(ends: &Ends) -> String {
-    let bridge =
-        ends.bridge.as_ref().map_or("in no bridge".to_owned(), |bridge| format!("in bridge `{bridge}`"));
+    let bridge = match (&ends.bridge, ends.before().bridge) {
+        (Some(bridge), _) => format!("in bridge `{bridge}`"),
+        (None, Some(before)) => format!("in no bridge now; it was in `{before}` when it was first attached"),
+        (None, None) => "in no bridge".to_owned(),
+    };
     format!("`{}` there is `{}` here, {bridge}\n", ends.inside, ends.host)
 }
 
@@ -123,6 +126,10 @@ fn steps(ends: &Ends) -> Vec<Step> {
     let host = ends.host.as_str();
     let step = |line: String, without: Option<String>| Step { words: words(&line), instead: None, without };
     let mut steps = Vec::new();
+    // First of all, as the command may be ended at any moment.
+    let alias = ["ip", "link", "set", "dev", host, "alias", &ends.before().alias()];
+    let forgotten = "another run of this command will not know how it was before".to_owned();
+    steps.push(Step { words: alias.map(str::to_owned).to_vec(), instead: None, without: Some(forgotten) });
     if let (Some(bridge), Some(address)) = (&ends.bridge, &ends.bridge_address) {
         // Else the container keeps an address for its gateway that the bridge has no longer.
         steps.push(step(format!("ip link set dev {bridge} address {address}"), None));
@@ -152,16 +159,22 @@ fn rule(action: &str, host: &str) -> String {
     format!("iptables -t raw {action} PREROUTING -i {host} -j DROP")
 }
 
-/// A command line's words; Linux has no spaces in names of interfaces.
+/// A command line's words; Linux has no spaces in names of interfaces. `''` is an empty word.
 fn words(line: &str) -> Vec<String> {
-    line.split(' ').map(str::to_owned).collect()
+    line.split(' ').map(|word| if word == "''" { String::new() } else { word.to_owned() }).collect()
+}
+
+/// Words as a shell takes them.
+fn line(words: &[String]) -> String {
+    let quoted = |word: &String| if word.contains(' ') { format!("'{word}'") } else { word.clone() };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
 }
 
 impl Step {
     fn dry(&self) -> String {
         let instead =
-            self.instead.as_ref().map_or_else(String::new, |words| format!(" (or: {})", words.join(" ")));
-        format!("would run: {}{instead}\n", self.words.join(" "))
+            self.instead.as_ref().map_or_else(String::new, |words| format!(" (or: {})", line(words)));
+        format!("would run: {}{instead}\n", line(&self.words))
     }
 
     fn take(&self) -> Result<(), Failure> {
@@ -170,10 +183,10 @@ impl Step {
         for words in tries.into_iter().flatten() {
             match run(words) {
                 Ok(()) => {
-                    say(&format!("{}\n", words.join(" ")));
+                    say(&format!("{}\n", line(words)));
                     return Ok(());
                 }
-                Err(why) => said.push(format!("`{}`: {why}", words.join(" "))),
+                Err(why) => said.push(format!("`{}`: {why}", line(words))),
             }
         }
         let said = said.join("; ");
@@ -197,12 +210,27 @@ fn run(words: &[String]) -> Result<(), String> {
     if done.status.success() { Ok(()) } else { Err(said) }
 }
 
-/// The commands that undo [`steps`]; all but the last may find nothing to undo.
-fn undoing(ends: &Ends) -> [String; 3] {
-    let host = &ends.host;
-    let master = ends.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
-    let link = format!("ip link set dev {host} arp on{master}");
-    [format!("tc qdisc del dev {host} clsact"), rule("-D", host), link]
+/// The commands that undo [`steps`], also those of an earlier run; all but the last may find nothing to undo.
+fn undoing(ends: &Ends) -> Vec<String> {
+    let (host, before) = (&ends.host, ends.before());
+    let master = before.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
+    let mut lines = vec![format!("tc qdisc del dev {host} clsact"), rule("-D", host)];
+    lines.extend(before.ipv6.then(|| format!("sysctl -qw net/ipv6/conf/{host}/disable_ipv6=0")));
+    lines.push(format!("ip link set dev {host} alias ''"));
+    lines.push(format!("ip link set dev {host} arp on{master}"));
+    lines
+}
+
+/// What the commands that undo it lack, where the bridge is not known.
+fn unknown_bridge(ends: &Ends) -> String {
+    if ends.before().bridge.is_some() || ends.first.is_some() {
+        return String::new();
+    }
+    format!(
+        "`{}` was in no bridge when this command came to it. If its container is on a bridge network, find the bridge (`docker \
+         network inspect`, `ip link show type bridge`), and add `master BRIDGE` to the last of these commands\n",
+        ends.host
+    )
 }
 
 /// Undoes what was done before a failure. Without a bridge the interface was attached before, and stays so.
@@ -210,8 +238,9 @@ fn put_back(ends: &Ends) {
     if ends.bridge.is_none() {
         return;
     }
-    let [filter, rule, link] = undoing(ends);
-    let _ = [filter, rule].map(|line| run(&words(&line)));
+    let mut lines = undoing(ends);
+    let link = lines.pop().unwrap_or_default();
+    let _: Vec<_> = lines.iter().map(|line| run(&words(line))).collect();
     if let Err(said) = run(&words(&link)) {
         eprintln!("warning: `{}` could not be put back: {said}; run: {link}", ends.host);
     }
@@ -279,6 +308,8 @@ mod tests {
             inside: "eth0".into(),
             host: "veth1".into(),
             bridge: bridge.map(str::to_owned),
+            first: None,
+            ipv6: true,
             bridge_address: None,
             addresses: Vec::new(),
         }
@@ -287,14 +318,19 @@ mod tests {
     #[test]
     fn the_hosts_end_leaves_its_bridge_and_stays_silent() {
         let words: Vec<_> = steps(&ends(Some("docker0"))).iter().map(|step| step.words.join(" ")).collect();
-        assert_eq!(words[0], "ip link set dev veth1 nomaster");
-        assert_eq!(words[1], "ip link set dev veth1 arp off up");
+        assert!(words[0].starts_with("ip link set dev veth1 alias "), "how it was is kept before it changes");
+        assert_eq!(words[1], "ip link set dev veth1 nomaster");
+        assert_eq!(words[2], "ip link set dev veth1 arp off up");
         assert_eq!(steps(&ends(None)).len(), words.len() - 1, "no bridge to leave");
         let lowest = Ends { bridge_address: Some("02:00:00:00:00:01".into()), ..ends(Some("br0")) };
-        let first = steps(&lowest)[0].words.join(" ");
+        let first = steps(&lowest)[1].words.join(" ");
         assert_eq!(first, "ip link set dev br0 address 02:00:00:00:00:01", "the bridge keeps its address");
         assert!(
             undoing(&ends(Some("docker0"))).concat().ends_with("ip link set dev veth1 arp on master docker0")
         );
+        let first = ends::First { bridge: Some("docker0".into()), ipv6: true };
+        let again = Ends { first: Some(first), ipv6: false, ..ends(None) };
+        assert_eq!(undoing(&again), undoing(&ends(Some("docker0"))), "the same when it is run again");
+        assert!(unknown_bridge(&again).is_empty() && unknown_bridge(&ends(None)).contains("master BRIDGE"));
     }
 }

@@ -56,12 +56,12 @@ mod tests {
             at: 100.0,
             what: Audited::Reloaded,
             who: "user 0, process 7".into(),
-            detail: "number 2\n~ tenant shop: max 1Gbps -> 2Gbps".into(),
+            detail: "reload 2\n~ tenant shop: max 1Gbps -> 2Gbps".into(),
         };
         let report = AuditReport { now: 12_100.5, forgotten: 8, entries: vec![entry] };
         assert_eq!(
             text(&report),
-            "8 older changes are in the log only\n9: reloaded 3h 20min ago, by user 0, process 7\n   number 2\n   ~ tenant \
+            "8 older changes are in the log only\n9: reloaded 3h 20min ago, by user 0, process 7\n   reload 2\n   ~ tenant \
              shop: max 1Gbps -> 2Gbps\n"
         );
         assert!(text(&AuditReport::default()).contains("nothing has changed"));

@@ -3,8 +3,8 @@
 //! Why: an operator can see the effect of a new policy on yesterday's packets, and repeat an engine's recording.
 //! From: the crate `sim`, which does the work.
 //! Not here: reading captures and traces, scheduling.
-//! Invariant: every frame of the capture is in exactly one column of one row, or below the table; one that is sent in segments
-//! counts as these.
+//! Invariant: every frame of the capture is in exactly one column of one row, or below the table; one that is longer than
+//! the uplink carries counts as its segments there, sent or dropped.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -230,7 +230,7 @@ fn text(found: &Replay) -> String {
     }
     let mut text = format!("{table}\nlasted {}\n", found.lasted);
     if found.segmented > 0 {
-        text += &format!("sent in segments: {} frames longer than the uplink carries\n", found.segmented);
+        text += &format!("in segments: {} frames longer than the uplink carries\n", found.segmented);
     }
     for (why, count) in &found.unread {
         text += &format!("not sent: {count} ({why})\n");

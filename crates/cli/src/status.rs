@@ -34,6 +34,9 @@ fn text(health: &Health) -> String {
     }));
     let listed = |names: &[String]| (!names.is_empty()).then(|| names.join(", "));
     rows.extend(listed(&health.lost_ports).map(|names| ("lost ports", names)));
+    let incomplete =
+        health.incomplete_ports.iter().map(|(name, why)| ("incomplete", format!("{name}: {why}")));
+    rows.extend(incomplete);
     rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
     rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
     rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()

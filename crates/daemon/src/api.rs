@@ -12,9 +12,10 @@ mod openapi;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Extension, FromRequestParts, Query, State};
+use axum::extract::{Extension, FromRequestParts, Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{Method, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -25,10 +26,10 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
 pub use answers::{DepartureRow, Health, Refusal};
-use calls::{CALLS, FilterQuery, LastQuery, RateQuery, ReloadQuery, WindowQuery};
+use calls::{CALLS, Call, FilterQuery, LastQuery, RateQuery, ReloadQuery, WindowQuery};
 pub use openapi::openapi;
 
-use crate::audit::{Asker, AuditReport, Audited};
+use crate::audit::{Asker, AuditReport, Audited, named};
 use crate::control::{Control, ReloadError};
 use crate::departures::DepartureLog;
 use crate::engine::{RateError, Snapshot};
@@ -132,8 +133,13 @@ impl Api {
 
     /// All routes, for the Unix socket.
     pub fn router(self: Arc<Self>) -> Router {
-        let routes =
-            CALLS.iter().fold(Router::new(), |router, call| router.route(call.path, (call.handler)()));
+        let handler = |call: &Call| match call.query {
+            None if matches!(call.answer, calls::Answer::Json(_)) => {
+                (call.handler)().route_layer(from_fn(no_query))
+            }
+            _ => (call.handler)(),
+        };
+        let routes = CALLS.iter().fold(Router::new(), |router, call| router.route(call.path, handler(call)));
         routes.fallback(no_call).method_not_allowed_fallback(no_method).with_state(self)
     }
 
@@ -229,7 +235,7 @@ async fn rate(
 ) -> Answer<Response> {
     let asker = asked_by(asker);
     let rate: BitRate = query.rate.parse().map_err(|error: UnitError| {
-        let why = format!("{}: {error}", query.class);
+        let why = format!("{}: {}", named(&query.class), named(&error.to_string()));
         api.control.audit().note(Audited::RateRefused, &asker.to_string(), &why);
         Failure::Unit(error)
     })?;
@@ -302,6 +308,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
         let query = Query::from_request_parts(parts, state).await;
         query.map(|Query(query)| Self(query)).map_err(|wrong| Failure::Query(wrong.body_text()))
     }
+}
+
+/// Refuses parameters of a call that takes none; a misspelt one is told like those of other calls.
+async fn no_query(request: Request, next: Next) -> Response {
+    let query = request.uri().query().unwrap_or_default();
+    if query.is_empty() {
+        return next.run(request).await;
+    }
+    let why = format!("{} takes no parameter, and `{}` was given", request.uri().path(), named(query));
+    Failure::Query(why).into_response()
 }
 
 async fn no_call(method: Method, uri: Uri) -> Failure {

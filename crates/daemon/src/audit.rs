@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 
 /// Entries that are kept.
 const MOST: usize = 128;
+/// Characters of a request's name that are logged and kept.
+const NAME: usize = 128;
 /// Bytes of an entry's detail that are kept.
 const LONGEST: usize = 8 << 10;
 
@@ -164,6 +166,18 @@ impl Audit {
     }
 }
 
+/// A name that a request brought, for a line of the log or the journal: control characters and line breaks as escapes, and at
+/// most [`NAME`] characters, with the number of those left out.
+pub(crate) fn named(text: &str) -> String {
+    let is_shown = |c: char| !c.is_control() && !matches!(c, '\u{2028}' | '\u{2029}');
+    let one = |c: char| if is_shown(c) { String::from(c) } else { c.escape_default().to_string() };
+    let shown: String = text.chars().take(NAME).map(one).collect();
+    match text.chars().count().saturating_sub(NAME) {
+        0 => shown,
+        more => format!("{shown}... ({more} characters more)"),
+    }
+}
+
 /// The text without control characters, which could write over other lines of the log.
 fn plain(text: &str) -> String {
     let one = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
@@ -198,6 +212,18 @@ mod tests {
         let detail = &report.entries[0].detail;
         assert!(detail.starts_with("change 0\nä") && detail.len() < LONGEST + 64, "{}", detail.len());
         assert!(detail.ends_with("bytes more, in the log"));
+    }
+
+    /// A line break in a name would begin a line of its own, which looks like the daemon's.
+    #[test]
+    fn a_requests_name_is_one_short_line() {
+        assert_eq!(named("tenants/shop ä"), "tenants/shop ä");
+        assert_eq!(
+            named("x\nplimsoll: reloaded\r\u{1b}[2J\u{85}\u{2028}"),
+            "x\\nplimsoll: reloaded\\r\\u{1b}[2J\\u{85}\\u{2028}"
+        );
+        let long = named(&"ä".repeat(30_000));
+        assert!(long.chars().count() < 160 && long.ends_with("... (29872 characters more)"), "{long}");
     }
 
     #[test]

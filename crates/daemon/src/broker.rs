@@ -42,6 +42,15 @@ pub(crate) enum Broker {
     Process(Arc<Client>),
 }
 
+/// Why the policy file was not read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The text of its mistakes.
+    Policy(String),
+    /// The broker cannot be asked.
+    Broker(String),
+}
+
 impl Default for Broker {
     fn default() -> Self {
         Self::Here(None)
@@ -49,12 +58,12 @@ impl Default for Broker {
 }
 
 impl Broker {
-    /// Reads the policy file; the error is the text of its mistakes.
-    pub(crate) fn read(&self, file: &str) -> Result<(Checked, Number), String> {
+    /// Reads the policy file.
+    pub(crate) fn read(&self, file: &str) -> Result<(Checked, Number), ReadError> {
         match self {
             Self::Here(reader) => match reader::load(file, reader.as_deref()) {
                 Ok(checked) => Ok((checked, 0)),
-                Err(errors) => Err(errors.render(false)),
+                Err(errors) => Err(ReadError::Policy(errors.render(false))),
             },
             Self::Process(client) => client.read(file),
         }

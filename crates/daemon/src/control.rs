@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
-use crate::broker::{Broker, Number};
+use crate::broker::{Broker, Number, ReadError};
 use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, StandbyChange, Whose, lane_spec};
 use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
@@ -28,6 +28,9 @@ pub enum ReloadError {
     /// The file is wrong.
     #[error("the policy is wrong, so nothing was changed:\n{0}")]
     Policy(String),
+    /// The file could not be read.
+    #[error("the policy was not read, and nothing was changed: {0}")]
+    Broker(String),
     /// A setting has changed that takes effect only at a start.
     #[error(
         "{what} has changed, which takes a restart; nothing was changed. Put the old value back, or restart the daemon"
@@ -61,11 +64,23 @@ pub enum ReloadError {
         plan: String,
     },
     /// A new tenant's port cannot be opened.
-    #[error("{0}; nothing was changed")]
+    #[error(
+        "{0}; nothing was changed. A reload wants every port that it adds to be there; a start goes on without those of \
+         tenants, and tries them again"
+    )]
     Port(#[from] OpenError),
     /// The engine has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
+}
+
+impl From<ReadError> for ReloadError {
+    fn from(unread: ReadError) -> Self {
+        match unread {
+            ReadError::Policy(mistakes) => Self::Policy(mistakes),
+            ReadError::Broker(why) => Self::Broker(why),
+        }
+    }
 }
 
 /// The result of a reload.
@@ -206,7 +221,7 @@ impl Control {
             let (what, detail) = match &reloaded {
                 Ok(done) => {
                     let Reloaded { generation, changes, warnings, .. } = done;
-                    (Audited::Reloaded, format!("number {generation}\n{changes}{warnings}"))
+                    (Audited::Reloaded, format!("reload {generation}\n{changes}{warnings}"))
                 }
                 Err(error) => (Audited::ReloadRefused, error.to_string()),
             };
@@ -223,7 +238,9 @@ impl Control {
         let old = Arc::clone(&before);
         // Reading files and making interfaces may take a while, and must not hold up the API.
         let broker = self.broker.clone();
-        let prepared = tokio::task::spawn_blocking(move || prepare(&file, &old, &broker, force)).await;
+        let lacking = self.lacking().await;
+        let prepared = move || prepare(&file, &old, &broker, &lacking, force);
+        let prepared = tokio::task::spawn_blocking(prepared).await;
         let (checked, number, change) = prepared.map_err(|_| Stopped)??;
         let changes = plan(&before, &checked);
         let warnings = checked.render_warnings(false);
@@ -292,17 +309,23 @@ fn prepare(
     file: &str,
     old: &Checked,
     broker: &Broker,
+    lacking: &[Whose],
     force: bool,
 ) -> Result<(Checked, Number, Change), ReloadError> {
-    let (checked, number) = broker.read(file).map_err(ReloadError::Policy)?;
+    let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
         return Err(ReloadError::TakesTaps { taken, plan: plimsoll_policy::diff(old, &checked).to_string() });
     }
     let before = |name: &str| old.config.tenants.iter().find(|before| before.name == name);
-    let mut opened = Vec::new();
+    let (mut opened, mut inherited) = (Vec::new(), Vec::new());
     for tenant in &checked.config.tenants {
+        let from = hands_over(old, &checked, tenant);
+        if let Some(from) = from.filter(|from| !lacking.contains(&Whose::Tenant(from.name.clone()))) {
+            inherited.push((from, tenant));
+            continue;
+        }
         let same = before(&tenant.name).is_some_and(|before| before.port == tenant.port);
         if !same || known_mac(old, &tenant.name) != known_mac(&checked, &tenant.name) {
             let opened_now = broker.open_tenant(&checked, number, &tenant.name);
@@ -318,15 +341,22 @@ fn prepare(
             broker.configure(&checked, number, tenant)?;
         }
     }
+    inherited.iter().try_for_each(|(_, tenant)| broker.configure(&checked, number, tenant))?;
     // All ports are open: from here on no step can fail.
     opened.iter().for_each(|(_, port)| keep(port));
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
-    let lane = |(name, port): (String, Port)| Lane::new(lane_spec(&checked, &name, Some(port)));
-    let added = added.into_iter().map(lane).collect();
+    let lane = |(name, port): (String, Option<Port>)| Lane::new(lane_spec(&checked, &name, port));
+    let heirs = inherited.iter().map(|(_, to)| to.name.clone()).filter(|name| before(name).is_none());
+    let added = added.into_iter().map(|(name, port)| (name, Some(port)));
+    let added = added.chain(heirs.map(|name| (name, None))).map(lane).collect();
     let tables = |stated: &Backpressure| (stated.heavy, stated.press.clone());
     let fits = old.config.backpressure.as_ref().map(tables);
     let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(tables(stated)));
     let mut change = Change { added, moved, ..Change::between(old, &checked) };
+    for (from, to) in inherited {
+        change.handed.push((from.name.clone(), to.name.clone()));
+        change.configured.push((to.name.clone(), to.interface.persist));
+    }
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }
@@ -357,9 +387,48 @@ fn new_standby(
     Ok(Some(port))
 }
 
-/// What a reload changes, as text, with the TAPs that it takes away.
+/// What a reload changes, as text, with the TAPs that it takes away or hands to another tenant.
 fn plan(old: &Checked, new: &Checked) -> String {
-    format!("{}{}", plimsoll_policy::diff(old, new), taken(old, new))
+    format!("{}{}{}{}", plimsoll_policy::diff(old, new), handed(old, new), taken(old, new), gone(old, new))
+}
+
+/// The present tenant whose TAP a tenant of the new policy gets as it is: one that was renamed, or that swaps its TAP.
+fn hands_over<'a>(old: &'a Checked, new: &Checked, to: &TenantConfig) -> Option<&'a TenantConfig> {
+    let PortSpec::Tap { .. } = &to.port else { return None };
+    let from = old.config.tenants.iter().find(|from| from.port == to.port)?;
+    let same_address = known_mac(old, &from.name) == known_mac(new, &to.name);
+    (from.name != to.name && same_address).then_some(from)
+}
+
+/// The TAPs that go from one tenant to another, one on each line.
+fn handed(old: &Checked, new: &Checked) -> String {
+    let lines = new.config.tenants.iter().filter_map(|to| {
+        let (from, name, tap) = (&hands_over(old, new, to)?.name, &to.name, &to.port);
+        Some(format!("~ tenant {name}: gets the TAP {tap} of tenant {from} with all that is set on it\n"))
+    });
+    lines.collect()
+}
+
+/// The tenant of the new policy that gets this tenant's TAP.
+fn heir<'a>(old: &Checked, new: &'a Checked, from: &TenantConfig) -> Option<&'a TenantConfig> {
+    let same = |to: &&TenantConfig| to.port == from.port && hands_over(old, new, to).is_some();
+    new.config.tenants.iter().find(same)
+}
+
+/// The TAPs of tenants that a policy no longer has, one on each line.
+fn gone(old: &Checked, new: &Checked) -> String {
+    let stays = |name: &str| new.config.tenants.iter().any(|after| after.name == name);
+    let lines = old.config.tenants.iter().filter_map(|before| {
+        let (name, tap) = (&before.name, &before.port);
+        if !matches!(tap, PortSpec::Tap { .. }) || stays(name) || heir(old, new, before).is_some() {
+            return None;
+        }
+        Some(match before.interface.persist {
+            true => format!("! tenant {name}: its TAP {tap} stays, and no tenant has it\n"),
+            false => format!("! tenant {name}: its TAP {tap} is removed\n"),
+        })
+    });
+    lines.collect()
 }
 
 /// The TAPs that a policy takes away from tenants that it keeps, one on each line: the kernel removes a TAP with its
@@ -367,6 +436,9 @@ fn plan(old: &Checked, new: &Checked) -> String {
 fn taken(old: &Checked, new: &Checked) -> String {
     let lines = old.config.tenants.iter().filter_map(|before| {
         let PortSpec::Tap { .. } = &before.port else { return None };
+        if heir(old, new, before).is_some() {
+            return None;
+        }
         let after = new.config.tenants.iter().find(|after| after.name == before.name)?;
         let (name, tap, port) = (&before.name, &before.port, &after.port);
         (port != tap)
@@ -465,8 +537,44 @@ mod tests {
             2,
             "moved, and no TAP"
         );
-        let gone = "c: {port: {tap: {netns: x, name: eth9}}}";
-        assert!(lost(gone).is_empty(), "a tenant that is taken out, and one that gets a TAP");
+        let left = "c: {port: {tap: {netns: x, name: eth9}}}";
+        assert!(lost(left).is_empty(), "a tenant that is taken out, and one that gets a TAP");
+        let removed = gone(&old, &checked(left));
+        assert_eq!(
+            removed,
+            "! tenant a: its TAP {tap: {netns: x, name: eth0}} is removed\n\
+             ! tenant b: its TAP {tap: {netns: y, name: eth0}} is removed\n"
+        );
+        assert!(plan(&old, &checked(left)).ends_with(&removed));
+    }
+
+    #[test]
+    fn a_tap_that_another_tenant_gets_is_handed_over_and_not_removed() {
+        let checked = |tenants: &str| {
+            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
+            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
+        };
+        let old = checked(
+            "a: {port: {tap: {netns: x, name: eth0}}}, b: {port: {tap: {netns: y, name: eth0}}}, c: {port: memory}",
+        );
+        let told = |tenants| {
+            let new = checked(tenants);
+            (handed(&old, &new), taken(&old, &new) + &gone(&old, &new))
+        };
+        let to = |name, tap, from| {
+            format!(
+                "~ tenant {name}: gets the TAP {{tap: {{netns: {tap}, name: eth0}}}} of tenant {from} with all that is set on it\n"
+            )
+        };
+        let renamed = "z: {port: {tap: {netns: x, name: eth0}}}, b: {port: {tap: {netns: y, name: eth0}}}";
+        assert_eq!(told(renamed), (to("z", "x", "a"), String::new()));
+        let swapped = "a: {port: {tap: {netns: y, name: eth0}}}, b: {port: {tap: {netns: x, name: eth0}}}";
+        assert_eq!(told(swapped), (to("a", "y", "b") + &to("b", "x", "a"), String::new()));
+        let by_path = "a: {port: {tap: {netns: /run/netns/x, name: eth0}}}, b: {port: {tap: {netns: /var/run/netns/y, name: eth0}}}, c: {port: memory}";
+        assert!(plimsoll_policy::diff(&old, &checked(by_path)).is_empty(), "the same namespaces");
+        let on = "b: {port: {tap: {netns: x, name: eth0}}}";
+        assert_eq!(told(on).0, to("b", "x", "a"));
+        assert!(told(on).1.starts_with("! tenant b: its TAP {tap: {netns: y, name: eth0}} is removed, and"));
     }
 
     #[test]

@@ -43,14 +43,15 @@ mod standby;
 mod verify;
 mod watch;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
-use plimsoll_policy::{Classifier, Fields, Grain, Metadata, Program, Sources, TenantId};
+use plimsoll_policy::{Classifier, Fields, Grain, Metadata, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
 use plimsoll_record::{Recorded, Recorder};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::Parsed;
 use serde::{Deserialize, Serialize};
 
@@ -232,6 +233,8 @@ pub struct Engine {
     /// When ports were last asked whether their devices are still there.
     probed: Nanos,
     reading: bool,
+    /// Rates that were changed since the policy came into force.
+    pub(crate) rates: Arc<BTreeMap<NodeId, BitRate>>,
     /// Draws the packets that are classified again after a client has classified them.
     pub(crate) sampler: Sampler,
     /// Consequences of clients' wrong packets, by lane, until [`Engine::take_steps`].
@@ -367,6 +370,7 @@ impl Engine {
             window,
             first: 0,
             probed: Nanos::ZERO,
+            rates: Arc::default(),
             reading: true,
             sampler: Sampler::new(verify::ONE_IN, verify::seed()),
             steps: Vec::new(),

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use super::keys::Mapping;
+use super::keys::{Mapping, Shape};
 use super::problem::{Mistake, Problem, Problems, Rule};
 use super::source::{Located, Mark, Name};
 use super::spelling::nearest;
@@ -209,8 +209,13 @@ impl<R: Rule> Reader<R> {
         let problem = Problem::error(R::of(Mistake::UnknownKey), name.at, message);
         let keys = table.keys().map(|key| key.name);
         let list = keys.clone().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
-        let near = nearest(&name.value, keys);
+        let below =
+            table.keys().find(|key| matches!(key.shape, Shape::Map(map) if map.key(&name.value).is_some()));
+        let near = nearest(&name.value, keys).filter(|_| below.is_none());
         let help = match near {
+            None if let Some(below) = below => {
+                format!("`{}` is a key of `{}`; the keys here are {list}", name.value, below.name)
+            }
             Some(near) => format!("did you mean `{near}`? The keys are {list}"),
             None => format!("the keys are {list}"),
         };

@@ -58,7 +58,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use self::ceiling::{Ceiling, bits_of, ceilings, slack_of};
-use crate::program::{FlowOrder, Match, Node, NodeId, NodeKind, Program, Scope};
+use crate::program::{FlowOrder, Match, Node, NodeId, NodeKind, Program, Rule, Scope, TenantId};
 
 /// The assumptions that the figures rest on.
 pub const ASSUMPTIONS: &str = "A guaranteed rate counts whole frames with their overhead, and holds whatever other \
@@ -169,6 +169,14 @@ impl<'a> Family<'a> {
         let own = own.map_or(Ceiling::NONE, |own| Ceiling::NONE.with(own, analysis.frame));
         Some(Ceiling { rate: self.ceiling.rate - own.rate, burst: self.ceiling.burst - own.burst })
     }
+}
+
+/// Limits by tenant and rules that are compared at most.
+const MOST_COMPARED: usize = 1 << 22;
+
+/// Whether the match has no condition but on tenants.
+fn is_only_tenants(matches: &Match) -> bool {
+    Match { tenant: Vec::new(), ..matches.clone() } == Match::default()
 }
 
 /// Each class's guarantees, in the order of the nodes, when the engine pulls one frame at a time.
@@ -373,7 +381,15 @@ impl<'a> Analysis<'a> {
                 let curves = self.curves(NodeId(0), rate, false, Some(&kept));
                 (held, curves)
             }
-            Scope::Match { .. } | Scope::Peer(_) => return,
+            Scope::Match { matches, via } => match self.held_of_tenants(matches, via) {
+                Some((held, carry)) => {
+                    let above = carry.iter().flat_map(|&node| self.program.path(node));
+                    let kept = self.children_among(above.collect::<HashSet<_>>().into_iter());
+                    (held, self.curves(NodeId(0), rate, false, Some(&kept)))
+                }
+                None => return,
+            },
+            Scope::Peer(_) => return,
         };
         for id in held {
             match (rates.get_mut(&id), curves.get(&id)) {
@@ -387,6 +403,42 @@ impl<'a> Analysis<'a> {
                 _ => {}
             }
         }
+    }
+
+    /// The classes all of whose packets are these tenants', and all classes that carry any of theirs, for a limit that matches
+    /// nothing but tenants. In a very large policy no such limit is looked at.
+    fn held_of_tenants(&self, matches: &Match, via: &[NodeId]) -> Option<(HashSet<NodeId>, HashSet<NodeId>)> {
+        let Program { rules, limits, default_class, .. } = self.program;
+        let tenants = &matches.tenant;
+        if tenants.is_empty()
+            || !is_only_tenants(matches)
+            || limits.len().saturating_mul(rules.len()) > MOST_COMPARED
+        {
+            return None;
+        }
+        let mut open: HashSet<TenantId> = tenants.iter().copied().collect();
+        let through = self.below(via);
+        let (mut carry, mut shared) = (HashSet::new(), HashSet::new());
+        for Rule { matches, class } in rules {
+            let ours = |tenant: &TenantId| tenants.contains(tenant);
+            if matches.tenant.is_empty() || !matches.tenant.iter().all(ours) {
+                shared.insert(*class);
+            }
+            if !open.is_empty()
+                && (matches.tenant.is_empty() || matches.tenant.iter().any(|one| open.contains(one)))
+            {
+                carry.insert(*class);
+            }
+            if is_only_tenants(matches) {
+                // A rule without any condition takes what is left of all tenants.
+                open.retain(|one| !matches.tenant.is_empty() && !matches.tenant.contains(one));
+            }
+        }
+        shared.insert(*default_class);
+        carry.extend((!open.is_empty()).then_some(*default_class));
+        carry.retain(|class| through.contains(class));
+        let held = carry.difference(&shared).copied().collect();
+        Some((held, carry))
     }
 
     /// These nodes, by their parents; children have the order of their numbers, which is that of the file.

@@ -6,7 +6,7 @@
 //! Invariant: each route's gateway is on a network of one of the addresses.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
@@ -62,6 +62,33 @@ impl HostAddress {
     #[must_use]
     pub fn holds(&self, other: IpAddr) -> bool {
         Prefix { addr: self.addr, len: self.len }.contains(other)
+    }
+
+    /// Why no host may have the address, if none may.
+    #[must_use]
+    pub fn unusable(&self) -> Option<&'static str> {
+        let Self { addr, len } = *self;
+        let (bits, whole) = match addr {
+            IpAddr::V4(addr) => (u128::from(addr.to_bits()), 32),
+            IpAddr::V6(addr) => (addr.to_bits(), 128),
+        };
+        // A network of two addresses, or of one, has no address of its own (RFC 3021, RFC 6164).
+        let hosts = u32::from(whole - len);
+        let mask = if hosts < 2 { 0 } else { u128::MAX >> (128 - hosts) };
+        if addr.is_unspecified() {
+            Some("the unspecified address")
+        } else if addr.is_loopback() {
+            Some("a loopback address, which never leaves its host")
+        } else if addr.is_multicast() {
+            Some("a multicast address")
+        } else if mask > 0 && bits & mask == 0 {
+            Some("the address of the network itself")
+        } else if addr == IpAddr::V4(Ipv4Addr::BROADCAST) || addr.is_ipv4() && mask > 0 && bits & mask == mask
+        {
+            Some("the network's broadcast address")
+        } else {
+            None
+        }
     }
 }
 
@@ -128,6 +155,37 @@ impl Serialize for HostRoute {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_host_has_a_networks_own_address_or_one_of_many_hosts() {
+        let why = |text: &str| text.parse::<HostAddress>().expect("an address").unusable();
+        for good in [
+            "10.9.0.1/24",
+            "10.9.0.0/31",
+            "10.9.0.1/31",
+            "10.9.0.0/32",
+            "10.9.0.255/16",
+            "fd00::1/64",
+            "fd00::/127",
+        ] {
+            assert_eq!(why(good), None, "{good}");
+        }
+        let told = [
+            ("10.9.0.0/24", "network itself"),
+            ("10.9.0.255/24", "broadcast"),
+            ("255.255.255.255/32", "broadcast"),
+            ("127.0.0.1/8", "loopback"),
+            ("224.0.0.1/8", "multicast"),
+            ("0.0.0.0/8", "unspecified"),
+            ("::1/128", "loopback"),
+            ("ff02::1/64", "multicast"),
+            ("fd00::/64", "network itself"),
+            ("0.0.0.1/1", "ok"),
+        ];
+        for (bad, says) in told {
+            assert!(why(bad).unwrap_or("ok").contains(says), "{bad}: {:?}", why(bad));
+        }
+    }
 
     #[test]
     fn routes_are_written_as_ip_writes_them() {

@@ -103,6 +103,8 @@ impl PacketSocket {
                 mtu: link.mtu,
             },
             vnet: config.vnet,
+            holds: None,
+            lacks: None,
         };
         Ok((device, socket, links))
     }

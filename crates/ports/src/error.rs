@@ -56,6 +56,20 @@ pub enum PortError {
         advice: &'static str,
     },
 
+    /// An interface gets no IPv6 address, as IPv6 is off there.
+    #[error(
+        "{what} in {place}: IPv6 is disabled on `{name}`. Enable it there (`sysctl -w net/ipv6/conf/{name}/disable_ipv6=0`) and \
+         start the daemon again, or take the IPv6 addresses and routes out of its `interface` and reload"
+    )]
+    NoIpv6 {
+        /// The action that failed.
+        what: String,
+        /// The interface.
+        name: String,
+        /// The namespace of the interface.
+        place: String,
+    },
+
     /// The name is in use.
     #[error(
         "{what}: the name `{name}` is taken in {place}; another plimsoll may hold it: stop that one, \

@@ -351,7 +351,30 @@ impl Port {
             Self::VhostUser(port) => port.take_problem(),
             Self::Apart(port) => port.take_problem(),
             Self::AfXdp(port) => port.take_problem(),
-            Self::Tap(_) | Self::AfPacket(_) | Self::Memory(_) | Self::Vnic(_) => None,
+            Self::Tap(port) => port.take_problem(),
+            Self::AfPacket(_) | Self::Memory(_) | Self::Vnic(_) => None,
+        }
+    }
+
+    /// Whether a TAP's place in the policy is another namespace by now, and only this port keeps the one of before.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        matches!(self, Self::Tap(tap) if tap.is_left_behind())
+    }
+
+    /// What a TAP's interface lacks of its configuration, and why.
+    #[must_use]
+    pub fn lacks(&self) -> Option<&str> {
+        match self {
+            Self::Tap(tap) => tap.lacks(),
+            _ => None,
+        }
+    }
+
+    /// A TAP's interface has been configured anew, as a whole.
+    pub fn set_whole(&mut self) {
+        if let Self::Tap(tap) = self {
+            tap.set_whole();
         }
     }
 
@@ -385,6 +408,24 @@ impl Port {
             Self::Apart(port) => port.shown().level.unwrap_or(Level::L0),
             Self::Vnic(_) => Level::L3,
             _ => Level::L0,
+        }
+    }
+
+    /// Counts a TAP's traffic from here on, as it has another owner; does nothing for other ports.
+    pub fn restart_counters(&mut self) {
+        if let Self::Tap(tap) = self {
+            tap.restart_counters();
+        }
+    }
+
+    /// Has a TAP's interface stay when the port is closed, or not; does nothing for other ports.
+    ///
+    /// # Errors
+    /// When the interface has disappeared.
+    pub fn set_persist(&self, persist: bool) -> std::io::Result<()> {
+        match self {
+            Self::Tap(tap) => tap.set_persist(persist),
+            _ => Ok(()),
         }
     }
 

@@ -24,7 +24,7 @@ use crate::contract::{
     Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
 };
 use crate::counters::{Counters, DropReason, Sending};
-use crate::device::Device;
+use crate::device::{Device, Holds};
 use crate::error::{PortError, check_interface_name};
 use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 
@@ -93,6 +93,10 @@ pub struct Tap {
     name: String,
     device: String,
     resumed: bool,
+    holds: Option<Holds>,
+    lacks: Option<String>,
+    /// Whether the log is to be told of it.
+    untold: bool,
     mac: [u8; 6],
     capabilities: Capabilities,
     counters: Counters,
@@ -105,36 +109,36 @@ impl Tap {
     /// When the namespace does not exist, the name is taken or not allowed, or a privilege is missing.
     pub fn open(config: &TapConfig) -> Result<Self, PortError> {
         if config.persist {
-            return Self::open_persistent(config);
+            return Self::open_in_place(config);
         }
-        let queue = Self::open_queues(config, 1)?.pop();
-        Ok(queue.expect("one queue was asked for"))
+        match Self::open_queues(config, 1) {
+            Err(PortError::NameTaken { .. }) if was_ours(config) => Self::open_in_place(config),
+            opened => Ok(opened?.pop().expect("one queue was asked for")),
+        }
     }
 
-    /// Uses the interface that is there, or makes it, and has it stay. The file is opened inside the namespace, and so keeps
-    /// that open: the kernel finds an interface in its file's namespace only.
-    fn open_persistent(config: &TapConfig) -> Result<Self, PortError> {
+    /// Uses the interface that is there, or makes it, and has it stay or not, as `config` states. The file is opened inside
+    /// the namespace, and so keeps that open: the kernel finds an interface in its file's namespace only.
+    fn open_in_place(config: &TapConfig) -> Result<Self, PortError> {
         check_interface_name(&config.name)?;
         let netns = Netns::open(&config.netns)?;
         let links = netns.links();
         let before = links.get(&config.name).ok();
         let queue = netns.run(|| TapQueue::new(&config.name, config, 0))??;
-        // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
-        let stays =
-            unsafe { libc::ioctl(queue.file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(true)) };
-        if stays < 0 {
-            let what = format!("have TAP `{}` stay", config.name);
-            return Err(PortError::system(what, netns.place(), io::Error::last_os_error()));
-        }
+        set_persist(&queue.file, config.persist).map_err(|error| {
+            let stay = if config.persist { "stay" } else { "end with this process" };
+            PortError::system(format!("have TAP `{}` {stay}", config.name), netns.place(), error)
+        })?;
         let link = adjust(&links, config)?;
         // One that its tenant has set down stays down.
         let up = before.as_ref().map_or(config.up, |before| before.up);
         if up && before.is_none() {
             links.set_up(&config.name)?;
         }
-        address(&links, config, up)?;
+        let lacks = address_or_lack(&links, config, up)?;
         let device = device_key(&netns, &link)?;
-        Ok(Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) })
+        let tap = Self { resumed: before.is_some(), ..Self::with(queue, config, device, &link) };
+        Ok(tap.lacking(lacks).holding(config, &netns))
     }
 
     /// Makes the interface with `queues` transmit and receive queues, one value for each.
@@ -152,9 +156,10 @@ impl Tap {
         for _ in 1..queues {
             attached.push(TapQueue::new(&first_name, config, extra)?);
         }
-        let link = move_and_configure(&netns, &first_name, config)?;
+        let (link, lacks) = move_and_configure(&netns, &first_name, config)?;
         let device = device_key(&netns, &link)?;
-        Ok(attached.into_iter().map(|queue| Self::with(queue, config, device.clone(), &link)).collect())
+        let tap = |queue| Self::with(queue, config, device.clone(), &link).lacking(lacks.clone());
+        Ok(attached.into_iter().map(tap).collect())
     }
 
     /// The namespace number and the name of the TAP that `file` is open on; none when `file` is not a TAP's, the TAP has
@@ -177,8 +182,9 @@ impl Tap {
         let queue = TapQueue::ready(file.into(), config)?;
         let links = netns.links();
         let link = adjust(&links, config)?;
-        address(&links, config, link.up)?;
-        Ok(Self { resumed: true, ..Self::with(queue, config, device, &link) })
+        let lacks = address_or_lack(&links, config, link.up)?;
+        let tap = Self { resumed: true, ..Self::with(queue, config, device, &link) }.lacking(lacks);
+        Ok(if config.persist { tap.holding(config, &netns) } else { tap })
     }
 
     /// Sets the MTU of an open TAP's interface, adds the addresses that it lacks, and sets its routes.
@@ -192,17 +198,65 @@ impl Tap {
         address(&links, config, links.get(&config.name)?.up)
     }
 
+    /// Has the interface stay when its file is closed, or not.
+    ///
+    /// # Errors
+    /// When the interface has disappeared.
+    pub fn set_persist(&self, persist: bool) -> io::Result<()> {
+        set_persist(&self.file, persist)
+    }
+
+    /// Counts its traffic from here on: it has another owner.
+    pub fn restart_counters(&mut self) {
+        self.counters = Counters::default();
+    }
+
     /// Takes the port apart into its file and the device's properties.
     pub(crate) fn into_parts(self) -> (Device, OwnedFd) {
-        let Self { file, name, device: key, mac, capabilities, .. } = self;
-        (Device { name, key, mac, capabilities, vnet: true }, file.into())
+        let Self { file, name, device: key, holds, lacks, mac, capabilities, .. } = self;
+        (Device { name, key, mac, capabilities, vnet: true, holds, lacks }, file.into())
     }
 
     /// Puts together a port that [`Tap::into_parts`] took apart.
     pub(crate) fn from_parts(device: Device, file: OwnedFd) -> Self {
-        let Device { name, key, mac, capabilities, .. } = device;
-        let counters = Counters::default();
-        Self { file: file.into(), name, device: key, resumed: false, mac, capabilities, counters }
+        let Device { name, key, mac, capabilities, holds, lacks, .. } = device;
+        let (counters, untold) = (Counters::default(), lacks.is_some());
+        let file = file.into();
+        Self { file, name, device: key, resumed: false, holds, lacks, untold, mac, capabilities, counters }
+    }
+
+    /// The file was opened in the namespace of `config`, which lives as long as the file.
+    fn holding(self, config: &TapConfig, netns: &Netns) -> Self {
+        let number = netns.number().ok().filter(|_| config.netns != NetnsRef::Own);
+        let path = config.netns.path();
+        Self { holds: number.map(|number| Holds { path, number }), ..self }
+    }
+
+    /// Whether the place in the policy is another namespace by now, and only this port keeps the one of before.
+    #[must_use]
+    pub fn is_left_behind(&self) -> bool {
+        self.holds.as_ref().is_some_and(Holds::is_replaced)
+    }
+
+    fn lacking(self, lacks: Option<String>) -> Self {
+        Self { untold: lacks.is_some(), lacks, ..self }
+    }
+
+    /// What the interface lacks of its configuration, and why.
+    #[must_use]
+    pub fn lacks(&self) -> Option<&str> {
+        self.lacks.as_deref()
+    }
+
+    /// The interface has been configured anew, as a whole.
+    pub fn set_whole(&mut self) {
+        (self.lacks, self.untold) = (None, false);
+    }
+
+    /// What the interface lacks, for the log; reported once.
+    pub fn take_problem(&mut self) -> Option<PortError> {
+        let lacks = self.lacks.clone().filter(|_| core::mem::take(&mut self.untold))?;
+        Some(PortError::Config { what: self.name.clone(), problem: lacks })
     }
 
     fn with(queue: TapQueue, config: &TapConfig, device: String, link: &LinkInfo) -> Self {
@@ -216,6 +270,9 @@ impl Tap {
             name: format!("tap {label}"),
             device,
             resumed: false,
+            holds: None,
+            lacks: None,
+            untold: false,
             mac: link.mac.unwrap_or_default(),
             capabilities: Capabilities {
                 takes_segmentation: true,
@@ -433,8 +490,26 @@ fn offer_offloads(fd: RawFd, what: &str, place: &str) -> Result<bool, PortError>
     Err(PortError::system(format!("{what}: offloads"), place, error))
 }
 
+/// Whether the interface that has the name is a TAP that an earlier process made for `config`, which persists: it has the
+/// hardware address of this machine's TAP of that name. Whether another process holds it shows when it is opened.
+fn was_ours(config: &TapConfig) -> bool {
+    let Ok(netns) = Netns::open(&config.netns) else { return false };
+    let there = netns.links().get(&config.name);
+    there.is_ok_and(|there| there.mac.is_some() && there.mac == config.mac)
+}
+
+fn set_persist(file: &File, persist: bool) -> io::Result<()> {
+    // SAFETY: TUNSETPERSIST takes its argument by value and writes no memory.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETPERSIST, libc::c_ulong::from(persist)) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Moves the interface to its namespace and configures it; returns its properties.
-fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Result<LinkInfo, PortError> {
+fn move_and_configure(
+    netns: &Netns,
+    first_name: &str,
+    config: &TapConfig,
+) -> Result<(LinkInfo, Option<String>), PortError> {
     if !netns.is_own() {
         Netns::own()?.links().move_to(first_name, netns)?;
         netns.links().rename(first_name, &config.name)?;
@@ -444,8 +519,20 @@ fn move_and_configure(netns: &Netns, first_name: &str, config: &TapConfig) -> Re
     if config.up {
         links.set_up(name)?;
     }
-    address(&links, config, config.up)?;
-    Ok(link)
+    Ok((link, address_or_lack(&links, config, config.up)?))
+}
+
+/// Like [`address`]; where the interface can have no IPv6 address, it gets the others, and the answer is what it lacks.
+fn address_or_lack(links: &Links<'_>, config: &TapConfig, up: bool) -> Result<Option<String>, PortError> {
+    let lacks = match address(links, config, up) {
+        Err(error @ PortError::NoIpv6 { .. }) => error.to_string(),
+        addressed => return addressed.map(|()| None),
+    };
+    let mut rest = config.clone();
+    rest.addresses.retain(|one| one.addr.is_ipv4());
+    rest.routes.retain(|(to, _)| to.addr.is_ipv4());
+    address(links, &rest, up)?;
+    Ok(Some(lacks))
 }
 
 /// Gives an interface the addresses that it lacks and, if it is `up`, its routes.

@@ -22,7 +22,7 @@ pub struct Replay {
     pub classes: Vec<Replayed>,
     /// Frames that could not be read, with the reason.
     pub unread: BTreeMap<String, u64>,
-    /// Frames longer than the uplink carries, which were sent in segments.
+    /// Frames longer than the uplink carries, which were sent or dropped in segments.
     pub segmented: u64,
     /// From the first frame to the last departure.
     pub lasted: Span,
@@ -37,7 +37,7 @@ pub struct Replayed {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Frames that did not get in, by reason.
+    /// Frames that did not get in, or had waited for too long, by reason; each segment counts.
     pub drops: BTreeMap<&'static str, u64>,
     /// Mean time from arrival to departure, of the frames that left.
     pub mean: Span,
@@ -155,15 +155,15 @@ impl<'a> Replayer<'a> {
         let queue = *opened.or_insert_with(|| nic.open_queue(&classifier.classify(program, &fields)).ok());
         let class = classifier.classify(program, &fields).class;
         let class = &mut self.classes[class.0 as usize];
-        let Some(queue) = queue else { return class.refuse("no_queue") };
+        self.segmented += u64::from(descriptor.segment > 0);
+        let Some(queue) = queue else { return class.refuse("no_queue", &descriptor) };
         match nic.post(queue, descriptor) {
             Ok(()) => {
-                self.segmented += u64::from(descriptor.segment > 0);
                 self.doorbells.bell(queue);
                 let nic = &mut self.nic;
                 self.doorbells.flush(|words| nic.ring(words, at));
             }
-            Err(why) => class.refuse(why.name()),
+            Err(why) => class.refuse(why.name(), &descriptor),
         }
     }
 
@@ -241,6 +241,12 @@ const CUT: &str = "headers cut off by the capture's snap length";
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
+/// The frames that a descriptor leaves as.
+fn frames(&Descriptor { len, segment, header, .. }: &Descriptor) -> u64 {
+    let payload = len.saturating_sub(header.into());
+    if segment == 0 { 1 } else { payload.div_ceil(segment.into()).max(1).into() }
+}
+
 /// Bytes of a frame that decide about its class: its headers up to the ports.
 fn needed(parsed: &Parsed) -> usize {
     match &parsed.ip {
@@ -262,9 +268,9 @@ impl ClassTally {
         self.limited += transmit.limited;
     }
 
-    /// Counts a packet that is refused.
-    pub(crate) fn refuse(&mut self, why: &'static str) {
-        *self.drops.entry(why).or_default() += 1;
+    /// Counts a packet that is refused, as the frames that it would have left as.
+    pub(crate) fn refuse(&mut self, why: &'static str, descriptor: &Descriptor) {
+        *self.drops.entry(why).or_default() += frames(descriptor);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -346,6 +352,28 @@ mod tests {
             (found.classes[0].packets, found.classes[0].drops["oversize"], found.segmented),
             (0, 1, 0)
         );
+    }
+
+    /// Offered frames are the sum of those sent and those dropped, whatever they came in.
+    #[test]
+    fn a_superframe_that_is_dropped_counts_as_its_segments() {
+        // A ring of 64 and a slow line: all but the first superframes find the ring full.
+        let slow = POLICY
+            .replace("rate: 1Gbps", "rate: 1Mbps")
+            .replace("tenants: {shop", "engine: {queues: 64, ring: 64, flows: fifo}, tenants: {shop");
+        for engine in [slow.clone(), slow.replace("flows: fifo", "flows: fq")] {
+            let checked = plimsoll_policy::check_str("replay.yaml", &engine).expect("a policy");
+            let owners = vec![("10.0.0.1/32".parse().expect("a prefix"), "shop".to_owned())];
+            let mut replayer = Replayer::new(&checked, &owners);
+            for number in 0..200 {
+                replayer.arrive(&frame(54 + 14_600, TCP), Nanos::new(number * 1_000_000));
+            }
+            let found = replayer.finish();
+            let web = &found.classes[0];
+            let dropped: u64 = web.drops.values().sum();
+            assert!(web.drops["flow_full"] > 1_000, "{:?}", web.drops);
+            assert_eq!((web.packets + dropped, found.segmented), (2_000, 200), "{:?}", web.drops);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 
-use plimsoll_nic::{Config, Nic, Outcome, QueueId, Refusal, Transmit};
+use plimsoll_nic::{Config, Descriptor, Nic, Outcome, QueueId, Refusal, Transmit};
 use plimsoll_policy::{Checked, LimitId, NodeId, Placement, check_with};
 use plimsoll_record::{End, Event, File, Left, Reader, TraceError};
 use plimsoll_units::{Bytes, Nanos, Span};
@@ -207,7 +207,7 @@ impl Run {
                         refused.map_or_else(|| "taken".to_owned(), |why| format!("refused: {}", why.name()));
                     format!("a packet of {len} B for flow queue {number} was {fate}")
                 })?;
-                self.count_refusal(queue, again);
+                self.count_refusal(queue, &descriptor, again);
             }
             Event::Ring { now, words } => {
                 self.tell(now);
@@ -297,9 +297,9 @@ impl Run {
         self.compare(&None, &unknown, open)
     }
 
-    fn count_refusal(&mut self, queue: QueueId, refused: Option<Refusal>) {
+    fn count_refusal(&mut self, queue: QueueId, descriptor: &Descriptor, refused: Option<Refusal>) {
         if let (Some(why), Some(NodeId(class))) = (refused, self.nic.class_of(queue)) {
-            self.classes[self.places[class as usize]].1.refuse(why.name());
+            self.classes[self.places[class as usize]].1.refuse(why.name(), descriptor);
         }
     }
 

@@ -212,6 +212,7 @@ impl Watch {
         self.looks.note(Watched {
             at: now,
             program: Arc::clone(&self.program),
+            rates: Arc::default(),
             lanes: lanes.collect(),
             uplink: self.uplink,
             pulse,

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_policy::Program;
-use plimsoll_units::{Nanos, Span};
+use plimsoll_policy::{NodeId, Program};
+use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::Parts;
 
@@ -20,6 +20,8 @@ pub struct Watched {
     pub at: Nanos,
     /// The policy in force.
     pub program: Arc<Program>,
+    /// Rates that were changed since that policy came into force, by node: they are in force in place of its own.
+    pub rates: Arc<BTreeMap<NodeId, BitRate>>,
     /// Counters of each tenant in the policy.
     pub lanes: Vec<LaneWatched>,
     /// Counters of the uplink.

@@ -28,6 +28,7 @@ impl World {
         let now = Watched {
             at: Nanos::ZERO,
             program: Arc::new(checked.program),
+            rates: Arc::default(),
             lanes: vec![lane("shop", 1), lane("batch", 0)],
             uplink: Default::default(),
             pulse: Pulse { no_core: Some(Span::ZERO), ..Pulse::default() },
@@ -150,6 +151,36 @@ fn a_second_is_judged_by_the_policy_that_was_in_force_then() {
     raised.sends("shop", 75, 60);
     raised.parts("shop").waited = Span::millis(1);
     assert_eq!(told(&raised.look(), "shop").0, Verdict::Broken);
+}
+
+/// A rate of 80 Mb/s is a promise of 80, and of 20 from the second on in which it is changed to 20.
+#[test]
+fn a_second_is_judged_by_the_rates_that_were_in_force_then() {
+    let text = POLICY.replace("min: 40Mbps, max: 80Mbps, ", "").replace("min: 10Mbps, max: 60Mbps", "")
+        + ", policy: {root: {rate_share: {shop: 80Mbps, batch: 20Mbps}}}}";
+    let text = text.replace("}}, policy", "}, policy");
+    let checked = plimsoll_policy::check_str("slo.yaml", &text).expect("a policy");
+    let mut world = World::new();
+    world.now.program = Arc::new(checked.program);
+    let offers = |world: &mut World, sent| {
+        world.sends("shop", 80, sent);
+        world.parts("shop").waited = Span::millis(1);
+        told(&world.look(), "shop").0
+    };
+    offers(&mut world, 80);
+    assert_eq!(offers(&mut world, 80), Verdict::Held);
+    let shop = world.now.program.find("shop").expect("a class");
+    let rate = |mbps| Arc::new(BTreeMap::from([(shop, BitRate::mbps(mbps))]));
+    world.now.rates = rate(20);
+    assert_eq!(offers(&mut world, 45), Verdict::Held, "80 for a part of it");
+    assert_eq!(offers(&mut world, 20), Verdict::Held);
+    assert_eq!(offers(&mut world, 10), Verdict::Broken, "20 are promised");
+    assert_eq!(offers(&mut world, 30), Verdict::Broken, "and no more is let through");
+    let promise = &world.ledger.report(Span::secs(1), Span::ZERO).tenants["shop"].promise;
+    assert_eq!((promise.out_min, promise.out_max), (Some(20_000_000), Some(20_000_000)));
+    world.now.rates = rate(60);
+    offers(&mut world, 30);
+    assert_eq!(offers(&mut world, 20), Verdict::Broken, "changed again");
 }
 
 #[test]

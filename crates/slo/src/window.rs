@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use plimsoll_policy::Slo;
+use plimsoll_policy::{Slo, Tenant};
 
 use crate::judge::{Judged, Verdict, judge};
 use crate::{Host, Passed, Promise, Watched};
@@ -39,11 +39,13 @@ struct Part {
 impl Promised {
     /// The promises at the snapshot `now`, which are shared with those of the snapshot before where they are the same.
     pub(crate) fn next(before: &Arc<Self>, last: Option<&Watched>, now: &Watched) -> Arc<Self> {
-        if last.is_some_and(|last| Arc::ptr_eq(&last.program, &now.program)) {
+        let same =
+            |last: &Watched| Arc::ptr_eq(&last.program, &now.program) && Arc::ptr_eq(&last.rates, &now.rates);
+        if last.is_some_and(same) {
             return Arc::clone(before);
         }
         let tenants = now.program.tenants.iter();
-        let promises = tenants.map(|tenant| (tenant.name.clone(), Promise::from(&tenant.slo))).collect();
+        let promises = tenants.map(|tenant| (tenant.name.clone(), Promise::in_force(tenant, now))).collect();
         let promised = Self { promises, link: now.program.link.get() };
         if promised == **before { Arc::clone(before) } else { Arc::new(promised) }
     }
@@ -59,6 +61,25 @@ impl Promised {
 }
 
 impl Promise {
+    /// A tenant's promise, with the rates that were changed since the policy came into force. One that follows from the rate of
+    /// the tenant's node follows the rate; no tenant is promised more than a node above it may send.
+    fn in_force(tenant: &Tenant, now: &Watched) -> Self {
+        let Slo { egress, .. } = &tenant.slo;
+        let mut promise = Self::from(&tenant.slo);
+        for id in now.program.path(tenant.node) {
+            let Some(rate) = now.rates.get(&id) else { continue };
+            let stated = now.program.node(id).rate.filter(|_| id == tenant.node);
+            if stated.is_some() && egress.min == stated {
+                promise.out_min = Some(rate.get());
+            }
+            if stated.is_some() && egress.max == stated {
+                promise.out_max = Some(rate.get());
+            }
+            promise.out_min = promise.out_min.map(|min| min.min(rate.get()));
+        }
+        promise
+    }
+
     fn either(&self, other: &Self) -> Self {
         let least = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.min(b));
         let most = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a.max(b));

@@ -6,10 +6,12 @@
 //! Not here: what is done with the ends.
 //! Invariant: a pair is found only if each end names the other.
 
+use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
+use plimsoll_ports::PortError;
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use serde::Deserialize;
 
@@ -25,11 +27,52 @@ pub(super) struct Ends {
     pub host: String,
     /// The bridge that the host's end is a port of.
     pub bridge: Option<String>,
+    /// What an earlier run found, as the host's end tells it.
+    pub first: Option<First>,
+    /// Whether the host has IPv6 on its end.
+    pub ipv6: bool,
     /// The bridge's hardware address, where it is that of the host's end: the kernel gives a bridge the lowest of its ports',
     /// and would give it another without this one.
     pub bridge_address: Option<String>,
     /// The container's addresses there: the hardware address, then IP addresses but for link-local ones.
     pub addresses: Vec<String>,
+}
+
+/// How the host's end was when it was first attached. It is kept as the interface's alias, and so goes with the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct First {
+    /// The bridge that it was a port of.
+    pub bridge: Option<String>,
+    /// Whether the host had IPv6 on it.
+    pub ipv6: bool,
+}
+
+impl First {
+    /// The alias of the host's end.
+    pub(super) fn alias(&self) -> String {
+        let bridge = self.bridge.as_deref().unwrap_or("-");
+        format!("{ATTACHED}bridge {bridge}, ipv6 {}", if self.ipv6 { "on" } else { "off" })
+    }
+
+    fn read(alias: &str) -> Option<Self> {
+        let (bridge, ipv6) = alias.strip_prefix(ATTACHED)?.strip_prefix("bridge ")?.split_once(", ipv6 ")?;
+        let bridge = (bridge != "-").then(|| bridge.to_owned());
+        Some(Self { bridge, ipv6: ipv6 == "on" })
+    }
+}
+
+/// The begin of the alias of an end that was attached.
+const ATTACHED: &str = "attached by plimsoll, before: ";
+
+impl Ends {
+    /// How the host's end was before it was attached for the first time, as far as that is known.
+    pub(super) fn before(&self) -> First {
+        let first = self.first.as_ref();
+        First {
+            bridge: self.bridge.clone().or_else(|| first?.bridge.clone()),
+            ipv6: first.map_or(self.ipv6, |first| first.ipv6),
+        }
+    }
 }
 
 /// An interface, as `ip` shows it.
@@ -40,6 +83,7 @@ struct Link {
     /// The other end's index, where it is in another namespace.
     link_index: Option<u32>,
     master: Option<String>,
+    ifalias: Option<String>,
     linkinfo: Option<Kind>,
     /// The hardware address.
     address: Option<String>,
@@ -68,7 +112,10 @@ pub(super) fn find(args: &Attach) -> Result<Ends, Failure> {
             (of_process(pid), format!("the network namespace of process {pid}"))
         }
     };
-    let failed = |error: plimsoll_ports::PortError| Failure::Failed(format!("{place}: {error}"));
+    let failed = |error: PortError| match error {
+        PortError::NoNetns { .. } if args.netns.is_some() => Failure::Failed(error.to_string()),
+        error => Failure::Failed(format!("{place}: {error}")),
+    };
     let (netns, own) = (Netns::open(&netns).map_err(failed)?, Netns::own().map_err(failed)?);
     if netns.number().ok() == own.number().ok() {
         return Err(Failure::Wrong(format!(
@@ -76,7 +123,11 @@ pub(super) fn find(args: &Attach) -> Result<Ends, Failure> {
              network of its own (not `--network host`)"
         )));
     }
-    pair(&links(&netns)?, &links(&own)?, args.interface.as_deref(), &place).map_err(Failure::Wrong)
+    let ends = pair(&links(&netns)?, &links(&own)?, args.interface.as_deref(), &place);
+    let ends = ends.map_err(Failure::Wrong)?;
+    let off = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", ends.host));
+    // Without IPv6 in the kernel there is nothing to put back.
+    Ok(Ends { ipv6: off.is_ok_and(|off| off.trim() == "0"), ..ends })
 }
 
 fn of_process(pid: u32) -> NetnsRef {
@@ -169,6 +220,8 @@ fn pair(inside: &[Link], host: &[Link], wanted: Option<&str>, place: &str) -> Re
         inside: chosen.ifname.clone(),
         host: other.ifname.clone(),
         bridge: other.master.clone(),
+        first: other.ifalias.as_deref().and_then(First::read),
+        ipv6: true,
         bridge_address: bridge_address(host, other),
         addresses: chosen.addresses(),
     })
@@ -228,6 +281,21 @@ mod tests {
             "the bridge would change its address"
         );
         assert_eq!(ends.addresses, ["02:42:ac:11:00:02", "172.17.0.2"]);
+    }
+
+    #[test]
+    fn what_was_found_at_first_is_known_again() {
+        let first = First { bridge: Some("docker0".into()), ipv6: true };
+        assert_eq!(First::read(&first.alias()), Some(first.clone()));
+        let none = First { bridge: None, ipv6: false };
+        assert_eq!(First::read(&none.alias()), Some(none));
+        assert!(First::read("plimsoll:1:2:3").is_none() && First::read("of somebody else").is_none());
+
+        let inside = links(&format!("[{}]", veth(3, "eth0", 4)));
+        let attached = veth(4, "veth1", 3)
+            .replace(r#""linkinfo""#, &format!(r#""ifalias":"{}","linkinfo""#, first.alias()));
+        let ends = pair(&inside, &links(&format!("[{attached}]")), None, "p").expect("one pair");
+        assert_eq!((ends.bridge.as_ref(), ends.before()), (None, first));
     }
 
     #[test]

@@ -128,11 +128,19 @@ fn a_container_becomes_a_tenant_and_nothing_inside_it_changes() {
         stage.eventually("the gateway answers again", || stage.ping("c", GATEWAY, 56));
     }
 
+    // Run again, it undoes as much.
+    let undo_of =
+        |done: &Output| said(done).lines().find(|line| line.starts_with("to undo this: ")).map(str::to_owned);
+    let again = attach(&stage, &["--tenant", "shop", "--write", "--no-reload"]);
+    assert!(again.status.success() && undo_of(&again) == undo_of(&done), "{}{}", said(&done), said(&again));
     let undo = said(&done).lines().find_map(|line| line.strip_prefix("to undo this: ").map(str::to_owned));
     let undone =
         stage.command("host", "sh").args(["-c", &undo.expect("a command")]).output().expect("it runs");
     assert!(undone.status.success(), "{}", said(&undone));
     assert!(in_bridge(&stage));
+    let read = ["net.ipv6.conf.vethc.disable_ipv6"];
+    let ipv6 = stage.command("host", "sysctl").arg("-n").args(read).output().expect("it runs");
+    assert_eq!(said(&ipv6).trim(), "0", "IPv6 is back as well");
     stage.eventually("the bridge carries it again", || stage.ping("c", GATEWAY, 56));
 }
 
@@ -156,6 +164,7 @@ fn an_attachment_that_cannot_be_changes_nothing_and_says_what_to_do() {
     let missing =
         missing.args(["attach", "--tenant", "shop", "--netns", "no-such"]).output().expect("it runs");
     assert!(said(&missing).contains("`no-such` does not exist"), "{}", said(&missing));
+    assert_eq!(said(&missing).matches("network namespace `no-such`").count(), 1, "{}", said(&missing));
     assert_eq!(missing.status.code(), Some(1));
 
     // The policy is written for a daemon that is started later.

@@ -515,3 +515,17 @@ fn memory_counts_the_tables_of_heavy_hitters() {
     let shown = plimsoll(&["check", "--memory", &with]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("tables of backpressure"));
 }
+
+#[test]
+fn the_version_tells_builds_apart() {
+    let done = plimsoll(&["--version"]);
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let rest = said.strip_prefix(&format!("plimsoll {}", env!("CARGO_PKG_VERSION"))).expect("the version");
+    let build = rest.trim().strip_prefix('(').and_then(|rest| rest.strip_suffix(')'));
+    match (cfg!(debug_assertions), build) {
+        (true, build) => assert_eq!(build, Some("debug build"), "{said}"),
+        // Built from a checkout, or from an archive.
+        (false, Some(commit)) => assert!(commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{said}"),
+        (false, None) => assert_eq!(rest.trim(), "", "{said}"),
+    }
+}

@@ -313,6 +313,7 @@ fn the_broker_ends_with_the_engine_and_not_the_engine_with_the_broker() {
     world.pings("traffic goes on");
     let refused = world.reload(&["a"]).expect_err("no process reads the file");
     assert!(refused.contains("the broker") && refused.contains("restart the daemon"), "{refused}");
+    assert!(!refused.contains("is wrong"), "nobody knows whether the policy is: {refused}");
     assert!(world.stage.read("log").contains("the broker has ended"), "{}", world.stage.read("log"));
     let ended = world.daemon.take().expect("it runs").end(Signal::SIGTERM).expect("in time");
     assert_eq!(ended.0, Some(0));

@@ -4,6 +4,8 @@
 //! Not here: counters (`stats`), explanations (`explain`), promises (crate `slo`), the policy (crate `policy`).
 //! Invariant: every field is in every answer; what is not known is `null`.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,10 +17,13 @@ use crate::stats::StandbyStats;
 /// The health of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// `ok`, or `degraded` where a port is lost, the uplink or one of its two ports is down or the broker has ended.
+    /// `ok`, or `degraded` where a port is lost or incomplete, the uplink or one of its two ports is down or the broker has ended.
     pub status: String,
     /// Names of tenants whose port is lost; `uplink` for the uplink's, and `standby` for its second one.
     pub lost_ports: Vec<String>,
+    /// Tenants whose interface lacks a part of what the policy states, and why.
+    #[serde(default)]
+    pub incomplete_ports: BTreeMap<String, String>,
     /// Whether the uplink is down, of two ports both.
     pub uplink_down: bool,
     /// The uplink's two ports, where it has a standby.
@@ -36,6 +41,8 @@ impl Health {
     pub(crate) fn new(snapshot: &Snapshot, confinement: Option<Confinement>, broker_ended: bool) -> Self {
         let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
         let lost = |port: &&PortNow| port.port.is_none();
+        let incomplete = lanes.clone().filter_map(|port| Some((port.name.clone(), port.lacks.clone()?)));
+        let incomplete_ports: BTreeMap<_, _> = incomplete.collect();
         let mut lost_ports: Vec<String> = lanes.filter(lost).map(|port| port.name.clone()).collect();
         let standby = snapshot.standby.as_ref().map(StandbyStats::new);
         match &standby {
@@ -50,10 +57,12 @@ impl Health {
         let hosts = snapshot.fleet.iter().flat_map(|fleet| &fleet.hosts);
         let silent = hosts.filter(|host| host.state == HostState::Silent);
         let uplink_down = snapshot.uplink.down;
-        let well = lost_ports.is_empty() && !uplink_down && both_up && !broker_ended;
+        let well =
+            lost_ports.is_empty() && incomplete_ports.is_empty() && !uplink_down && both_up && !broker_ended;
         Self {
             status: if well { "ok" } else { "degraded" }.to_owned(),
             lost_ports,
+            incomplete_ports,
             uplink_down,
             standby,
             silent_hosts: silent.map(|host| host.name.clone()).collect(),

@@ -123,6 +123,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 }
 
 const ENDED: (u16, &str) = (503, "The engine has stopped, as the daemon is ending.");
+const NO_QUERY: (u16, &str) = (400, "A parameter is given, and the call takes none.");
 const BAD_QUERY: (u16, &str) = (400, "A parameter is missing, unknown or not of its form.");
 
 /// All calls, in the order of the reference.
@@ -135,7 +136,7 @@ pub(super) const CALLS: &[Call] = &[
                 without a daemon.",
         query: None,
         answer: Answer::Json(of::<serde_json::Map<String, serde_json::Value>>),
-        refusals: &[],
+        refusals: &[NO_QUERY],
         handler: || get(super::description),
     },
     Call {
@@ -145,7 +146,7 @@ pub(super) const CALLS: &[Call] = &[
         about: "Say whether the daemon is well\n\nThe status is 200 whether it is well or not: the answer's `status` says so.",
         query: None,
         answer: Answer::Json(of::<Health>),
-        refusals: &[ENDED],
+        refusals: &[NO_QUERY, ENDED],
         handler: || get(super::health),
     },
     Call {
@@ -156,7 +157,7 @@ pub(super) const CALLS: &[Call] = &[
                 together: they are taken in one turn of the engine, at most twenty times a second.",
         query: None,
         answer: Answer::Json(of::<Stats>),
-        refusals: &[ENDED],
+        refusals: &[NO_QUERY, ENDED],
         handler: || get(super::stats),
     },
     Call {
@@ -167,7 +168,7 @@ pub(super) const CALLS: &[Call] = &[
                 promises to each tenant, limits and rules.",
         query: None,
         answer: Answer::Json(of::<Report>),
-        refusals: &[],
+        refusals: &[NO_QUERY],
         handler: || get(super::policy),
     },
     Call {
@@ -221,7 +222,7 @@ pub(super) const CALLS: &[Call] = &[
         about: "List the heavy hitters\n\n`null` where no flow is counted and none is held for another host.",
         query: None,
         answer: Answer::Json(of::<Option<HeavyReport>>),
-        refusals: &[ENDED],
+        refusals: &[NO_QUERY, ENDED],
         handler: || get(super::heavy),
     },
     Call {
@@ -259,7 +260,7 @@ pub(super) const CALLS: &[Call] = &[
                 who asked for them. The oldest is first.",
         query: None,
         answer: Answer::Json(of::<AuditReport>),
-        refusals: &[],
+        refusals: &[NO_QUERY],
         handler: || get(super::audit),
     },
     Call {

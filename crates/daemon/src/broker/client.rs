@@ -20,7 +20,7 @@ use plimsoll_ports::handover::{Handover, Parts, Release};
 use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
 
 use super::message::{Clear, Reply, Request, Source, Start};
-use super::{Number, socket};
+use super::{Number, ReadError, socket};
 use crate::engine::Whose;
 use crate::open::{self, OpenError, Wanted};
 use crate::reader;
@@ -92,13 +92,13 @@ impl Client {
     }
 
     /// See [`super::Broker::read`].
-    pub(super) fn read(&self, file: &str) -> Result<(Checked, Number), String> {
-        let (number, sources) = match self.ask(&Request::Read)? {
+    pub(super) fn read(&self, file: &str) -> Result<(Checked, Number), ReadError> {
+        let (number, sources) = match self.ask(&Request::Read).map_err(ReadError::Broker)? {
             (Reply::Policy(number, sources), _) => (number, sources),
-            (Reply::Failed(why), _) => return Err(why),
-            _ => return Err(confused()),
+            (Reply::Failed(why), _) => return Err(ReadError::Policy(why)),
+            _ => return Err(ReadError::Broker(confused())),
         };
-        let checked = check(file, &sources)?;
+        let checked = check(file, &sources).map_err(ReadError::Policy)?;
         Ok((checked, number))
     }
 

@@ -41,6 +41,8 @@ pub struct Change {
     pub added: Vec<Lane>,
     /// Names of tenants whose port changes: what is here replaces what was.
     pub moved: Vec<(String, Port)>,
+    /// TAPs that tenants hand to others as they are: by whom, and to whom, who is new, or has parted with its own.
+    pub handed: Vec<(String, String)>,
     /// FlowSlots for the flows of tenants that may have more flows than before, by name.
     pub rooms: Vec<(String, FlowSlots)>,
     /// The addresses that each tenant's frames may bear, by the tenant's name.
@@ -63,6 +65,8 @@ pub struct Change {
     pub untouched: Vec<String>,
     /// The uplink's second port.
     pub standby: StandbyChange,
+    /// Tenants whose TAP has been configured anew, and whether it stays when it is closed.
+    pub configured: Vec<(String, bool)>,
 }
 
 impl Change {
@@ -75,12 +79,19 @@ impl Change {
         let grows = part(new) > part(old);
         let mut program = new.program.clone();
         let fleet = fleet_map(new, &mut program);
+        let configured = new.config.tenants.iter().filter_map(|tenant| {
+            let before = old.config.tenants.iter().find(|before| before.name == tenant.name)?;
+            (before.port == tenant.port && before.interface != tenant.interface)
+                .then(|| (tenant.name.clone(), tenant.interface.persist))
+        });
+        let configured = configured.collect();
         let growing = new.program.tenants.iter().filter(|tenant| grows && stays(&tenant.name));
         Self {
             program: Arc::new(program),
             sources: new.sources.clone(),
             added: Vec::new(),
             moved: Vec::new(),
+            handed: Vec::new(),
             rooms: growing.map(|tenant| (tenant.name.clone(), FlowSlots::new(part(new)))).collect(),
             addresses: new
                 .config
@@ -100,6 +111,7 @@ impl Change {
                 uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
                 _ => StandbyChange::None,
             },
+            configured,
         }
     }
 }
@@ -168,7 +180,9 @@ impl Engine {
         self.rename_unsent(&change.program);
         // Before lanes are removed: only they know their queues.
         self.close_empty_queues();
-        let rejoin = self.move_lanes(change.added, change.moved, &change.program, &mut installed, now);
+        let (mut added, mut moved) = (change.added, change.moved);
+        self.hand_over(&change.handed, &mut added, &mut moved);
+        let rejoin = self.move_lanes(added, moved, &change.program, &mut installed, now);
         installed.closed.extend(self.change_standby(change.standby, now));
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
@@ -176,6 +190,7 @@ impl Engine {
         self.nic.set_pull(pull(&change.program, self.uplink.segments));
         self.move_fleet(change.fleet, now);
         self.state_addresses(change.addresses);
+        self.note_configured(&change.configured);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
         self.classifier = Classifier::new(&change.program);
         self.count_known();
@@ -185,6 +200,7 @@ impl Engine {
         }
         self.grain = Grain::of(&change.program);
         self.program = change.program;
+        self.rates = Arc::default();
         self.hold_again(now);
         self.set_halves();
         if change.counted.is_none() || change.heavy.is_some() {
@@ -198,6 +214,42 @@ impl Engine {
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed
+    }
+
+    /// Takes TAPs from the lanes of those who hand them over, for those who get them.
+    fn hand_over(
+        &mut self,
+        handed: &[(String, String)],
+        added: &mut [Lane],
+        moved: &mut Vec<(String, Port)>,
+    ) {
+        let mut taken = Vec::with_capacity(handed.len());
+        for (from, to) in handed {
+            let Some(index) = self.lane_of(from) else { continue };
+            let lane = self.lanes[index as usize].as_mut().expect("it was just found");
+            taken.extend(lane.detach().map(|port| (to.clone(), port)));
+            self.macs.release(Owner::Lane(index));
+        }
+        for (to, mut port) in taken {
+            port.restart_counters();
+            match added.iter_mut().find(|lane| lane.name == to) {
+                Some(lane) => lane.attach(port),
+                None => moved.push((to, port)),
+            }
+        }
+    }
+
+    /// Tenants' TAPs that were configured anew lack nothing, and stay when they are closed, or do not.
+    fn note_configured(&mut self, changes: &[(String, bool)]) {
+        for (name, persist) in changes {
+            let mut lanes = self.lanes.iter_mut().flatten();
+            let lane = lanes.find(|lane| lane.name == *name && lane.tenant.is_some());
+            if let Some(port) = lane.and_then(|lane| lane.port.as_mut()) {
+                port.set_whole();
+                // It fails only for an interface that is gone, which the next probe finds.
+                let _ = port.set_persist(*persist);
+            }
+        }
     }
 
     /// Counts the flows of other tenants; answers tables that are no longer used.

@@ -28,11 +28,12 @@ impl Engine {
         self.probed + EVERY
     }
 
-    /// Takes a tenant's port out if its device has disappeared; a device goes down first.
+    /// Takes a tenant's port out if its device has disappeared, which goes down first, or if its namespace lives only by this
+    /// port, as a TAP that stays holds it open.
     fn probe_lane(&mut self, index: usize) {
         let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
-        let Some(port) = lane.port.as_mut().filter(|port| port.is_down()) else { return };
-        if port.probe() == Err(Trouble::Gone) {
+        let Some(port) = lane.port.as_mut() else { return };
+        if port.is_left_behind() || port.is_down() && port.probe() == Err(Trouble::Gone) {
             let gone = lane.trouble(Trouble::Gone);
             self.note_lost_lane(index, gone);
         }

@@ -5,11 +5,14 @@
 //! Not here: which rates a policy may state (`plimsoll_policy`).
 //! Invariant: no packet is lost or moved; the policy file is not changed, and a reload puts its rates back.
 
+use std::sync::Arc;
+
 use plimsoll_units::{BitRate, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
+use crate::audit::named;
 
 /// A rate that was changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -44,11 +47,12 @@ impl Engine {
     pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
         // The rate in effect is the NIC engine's, which may differ from the file's.
         let program = self.nic.program();
-        let id = program.find(class).ok_or_else(|| RateError::NoClass(class.to_owned()))?;
+        let id = program.find(class).ok_or_else(|| RateError::NoClass(named(class)))?;
         let node = program.node(id);
         let (class, before) = (node.name.clone(), node.rate);
         let before = before.ok_or_else(|| RateError::NoRate(class.clone()))?;
         self.doorbells.set_class_rate(id, rate);
+        Arc::make_mut(&mut self.rates).insert(id, rate);
         let nic = &mut self.nic;
         self.doorbells.flush(|words| nic.ring(words, now));
         Ok(Rated { class, before: before.to_string(), rate: rate.to_string() })

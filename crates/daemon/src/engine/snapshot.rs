@@ -77,6 +77,8 @@ pub struct PortNow {
     pub tenant: Option<TenantId>,
     /// The port's own name; none while it is lost.
     pub port: Option<String>,
+    /// What its interface lacks of its configuration, and why.
+    pub lacks: Option<String>,
     /// Of the uplink: whether its device is known to be down, or was when a frame was last to be sent.
     pub down: bool,
     /// The frames and bytes that it carried.
@@ -152,6 +154,7 @@ impl Engine {
                     lane: Some(index),
                     tenant: lane.tenant,
                     port: lane.port.as_ref().map(Port::name),
+                    lacks: lane.port.as_ref().and_then(Port::lacks).map(str::to_owned),
                     down: false,
                     counters: lane.counters(),
                     level: lane.port.as_ref().map(Port::level),
@@ -174,6 +177,7 @@ impl Engine {
                 lane: None,
                 tenant: None,
                 port: self.uplink.port.as_ref().map(Port::name),
+                lacks: None,
                 down: self.uplink.down || self.uplink.port.as_ref().is_some_and(Port::is_down),
                 counters: self.uplink.counters(),
                 level: None,

@@ -42,7 +42,8 @@ impl Engine {
             kernel_drops: counters.rx_drops[DropReason::KernelFull as usize],
             away: uplink.is_away(),
         };
-        Watched { at: now, program: Arc::clone(program), lanes, uplink, pulse }
+        let (program, rates) = (Arc::clone(program), Arc::clone(&self.rates));
+        Watched { at: now, program, rates, lanes, uplink, pulse }
     }
 
     /// The tenants elsewhere whose limits held tenants here.

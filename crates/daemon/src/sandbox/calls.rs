@@ -225,8 +225,13 @@ const ALLOWED_HERE: &[c_long] = &[];
 
 /// Calls that are allowed with some values of one argument only.
 const ONLY_WITH: &[(c_long, u8, &[u64])] = &[
-    // Waiting or not, whether a TAP is still there, whether the log goes to a terminal, how much can be read.
-    (libc::SYS_ioctl, 1, &[libc::FIONBIO, libc::TUNGETIFF, libc::TCGETS, libc::FIONREAD]),
+    // Waiting or not, whether a TAP is still there, whether it stays when it is closed, whether the log goes to a terminal,
+    // how much can be read.
+    (
+        libc::SYS_ioctl,
+        1,
+        &[libc::FIONBIO, libc::TUNGETIFF, libc::TUNSETPERSIST, libc::TCGETS, libc::FIONREAD],
+    ),
     (
         libc::SYS_fcntl,
         1,

@@ -26,7 +26,11 @@ fn a_reload_says_that_it_takes_a_rate_back() {
             .await
             .expect("it runs");
         assert_eq!(rated.expect("it has a rate").before, "400Mbps");
+        let watched = async || control.handle().ask(Command::Watch).await.expect("it runs").rates;
+        let rates: Vec<_> = watched().await.values().copied().collect();
+        assert_eq!(rates, [BitRate::mbps(300)], "promises are judged by it");
         let reloaded = control.reload(&Asker::default(), false).await.expect("reloaded").changes;
+        assert!(watched().await.is_empty());
         assert!(reloaded.contains("300Mbps") && reloaded.contains("400Mbps"), "{reloaded}");
         let again = control.reload(&Asker::default(), false).await.expect("reloaded").changes;
         assert!(!again.contains("Mbps"), "nothing is left to take back: {again}");

@@ -50,8 +50,23 @@ pub(super) fn judge(tenants: &[TenantEntry], most: u16, problems: &mut Problems)
                 problems.push(problem.help(format!("add {} to the tenant's `addresses`", one.value.addr)));
             }
         }
+        for one in &entry.addresses {
+            let Some(why) = one.value.unusable() else { continue };
+            let message = format!(
+                "tenant `{name}`'s interface cannot have the address {}: it is {why}",
+                one.value.addr
+            );
+            let problem = Problem::error(Law::BadValue, one.at, message).label("no address of one host");
+            problems
+                .push(problem.help("write the address that the tenant itself has, such as `10.0.0.5/24`"));
+        }
         for route in &entry.routes {
             let Some(via) = route.value.via else { continue };
+            if entry.addresses.iter().any(|one| one.value.addr == via) {
+                let message = format!("the gateway {via} is tenant `{name}`'s own address");
+                let problem = Problem::error(Law::BadValue, route.at, message).label("leads to itself");
+                problems.push(problem.help("write the address of the router on that network"));
+            }
             if !entry.addresses.iter().any(|one| one.value.holds(via)) {
                 let message = format!("no address of tenant `{name}`'s interface is on a network with {via}");
                 let problem = Problem::error(Law::BadValue, route.at, message).label("cannot be reached");

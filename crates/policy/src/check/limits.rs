@@ -13,6 +13,7 @@ use super::compose::Composer;
 use super::graph::{Graph, LimitDraft, LimitIx, NodeIx, RuleDraft, tenant_id};
 use super::link::Link;
 use super::metadata::{self, Unfilled};
+use super::rules;
 use crate::law::{Law, Problem, Problems};
 use crate::program::Match;
 use plimsoll_document::{Located, Mark, Name};
@@ -30,6 +31,8 @@ const LONGEST_BURST: Span = Span::secs(60);
 
 /// Resolves the names in limits and spreads users over nested ones.
 pub(crate) fn resolve(composer: &mut Composer<'_>) {
+    // A limit may name the class `default`, which is there without being stated.
+    rules::add_defaults(&mut composer.graph, &mut composer.problems);
     for (node, limits) in composer.graph.nodes.iter().map(|node| node.via.clone()).enumerate() {
         for limit in limits {
             composer.graph.limits[limit].via.push(node);
@@ -102,7 +105,11 @@ fn draft_name(graph: &Graph, limit: LimitIx) -> &str {
 fn find_class(graph: &Graph, scope: usize, name: &Name) -> Option<NodeIx> {
     let class = graph.scopes[scope].class(&name.value);
     let tenant = || graph.tenant_named(&name.value).filter(|_| scope == 0);
-    class.or_else(|| tenant().and_then(|tenant| graph.tenants[tenant].node))
+    let implicit = || {
+        let default = graph.scopes[scope].default.filter(|_| name.value == "default");
+        default.filter(|&node| graph.nodes[node].implicit)
+    };
+    class.or_else(|| tenant().and_then(|tenant| graph.tenants[tenant].node)).or_else(implicit)
 }
 
 /// Adds the users of each limit to the limits around it.

@@ -229,8 +229,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let tenants = std::mem::take(&mut composer.tenants);
     let weights = std::mem::take(&mut composer.weights);
     let sources = std::mem::take(composer.sources);
-    let (mut graph, mut problems) = (composer.graph, composer.problems);
-    rules::add_defaults(&mut graph, &mut problems);
+    let (graph, mut problems) = (composer.graph, composer.problems);
     ports::judge(uplink.as_ref(), &tenants, &mut problems);
     addresses::judge(&tenants, &mut problems);
     let rules = rules::rules(&graph, &mut problems);

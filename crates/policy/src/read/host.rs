@@ -395,6 +395,9 @@ fn tap(reader: &mut Reader, tree: &Tree) -> Option<Port> {
 
 fn netns(reader: &mut Reader, tree: &Tree) -> Option<Netns> {
     let text = reader.text(tree, "`netns`", "a name as in /run/netns or an absolute path")?;
+    // One namespace has one name, or a port would be taken for another port.
+    let named = ["/run/netns/", "/var/run/netns/"].iter().find_map(|folder| text.strip_prefix(folder));
+    let text = named.filter(|name| !name.is_empty() && !name.contains('/')).unwrap_or(text);
     if text.starts_with('/') {
         return Some(Netns::Path(PathBuf::from(text)));
     }

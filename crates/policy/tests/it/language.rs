@@ -146,6 +146,58 @@ fn a_limit_may_name_several_tenants_or_classes() {
     assert!(refused.render(false).contains("fills no `user`"), "{}", refused.render(false));
 }
 
+/// Two tenants behind 20 Mb/s get 10 each, whether the limit names their classes or them.
+#[test]
+fn a_limit_by_tenants_lowers_what_their_classes_are_promised() {
+    let guaranteed = |matches: &str, more: &str| {
+        let policy = format!(
+            "{{uplink: {{port: memory, rate: 100Mbps}}, tenants: {{a: {{port: memory}}, b: {{port: memory}}, c: {{port: memory}}}}, \
+             limits: {{shared: {{rate: 20Mbps, match: {matches}}}}}{more}}}"
+        );
+        let program = check(&[("p.yaml", &policy)]).program;
+        let bounds = plimsoll_policy::bounds(&program);
+        let rate = |name: &str| {
+            let bound = bounds.iter().find(|bound| bound.name == name).unwrap_or_else(|| panic!("{name}"));
+            bound.guaranteed.map_or(0, |rate| rate.get() / 100_000)
+        };
+        [rate("a"), rate("b"), rate("c")]
+    };
+    assert_eq!(guaranteed("{class: [a, b]}", "")[..2], [100, 100]);
+    assert_eq!(guaranteed("{tenant: [a, b]}", ""), [100, 100, 333]);
+    assert_eq!(guaranteed("{tenant: a}", ""), [200, 333, 333]);
+    assert_eq!(
+        guaranteed("{tenant: [a, b], protocol: tcp}", ""),
+        [333, 333, 333],
+        "other packets go past it"
+    );
+    // A class of all tenants' takes its part of the limit as well.
+    let voice = ", policy: {root: {wfq: [a, b, c, voice]}, voice: {match: {dscp: ef}}}";
+    assert_eq!(guaranteed("{tenant: [a, b]}", voice), [66, 66, 250]);
+}
+
+#[test]
+fn a_limit_may_name_the_class_that_is_not_stated() {
+    let policy = |class: &str| {
+        format!(
+            "{{uplink: {{port: memory, rate: 100Mbps}}, tenants: {{a: {{port: memory}}, b: {{port: memory}}}}, \
+             limits: {{shared: {{rate: 20Mbps, match: {{class: [a, {class}]}}}}}}, \
+             policy: {{root: {{wfq: [a, b, web]}}, web: {{match: {{dst_port: 80}}}}}}}}"
+        )
+    };
+    let program = check(&[("p.yaml", &policy("default"))]).program;
+    let default = program.find("default").expect("a class");
+    assert_eq!(program.node(default).name, "default");
+    let refused = plimsoll_policy::check_str("p.yaml", &policy("defaul")).expect_err("no class");
+    assert!(refused.render(false).contains("there is no class `defaul`"), "{}", refused.render(false));
+}
+
+#[test]
+fn a_key_that_belongs_below_says_where() {
+    let policy = "{uplink: {port: memory, rate: 1Gbps}, tenants: {a: {port: {tap: {name: eth0}}, routes: [default via 10.0.0.1]}}}";
+    let refused = plimsoll_policy::check_str("p.yaml", policy).expect_err("not there").render(false);
+    assert!(refused.contains("`routes` is a key of `interface`"), "{refused}");
+}
+
 #[test]
 fn an_interface_is_a_taps_and_its_parts_fit() {
     let refused = |port: &str, more: &str, interface: &str| {
@@ -173,6 +225,10 @@ fn an_interface_is_a_taps_and_its_parts_fit() {
     bad(tap, "", "addresses: 10.0.0.5/24, routes: default via 10.0.1.1", "on a network with 10.0.1.1");
     bad(tap, "", "addresses: 10.0.0.5", "the length of its network");
     bad(tap, "addresses: 10.0.0.6,", "addresses: 10.0.0.5/24", "lack 10.0.0.5");
+    bad(tap, "", "addresses: 10.9.0.0/24", "it is the address of the network itself");
+    bad(tap, "", "addresses: 127.0.0.1/8", "it is a loopback address");
+    bad(tap, "", "addresses: 224.0.0.1/8", "it is a multicast address");
+    bad(tap, "", "addresses: 10.0.0.5/24, routes: default via 10.0.0.5", "is tenant `a`'s own address");
 }
 
 #[test]

@@ -98,13 +98,30 @@ impl<'a> Links<'a> {
     /// When the interface does not exist or has the address already.
     pub fn add_address(&self, name: &str, address: Cidr) -> Result<(), PortError> {
         let what = format!("add address {address} to `{name}`");
-        self.ask(&what, name, async |kernel: &Connection<Route>| match address.addr {
+        let added = self.ask(&what, name, async |kernel: &Connection<Route>| match address.addr {
             IpAddr::V4(_) => kernel.add_address_by_name(name, address.addr, address.prefix).await,
             IpAddr::V6(addr) => {
                 use nlink::netlink::addr::Ipv6Address;
                 kernel.add_address(Ipv6Address::new(name, addr, address.prefix).nodad()).await
             }
-        })
+        });
+        match added {
+            // The kernel refuses it as it refuses a process without privileges.
+            Err(PortError::Permission { .. } | PortError::System { .. })
+                if address.addr.is_ipv6() && !self.has_ipv6(name) =>
+            {
+                let (name, place) = (name.to_owned(), self.netns.place().to_owned());
+                Err(PortError::NoIpv6 { what, name, place })
+            }
+            added => added,
+        }
+    }
+
+    /// Whether the interface may have IPv6 addresses.
+    fn has_ipv6(&self, name: &str) -> bool {
+        let path = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+        let read = self.netns.run(|| std::fs::read_to_string(path));
+        read.is_ok_and(|read| read.is_ok_and(|text| text.trim() == "0"))
     }
 
     /// Adds a route to `destination`, over the gateway `via` or directly over `dev`.
