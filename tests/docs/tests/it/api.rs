@@ -93,7 +93,7 @@ fn shown(call: &Value) -> &'static str {
         Some("audit") => r#"{...,"who":"user 0, process ..."#,
         Some("describe") => r#"{..."openapi":"3.1.0"..."#,
         Some("explain") => r#"{"class":"tenants/shop",..."#,
-        Some("health") => r#"{"status":"ok","lost_ports":[],"uplink_down":false,..."#,
+        Some("health") => r#"{"status":"ok","lost_ports":[],"incomplete_ports":{},"uplink_down":false,..."#,
         Some("heavy") => r#"{"over":...,"flows":[],..."#,
         Some("metrics") => "plimsoll_port_up{port=\"shop\"} 1\n...",
         Some("policy") => r#"{...,"default_class":"rest",..."#,
