@@ -11,8 +11,8 @@ use libfuzzer_sys::fuzz_target;
 use plimsoll_wire::binding::{self, Addresses};
 use plimsoll_wire::neighbour::{Heard, hear};
 use plimsoll_wire::{
-    FlowKey, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, TransportChecksum, alike,
-    finish_checksum, parse, segment, split, supersegment,
+    FlowKey, HeaderCopy, Mac, Offload, OffloadKind, TcpFlags, TcpPlace, TcpSegment, TransportChecksum, alike,
+    finish_checksum, flow_tag, parse, segment, split, supersegment,
 };
 
 fuzz_target!(|data: &[u8]| {
@@ -63,8 +63,10 @@ fuzz_target!(|data: &[u8]| {
     let mut other = frame.to_vec();
     let place = offset as usize % frame.len().max(1);
     other.iter_mut().skip(place).take(1).for_each(|byte| *byte ^= len as u8);
+    assert_eq!(HeaderCopy::of(frame).is_alike(&other), alike(frame, &other));
     if alike(frame, &other) {
         assert_eq!(parse(frame), parse(&other));
+        assert_eq!(flow_tag(frame), flow_tag(&other));
         let place = |frame: &[u8]| parse(frame).ok().and_then(|parsed| TcpPlace::of(&parsed));
         assert_eq!(place(frame), place(&other));
     }

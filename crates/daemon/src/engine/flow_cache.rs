@@ -19,7 +19,7 @@ use crate::departures::Headers;
 
 /// What the headers of a frame decide.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct Decided {
     pub(super) offload: Offload,
     pub(super) to: Mac,
     pub(super) headers: Headers,
@@ -68,7 +68,7 @@ struct Cached {
     headers: HeaderCopy,
     vnet: Option<VnetHeader>,
     version: Version,
-    sent: Sent,
+    decided: Decided,
 }
 
 /// Flows of one set.
@@ -95,13 +95,13 @@ impl FlowCache {
         frame: &[u8],
         vnet: Option<VnetHeader>,
         version: Version,
-    ) -> Option<&mut Sent> {
+    ) -> Option<&mut Decided> {
         let tag = flow_tag(frame);
         let Set { tags, places, .. } = &self.sets[self.set(tag)];
         let way = tags.iter().position(|known| *known == tag)?;
         let cached = self.flows.get_mut(places[way] as usize)?;
         let holds = cached.version == version && cached.vnet == vnet && cached.headers.is_alike(frame);
-        holds.then_some(&mut cached.sent)
+        holds.then_some(&mut cached.decided)
     }
 
     /// Whether the flow of a frame that was not found is to be noted. It is drawn (Knuth's linear congruential generator), as flows may
@@ -113,7 +113,13 @@ impl FlowCache {
     }
 
     /// Notes what the headers of a frame decide.
-    pub(super) fn note(&mut self, frame: &[u8], vnet: Option<VnetHeader>, version: Version, sent: Sent) {
+    pub(super) fn note(
+        &mut self,
+        frame: &[u8],
+        vnet: Option<VnetHeader>,
+        version: Version,
+        decided: Decided,
+    ) {
         let tag = flow_tag(frame);
         let at = self.set(tag);
         let set = &mut self.sets[at];
@@ -124,7 +130,7 @@ impl FlowCache {
             set.next.into()
         });
         set.tags[way] = tag;
-        let cached = Cached { headers: HeaderCopy::of(frame), vnet, version, sent };
+        let cached = Cached { headers: HeaderCopy::of(frame), vnet, version, decided };
         match self.flows.get_mut(set.places[way] as usize) {
             Some(place) => *place = cached,
             None => {
@@ -155,8 +161,8 @@ mod tests {
         frame
     }
 
-    fn sent(queue: u16) -> Sent {
-        Sent {
+    fn decided(queue: u16) -> Decided {
+        Decided {
             offload: Offload::PLAIN,
             to: [2; 6],
             headers: Headers::default(),
@@ -169,7 +175,7 @@ mod tests {
     }
 
     fn queue_of(cache: &mut FlowCache, port: u16, version: Version) -> Option<u32> {
-        cache.find(&frame(port), None, version).map(|sent| sent.queue.0)
+        cache.find(&frame(port), None, version).map(|decided| decided.queue.0)
     }
 
     #[test]
@@ -178,7 +184,7 @@ mod tests {
         for round in 0..3 {
             for port in 0..200 {
                 assert!(queue_of(&mut cache, port, VERSION).is_none_or(|queue| queue == u32::from(port)));
-                cache.note(&frame(port), None, VERSION, sent(port));
+                cache.note(&frame(port), None, VERSION, decided(port));
                 assert_eq!(queue_of(&mut cache, port, VERSION), Some(u32::from(port)), "round {round}");
             }
         }
@@ -190,7 +196,7 @@ mod tests {
     #[test]
     fn an_answer_does_not_hold_after_any_change() {
         let mut cache = FlowCache::new(16);
-        cache.note(&frame(7), None, VERSION, sent(7));
+        cache.note(&frame(7), None, VERSION, decided(7));
         for change in [Version { addresses: 2, ..VERSION }, Version { policy: 2, ..VERSION }] {
             assert_eq!(queue_of(&mut cache, 7, change), None);
         }

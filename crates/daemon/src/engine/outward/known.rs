@@ -13,7 +13,7 @@ use plimsoll_units::Span;
 use plimsoll_wire::{Ecn, Offload, Parsed};
 
 use super::super::Engine;
-use super::super::flow_cache::{FlowCache, Sent, Version};
+use super::super::flow_cache::{Decided, FlowCache, Version};
 use super::super::flows::{Hashed, Lookup};
 use super::super::heavy::markable;
 use super::super::inward::{can_be_known, source_of};
@@ -97,7 +97,7 @@ impl Engine {
         if let Lookup::Known(slot) = found
             && unmarked
         {
-            let sent = Sent {
+            let decided = Decided {
                 offload: *offload,
                 to: parsed.dst_mac.0,
                 headers: Headers::of(parsed),
@@ -107,7 +107,7 @@ impl Engine {
                 queue,
                 told: now,
             };
-            cache.note(frame, received.vnet, self.known_at(), sent);
+            cache.note(frame, received.vnet, self.known_at(), decided);
         }
         if let Some(lane) = &mut self.lanes[index] {
             lane.cache = Some(cache);
