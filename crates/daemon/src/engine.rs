@@ -410,8 +410,10 @@ impl Engine {
         self.attentive = false;
         self.wake_at = None;
         self.release_at = None;
-        let tended = self.tend_fleet(clock(Part::Between));
-        let now = clock(Part::Fleet);
+        let begun = clock(Part::Between);
+        let tended = self.tend_fleet(begun);
+        // A look at the clock costs as much as a packet's way through the tree.
+        let now = if self.fleet.is_some() { clock(Part::Fleet) } else { begun };
         let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);

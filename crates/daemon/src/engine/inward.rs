@@ -292,7 +292,7 @@ impl Engine {
         let mut now = clock(Part::Depart);
         self.near.end(now.since(begun));
         self.part_took(now.since(begun), Charged::No, now);
-        let mut empty = false;
+        let mut empty = !self.uplink_may_have_frames();
         let (batch, quantum) = core.batches(BATCH, QUANTUM);
         while delivered < DELIVERIES {
             if core.is_busy(now) {
@@ -384,12 +384,12 @@ impl Engine {
         }
     }
 
+    fn uplink_may_have_frames(&self) -> bool {
+        self.uplink.ready || self.uplink.port.as_ref().is_some_and(Port::must_be_asked)
+    }
+
     /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address.
     fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
-        let must_be_asked = self.uplink.port.as_ref().is_some_and(Port::must_be_asked);
-        if !self.uplink.ready && !must_be_asked {
-            return 0;
-        }
         let mut landing = core::mem::take(&mut self.landing);
         let mut fetched = 0;
         while fetched < batch {
