@@ -528,14 +528,11 @@ impl Engine {
     pub fn count_flows(&mut self, counting: &Counting, mut heavy: Box<HeavyFlows>, now: Nanos) {
         heavy.begin(now);
         heavy.set_tenants(counting, &self.lanes);
-        self.forget_known_flows();
-        self.heavy = Some(heavy);
-    }
-
-    /// Forgets what headers of flows decide: the next frame of each is looked at.
-    fn forget_known_flows(&mut self) {
+        // What headers decide may be something else from now on.
         self.changes += 1;
-        self.forget_known_inward();
+        self.count_known();
+        self.inward.forget_flows();
+        self.heavy = Some(heavy);
     }
 
     /// The flows that are heavy hitters; `None` where no flow is counted.

@@ -386,12 +386,7 @@ impl Engine {
             without_fabrics_mark(&mut packet[place.clone()], crossing);
         }
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        let mut bound = None;
-        self.look_at(&packet[place.clone()], &frame, (lane, from), now, &mut bound);
-        if let Some(bound) = &mut bound {
-            self.deliver(&mut packet[place], bound, now);
-            self.count_delivered(bound);
-        }
+        self.deliver_once(&mut packet[place], &frame, (lane, from), now);
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {

@@ -158,7 +158,7 @@ impl Inward {
     }
 
     /// Forgets what was known of flows, as what their headers decide may be something else from now on. All must be counted.
-    fn forget_flows(&mut self) {
+    pub(super) fn forget_flows(&mut self) {
         debug_assert!(self.uncounted.is_empty(), "frames of these stations would be lost to the count");
         self.known.iter_mut().flatten().for_each(|known| known.forget());
         let further = self.known.len()..self.pools.len();
@@ -446,24 +446,18 @@ impl Engine {
         }
         let from = FlowSource::Elsewhere(SenderMac::default());
         // Where a frame without a lane goes depends on addresses that were learned.
-        let known = known.zip(lane).filter(|_| can_be_known(frame, received));
-        let Some((known, lane)) = known else {
-            let mut bound = None;
-            self.look_at(frame, received, (lane, from), now, &mut bound);
-            if let Some(bound) = &mut bound {
-                self.deliver(frame, bound, now);
-                self.count_delivered(bound);
-            }
-            return;
+        let known = known.filter(|_| lane.is_some());
+        let found = known.as_ref().and_then(|known| known.find(frame, received));
+        let Some(known) = known.filter(|_| found.is_some() || can_be_known(frame, received)) else {
+            return self.deliver_once(frame, received, (lane, from), now);
         };
-        let found = known.find(frame, received);
         let at = found.unwrap_or_else(|| known.next());
         let bound = known.bound(at);
         if found.is_some() {
             self.learn_outside(source_of(frame), now);
         } else {
             bound.iter_mut().for_each(|bound| self.count_delivered(bound));
-            self.look_at(frame, received, (Some(lane), from), now, bound);
+            self.look_at(frame, received, (lane, from), now, bound);
             known.copy(at, frame, received);
         }
         if let Some(bound) = known.bound(at) {
@@ -474,17 +468,27 @@ impl Engine {
         }
     }
 
+    /// Looks at one frame, delivers it and counts it; nothing is kept of its headers.
+    pub(super) fn deliver_once(
+        &mut self,
+        frame: &mut [u8],
+        received: &Received,
+        of: (Option<u32>, FlowSource),
+        now: Nanos,
+    ) {
+        let mut bound = None;
+        self.look_at(frame, received, of, now, &mut bound);
+        if let Some(bound) = &mut bound {
+            self.deliver(frame, bound, now);
+            self.count_delivered(bound);
+        }
+    }
+
     /// Looks at each frame from now on, as if its flow were not known. Frames fare the same, and take longer.
     pub fn look_at_each_frame(&mut self) {
         self.count_known();
         self.inward.knows = false;
         self.inward.known.clear();
-        self.inward.forget_flows();
-    }
-
-    /// Forgets what was known of flows.
-    pub(super) fn forget_known_inward(&mut self) {
-        self.count_known();
         self.inward.forget_flows();
     }
 
