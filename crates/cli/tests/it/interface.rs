@@ -8,18 +8,26 @@ use nix::sys::signal::Signal;
 
 use crate::support::{Daemon, Stage};
 
+/// Writes the policy of a host with these tenants.
+fn state_rows(stage: &Stage, rows: &str) {
+    let (up, socket) = (stage.netns("up"), stage.file("api.sock"));
+    let policy = format!(
+        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n{rows}",
+        socket.display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+}
+
+/// Writes the policy of a host whose one tenant has these keys behind its port.
+fn state_tenant(stage: &Stage, keys: &str) {
+    let tenant = stage.netns("t");
+    state_rows(stage, &format!("  t: {{port: {{tap: {{netns: {tenant}, name: eth0}}}}{keys}}}\n"));
+}
+
 #[test]
 fn addresses_routes_and_the_mtu_are_back_after_a_restart() {
     let Some(stage) = Stage::with_netns("ifc", &["up", "t"]) else { return };
-    let state = |interface: &str| {
-        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
-        let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
-             {{tap: {{netns: {tenant}, name: eth0}}}}, interface: {{{interface}}}}}\n",
-            socket.display()
-        );
-        fs::write(stage.file("policy.yaml"), policy).expect("written");
-    };
+    let state = |interface: &str| state_tenant(&stage, &format!(", interface: {{{interface}}}"));
     let told = |words: &[&str]| {
         let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
         String::from_utf8_lossy(&done.stdout).into_owned()
@@ -65,13 +73,7 @@ fn addresses_routes_and_the_mtu_are_back_after_a_restart() {
 #[test]
 fn a_device_that_persists_outlives_each_daemon() {
     let Some(stage) = Stage::with_netns("ifp", &["up", "t"]) else { return };
-    let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
-    let policy = format!(
-        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{tap: \
-         {{netns: {tenant}, name: eth0}}}}, interface: {{persist: true}}}}\n",
-        socket.display()
-    );
-    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    state_tenant(&stage, ", interface: {persist: true}");
     let told = |words: &[&str]| {
         let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
         String::from_utf8_lossy(&done.stdout).into_owned()
@@ -104,13 +106,8 @@ fn a_device_that_persists_outlives_each_daemon() {
 #[test]
 fn a_namespace_that_is_made_anew_gets_its_device_that_persists() {
     let Some(stage) = Stage::with_netns("ifn", &["up", "t"]) else { return };
-    let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
-    let policy = format!(
-        "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: {{tap: \
-         {{netns: {tenant}, name: eth0}}}}, interface: {{persist: true, addresses: [10.9.0.5/24]}}}}\n",
-        socket.display()
-    );
-    fs::write(stage.file("policy.yaml"), policy).expect("written");
+    let tenant = stage.netns("t");
+    state_tenant(&stage, ", interface: {persist: true, addresses: [10.9.0.5/24]}");
     let _daemon = Daemon::start(None, &stage.file("policy.yaml"), &[], &stage.file("log"));
     stage.until_it_answers();
     let shown = || {
@@ -131,15 +128,7 @@ fn a_namespace_that_is_made_anew_gets_its_device_that_persists() {
 #[test]
 fn a_port_without_its_ipv6_addresses_is_kept_and_told() {
     let Some(stage) = Stage::with_netns("ifv", &["up", "t"]) else { return };
-    let state = |interface: &str| {
-        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
-        let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
-             {{tap: {{netns: {tenant}, name: eth0}}}}, interface: {{{interface}}}}}\n",
-            socket.display()
-        );
-        fs::write(stage.file("policy.yaml"), policy).expect("written");
-    };
+    let state = |interface: &str| state_tenant(&stage, &format!(", interface: {{{interface}}}"));
     let off = ["-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"];
     assert!(stage.command("t", "sysctl").args(off).status().is_ok_and(|done| done.success()));
     state(
@@ -178,17 +167,11 @@ fn a_tap_goes_from_tenant_to_tenant_as_it_is() {
     let Some(stage) = Stage::with_netns("ifr", &["up", "x", "y"]) else { return };
     let netns = ["up", "x", "y"].map(|name| stage.netns(name));
     let state = |tenants: &[(&str, &str, &str)]| {
-        let [up, ..] = &netns;
         let row = |(name, netns, more): &(&str, &str, &str)| {
             format!("  {name}: {{port: {{tap: {{netns: {netns}, name: eth0}}}}{more}}}\n")
         };
         let rows: String = tenants.iter().map(row).collect();
-        let socket = stage.file("api.sock");
-        let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n{rows}",
-            socket.display()
-        );
-        fs::write(stage.file("policy.yaml"), policy).expect("written");
+        state_rows(&stage, &rows);
     };
     let told = |name: &str| {
         let done = stage.command(name, "ip").args(["-o", "address", "show", "dev", "eth0"]).output();
@@ -239,15 +222,7 @@ fn a_tap_goes_from_tenant_to_tenant_as_it_is() {
 #[test]
 fn a_device_that_no_longer_persists_is_taken_over_and_goes_with_the_daemon() {
     let Some(stage) = Stage::with_netns("ifq", &["up", "t"]) else { return };
-    let state = |persist: &str| {
-        let (up, tenant, socket) = (stage.netns("up"), stage.netns("t"), stage.file("api.sock"));
-        let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {up}, name: up0}}}}, rate: 1Gbps}}\napi: {{socket: {}}}\ntenants:\n  t: {{port: \
-             {{tap: {{netns: {tenant}, name: eth0}}}}{persist}}}\n",
-            socket.display()
-        );
-        fs::write(stage.file("policy.yaml"), policy).expect("written");
-    };
+    let state = |persist: &str| state_tenant(&stage, persist);
     let told = |words: &[&str]| {
         let done = stage.command("t", "ip").args(words).output().expect("ip is installed");
         String::from_utf8_lossy(&done.stdout).into_owned()
