@@ -498,6 +498,12 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
 mod tests {
     use super::*;
 
+    /// A policy with these tenants.
+    fn checked(tenants: &str) -> Checked {
+        let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
+        plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
+    }
+
     #[test]
     fn what_takes_a_restart_is_named_and_the_rest_does_not() {
         let checked = |engine: &str| {
@@ -515,10 +521,6 @@ mod tests {
 
     #[test]
     fn a_reload_that_takes_a_tap_away_says_which() {
-        let checked = |tenants: &str| {
-            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
-            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
-        };
         let old = checked(
             "a: {port: {tap: {netns: x, name: eth0}}}, b: {port: {tap: {netns: y, name: eth0}}}, c: {port: memory}",
         );
@@ -550,10 +552,6 @@ mod tests {
 
     #[test]
     fn a_tap_that_another_tenant_gets_is_handed_over_and_not_removed() {
-        let checked = |tenants: &str| {
-            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
-            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
-        };
         let old = checked(
             "a: {port: {tap: {netns: x, name: eth0}}}, b: {port: {tap: {netns: y, name: eth0}}}, c: {port: memory}",
         );
@@ -579,10 +577,6 @@ mod tests {
 
     #[test]
     fn who_has_a_port_that_cannot_be_opened_is_named() {
-        let checked = |tenants: &str| {
-            let text = format!("{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{{tenants}}}}}");
-            plimsoll_policy::check_str("test.yaml", &text).expect("a policy")
-        };
         let old = checked("a: {port: {tap: {netns: x, name: eth0}}}");
         let holder = |tenants| held_by(&old, &checked(tenants).config.tenants[0]);
         let error = holder("b: {port: {tap: {netns: x, name: eth0}}}").expect("a").to_string();
