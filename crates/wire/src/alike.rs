@@ -6,6 +6,7 @@
 //! Invariant: for two frames that are alike, [`crate::parse`] gives equal results, and so does
 //! [`crate::VnetHeader::offload`].
 
+use crate::front::Front;
 use crate::parse::{IPV4, IPV6, protocol};
 
 /// Whether `frame` surely parses like `first`; false when it may not.
@@ -65,21 +66,37 @@ impl HeaderCopy {
     #[inline]
     #[must_use]
     pub fn of(frame: &[u8]) -> Self {
+        Self::of_front(Front::whole(frame))
+    }
+
+    /// Like [`HeaderCopy::of`], for a frame whose headers are at hand.
+    #[inline]
+    #[must_use]
+    pub fn of_front(front: Front<'_>) -> Self {
+        let frame = front.bytes();
         let mut bytes = [0; COPIED];
         match frame.first_chunk() {
             Some(head) => bytes = *head,
             None => bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from),
         }
-        Self { len: frame.len(), bytes }
+        Self { len: front.len(), bytes }
     }
 
     /// Whether `frame` is [`alike`] to the frame whose copy this is.
     #[inline]
     #[must_use]
     pub fn is_alike(&self, frame: &[u8]) -> bool {
+        self.is_alike_front(Front::whole(frame))
+    }
+
+    /// Like [`HeaderCopy::is_alike`], for a frame whose headers are at hand.
+    #[inline]
+    #[must_use]
+    pub fn is_alike_front(&self, front: Front<'_>) -> bool {
+        let frame = front.bytes();
         let copied = self.len.min(COPIED);
         let heads = self.bytes.get(..copied).zip(frame.get(..copied));
-        self.len == frame.len() && heads.is_some_and(|(own, other)| alike(own, other))
+        self.len == front.len() && heads.is_some_and(|(own, other)| alike(own, other))
     }
 }
 

@@ -46,6 +46,7 @@ mod bytes;
 mod checksum;
 mod ecn;
 mod flow;
+mod front;
 mod parse;
 mod reason;
 mod segment;
@@ -58,11 +59,12 @@ pub use alike::{HeaderCopy, alike, flow_tag};
 pub use checksum::{finish_checksum, ones_complement_sum};
 pub use ecn::Ecn;
 pub use flow::FlowKey;
-pub use parse::{Fragment, Ip, Mac, Parsed, parse, protocol};
+pub use front::Front;
+pub use parse::{Fragment, Ip, Mac, Parsed, parse, parse_front, protocol};
 pub use reason::{
     BindingError, DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError,
 };
-pub use segment::{Split, segment, split, supersegment};
+pub use segment::{Split, finish_segment, segment, split, split_front, supersegment};
 pub use tcp::{TcpFlags, TcpSegment};
 pub use tcp_progress::{TcpPlace, TcpProgress};
 pub use transport_checksum::TransportChecksum;

@@ -12,6 +12,7 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::{array, be16};
+use crate::front::Front;
 use crate::reason::FrameError;
 
 /// The parsed headers of a frame; offsets count from the start of the frame.
@@ -91,7 +92,18 @@ pub mod protocol {
 ///
 /// # Errors
 /// The first malformation found, a reason to count and drop the frame.
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
+    parse_front(Front::whole(frame))
+}
+
+/// Like [`parse`], for a frame whose headers may be all that is at hand. Where they are not, it may be called malformed, as a frame
+/// that ends there is: only a success tells about the whole frame.
+///
+/// # Errors
+/// The first malformation found.
+pub fn parse_front(front: Front<'_>) -> Result<Parsed, FrameError> {
+    let frame = front.bytes();
     let (Some(dst_mac), Some(src_mac), Some(mut ethertype)) =
         (array(frame, 0), array(frame, 6), be16(frame, 12))
     else {
@@ -112,8 +124,8 @@ pub fn parse(frame: &[u8]) -> Result<Parsed, FrameError> {
         l3 += 4;
     }
     let ip = match ethertype {
-        IPV4 => Some(parse_v4(frame, l3)?),
-        IPV6 => Some(parse_v6(frame, l3)?),
+        IPV4 => Some(parse_v4(front, l3)?),
+        IPV6 => Some(parse_v6(front, l3)?),
         _ => None,
     };
     Ok(Parsed { dst_mac: Mac(dst_mac), src_mac: Mac(src_mac), vlan, ethertype, l3: place(l3), ip })
@@ -188,8 +200,8 @@ pub(crate) fn network_header(frame: &[u8]) -> Option<(usize, bool)> {
     (first >> 4 == version && frame.len() >= at + len).then_some((at, ethertype == IPV4))
 }
 
-fn parse_v4(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
-    let header: [u8; 20] = array(frame, l3).ok_or(FrameError::IpCut)?;
+fn parse_v4(frame: Front<'_>, l3: usize) -> Result<Ip, FrameError> {
+    let header: [u8; 20] = frame.array(l3).ok_or(FrameError::IpCut)?;
     let [first, tos, len_0, len_1, _, _, frag_0, frag_1, _, protocol, _, _, addresses @ ..] = header;
     if first >> 4 != 4 {
         return Err(FrameError::BadVersion);
@@ -199,7 +211,7 @@ fn parse_v4(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
     if header_len < header.len() || header_len > total {
         return Err(FrameError::BadHeaderLength);
     }
-    let packet = frame.get(..l3 + total).ok_or(FrameError::LengthBeyondFrame)?;
+    let packet = frame.until(l3 + total).ok_or(FrameError::LengthBeyondFrame)?;
 
     let fragment = match u16::from_be_bytes([frag_0, frag_1]) & 0x3fff {
         0 => Fragment::Whole,
@@ -224,14 +236,14 @@ fn parse_v4(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
     })
 }
 
-fn parse_v6(frame: &[u8], l3: usize) -> Result<Ip, FrameError> {
-    let header: [u8; IPV6_HEADER] = array(frame, l3).ok_or(FrameError::IpCut)?;
+fn parse_v6(frame: Front<'_>, l3: usize) -> Result<Ip, FrameError> {
+    let header: [u8; IPV6_HEADER] = frame.array(l3).ok_or(FrameError::IpCut)?;
     let [first, second, _, _, len_0, len_1, next, _, ..] = header;
     if first >> 4 != 6 {
         return Err(FrameError::BadVersion);
     }
     let len = usize::from(u16::from_be_bytes([len_0, len_1]));
-    let packet = frame.get(..l3 + IPV6_HEADER + len).ok_or(FrameError::LengthBeyondFrame)?;
+    let packet = frame.until(l3 + IPV6_HEADER + len).ok_or(FrameError::LengthBeyondFrame)?;
 
     let chain = walk_extensions(packet, l3, next)?;
     let transport = parse_transport(packet, chain.l4, chain.protocol, chain.fragment)?;
@@ -262,14 +274,14 @@ struct Chain {
 }
 
 /// Follows at most [`MAX_EXTENSIONS`] headers; behind the fragment header of a later fragment there is only data.
-fn walk_extensions(packet: &[u8], l3: usize, next: u8) -> Result<Chain, FrameError> {
+fn walk_extensions(packet: Front<'_>, l3: usize, next: u8) -> Result<Chain, FrameError> {
     let l4 = l3 + IPV6_HEADER;
     let mut chain = Chain { protocol: next, l4, fragment: Fragment::Whole, final_dst: Some(l3 + 24) };
     for _ in 0..=MAX_EXTENSIONS {
         if !is_extension(chain.protocol) || chain.fragment == Fragment::Later {
             return Ok(chain);
         }
-        let [next, len, kind, left, ..]: [u8; 8] = array(packet, chain.l4).ok_or(FrameError::ExtensionCut)?;
+        let [next, len, kind, left, ..]: [u8; 8] = packet.array(chain.l4).ok_or(FrameError::ExtensionCut)?;
         let len = if chain.protocol == FRAGMENT { 8 } else { usize::from(len) * 8 + 8 };
         if packet.len() - chain.l4 < len {
             return Err(FrameError::ExtensionCut);
@@ -300,7 +312,7 @@ struct Transport {
 }
 
 fn parse_transport(
-    packet: &[u8],
+    packet: Front<'_>,
     l4: usize,
     protocol: u8,
     fragment: Fragment,
@@ -309,8 +321,8 @@ fn parse_transport(
     if !has_ports || fragment == Fragment::Later {
         return Ok(Transport { ports: None, payload: l4 });
     }
-    let header = packet.get(l4..).unwrap_or_default();
-    let (Some(src), Some(dst)) = (be16(header, 0), be16(header, 2)) else {
+    let header = packet.from(l4);
+    let (Some(src), Some(dst)) = (be16(header.bytes(), 0), be16(header.bytes(), 2)) else {
         return Err(FrameError::TransportCut);
     };
     let len = match fragment {
@@ -321,18 +333,17 @@ fn parse_transport(
 }
 
 /// Length of the transport header at the start of `bytes`, which end with the packet.
-fn transport_header(bytes: &[u8], protocol: u8) -> Result<usize, FrameError> {
+fn transport_header(bytes: Front<'_>, protocol: u8) -> Result<usize, FrameError> {
     match protocol {
         protocol::TCP => {
             let [.., offset, _, _, _, _, _, _, _]: [u8; 20] =
-                array(bytes, 0).ok_or(FrameError::TransportCut)?;
+                bytes.array(0).ok_or(FrameError::TransportCut)?;
             let len = usize::from(offset >> 4) * 4;
             let fits = len >= 20 && len <= bytes.len();
             if fits { Ok(len) } else { Err(FrameError::BadTransportHeader) }
         }
         protocol::UDP => {
-            let [_, _, _, _, len_0, len_1, _, _]: [u8; 8] =
-                array(bytes, 0).ok_or(FrameError::TransportCut)?;
+            let [_, _, _, _, len_0, len_1, _, _]: [u8; 8] = bytes.array(0).ok_or(FrameError::TransportCut)?;
             let len = usize::from(u16::from_be_bytes([len_0, len_1]));
             let fits = len >= 8 && len <= bytes.len();
             if fits { Ok(8) } else { Err(FrameError::BadTransportLength) }
@@ -357,7 +368,7 @@ fn place(at: usize) -> u16 {
 }
 
 /// The offset of a packet's end as 32 bits: at most 64 KiB behind its IPv6 header.
-fn end(packet: &[u8]) -> u32 {
+fn end(packet: Front<'_>) -> u32 {
     packet.len() as u32
 }
 

@@ -10,6 +10,7 @@ use core::ops::Range;
 
 use crate::bytes::{array, be16, be32, put};
 use crate::checksum::{add, finish_checksum, nonzero, ones_complement_sum};
+use crate::front::Front;
 use crate::reason::SegmentError;
 use crate::vnet::{Offload, OffloadKind, VnetHeader};
 
@@ -43,6 +44,15 @@ pub fn segment(
     let split = split(frame, offload, payload_offset, payload_len, out)?;
     let len = append(frame, &split, out)?;
     let Some(segment) = out.get_mut(..len) else { return Err(SegmentError::NoRoom) };
+    finish_segment(segment, offload)?;
+    Ok(len)
+}
+
+/// Completes the checksum of a frame that [`split_front`] and the payload behind its headers make.
+///
+/// # Errors
+/// [`SegmentError::Inconsistent`] when the frame has no room for it.
+pub fn finish_segment(segment: &mut [u8], offload: &Offload) -> Result<(), SegmentError> {
     match offload.kind {
         OffloadKind::Plain => {}
         OffloadKind::Checksum => {
@@ -52,7 +62,7 @@ pub fn segment(
         }
         _ => complete(segment, offload).ok_or(SegmentError::Inconsistent)?,
     }
-    Ok(len)
+    Ok(())
 }
 
 /// Writes a frame for an uplink with offloads: the uplink completes its checksum and, if the frame holds more than one
@@ -85,6 +95,20 @@ pub fn split(
     payload_len: u32,
     out: &mut [u8],
 ) -> Result<Split, SegmentError> {
+    split_front(Front::whole(frame), offload, payload_offset, payload_len, out)
+}
+
+/// Like [`split`], for a frame whose headers are at hand.
+///
+/// # Errors
+/// See [`SegmentError`]; `out` may then be partly written.
+pub fn split_front(
+    frame: Front<'_>,
+    offload: &Offload,
+    payload_offset: u32,
+    payload_len: u32,
+    out: &mut [u8],
+) -> Result<Split, SegmentError> {
     let header_len = usize::from(offload.header);
     if offload.kind.is_segmented() != (header_len > 0) {
         return Err(SegmentError::Inconsistent);
@@ -93,7 +117,7 @@ pub fn split(
     if header_len == 0 {
         return Ok(Split { header: 0, vnet: offload.vnet(payload.len(), false), payload });
     }
-    let (Some(original), Some(header)) = (frame.get(..header_len), out.get_mut(..header_len)) else {
+    let (Some(original), Some(header)) = (frame.bytes().get(..header_len), out.get_mut(..header_len)) else {
         return Err(SegmentError::NoRoom);
     };
     header.copy_from_slice(original);
@@ -117,7 +141,12 @@ struct Part {
     last: bool,
 }
 
-fn payload_range(frame: &[u8], header: usize, offset: u32, len: u32) -> Result<Range<usize>, SegmentError> {
+fn payload_range(
+    frame: Front<'_>,
+    header: usize,
+    offset: u32,
+    len: u32,
+) -> Result<Range<usize>, SegmentError> {
     let start = header.saturating_add(offset as usize);
     let end = start.saturating_add(len as usize);
     // A frame that is not segmented can only be pulled whole.

@@ -7,6 +7,7 @@
 //! a field by which the frame was classified.
 
 use crate::bytes::array;
+use crate::front::Front;
 use crate::parse::{Fragment, Ip, Parsed, protocol};
 use crate::reason::VnetError;
 
@@ -139,7 +140,16 @@ impl VnetHeader {
     ///
     /// # Errors
     /// The first wrong field, a reason to count and drop the frame.
+    #[inline]
     pub fn offload(&self, frame: &[u8], parsed: &Parsed) -> Result<Offload, VnetError> {
+        self.offload_front(Front::whole(frame), parsed)
+    }
+
+    /// Like [`VnetHeader::offload`], for a frame whose headers, as parsed, are at hand.
+    ///
+    /// # Errors
+    /// The first wrong field.
+    pub fn offload_front(&self, frame: Front<'_>, parsed: &Parsed) -> Result<Offload, VnetError> {
         if usize::from(self.hdr_len) > frame.len() {
             return Err(VnetError::HeaderBeyondFrame);
         }
@@ -159,7 +169,7 @@ impl VnetHeader {
         self.flags & Self::NEEDS_CSUM != 0
     }
 
-    fn checksum_only(&self, frame: &[u8], parsed: &Parsed) -> Result<Offload, VnetError> {
+    fn checksum_only(&self, frame: Front<'_>, parsed: &Parsed) -> Result<Offload, VnetError> {
         if !self.needs_checksum() {
             return Ok(Offload::PLAIN);
         }
@@ -193,7 +203,7 @@ impl VnetHeader {
         self.csum_start == ip.l4 && self.csum_offset == offset
     }
 
-    fn segmented(&self, frame: &[u8], parsed: &Parsed, kind: OffloadKind) -> Result<Offload, VnetError> {
+    fn segmented(&self, frame: Front<'_>, parsed: &Parsed, kind: OffloadKind) -> Result<Offload, VnetError> {
         let Some(ip) = parsed.ip.filter(|ip| kind.fits(ip)) else {
             return Err(VnetError::WrongProtocol);
         };
@@ -219,20 +229,20 @@ impl VnetHeader {
         }
     }
 
-    fn check_lengths(&self, frame: &[u8], ip: &Ip, payload: usize) -> Result<(), VnetError> {
+    fn check_lengths(&self, frame: Front<'_>, ip: &Ip, payload: usize) -> Result<(), VnetError> {
         let l4 = usize::from(ip.l4);
         let segment = usize::from(self.gso_size);
         if ip.end as usize != frame.len() {
             return Err(VnetError::LengthMismatch);
         }
         if ip.protocol == protocol::TCP {
-            let flags = array(frame, l4 + TCP_FLAGS).map_or(0, |[flags]: [u8; 1]| flags);
+            let flags = frame.array(l4 + TCP_FLAGS).map_or(0, |[flags]: [u8; 1]| flags);
             if flags & (SYN | RST) != 0 {
                 return Err(VnetError::ControlSegment);
             }
             return if segment < TCP_MIN_SEGMENT { Err(VnetError::TinySegment) } else { Ok(()) };
         }
-        let udp_len = array(frame, l4 + 4).map_or(0, u16::from_be_bytes);
+        let udp_len = frame.array(l4 + 4).map_or(0, u16::from_be_bytes);
         if usize::from(udp_len) != frame.len() - l4 {
             return Err(VnetError::LengthMismatch);
         }
