@@ -258,7 +258,7 @@ impl Sink {
         std::fs::write(&empty, EMPTY_PCAP)?;
         // An uplink that reads nothing and writes no file: what leaves is gone.
         let mut policy = format!(
-            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 100Gbps}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
+            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 400Gbps, mtu: 9000}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
             empty.display()
         );
         for tenant in tenants {

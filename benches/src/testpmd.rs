@@ -34,15 +34,22 @@ pub struct Testpmd {
 impl Testpmd {
     /// Its commands run on the core `asks`, its traffic on the other.
     pub fn start(asks: &str, devices: &[&str], mode: &[&str]) -> Result<Self> {
+        Self::with(asks, devices, mode, (2_176, 16_384))
+    }
+
+    /// The same with buffers of another size and number.
+    pub fn with(asks: &str, devices: &[&str], mode: &[&str], (size, count): (usize, usize)) -> Result<Self> {
+        let memory = if size * count > 64 << 20 { "512" } else { "256" };
         // Its lines must not wait in a buffer until there are 4 KiB of them.
         let mut child = Command::new("stdbuf")
             .args(["-oL", "dpdk-testpmd"])
             .args(["-l", "0,1", "--main-lcore", asks, "--file-prefix"])
             .arg(format!("plimsoll{}-{asks}", std::process::id()))
-            .args(["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--log-level=error"])
+            .args(["--no-huge", "-m", memory, "--no-pci", "--no-telemetry", "--log-level=error"])
             .args(devices.iter().map(|device| format!("--vdev={device}")))
-            .args(["--", "-i", "--no-mlockall", "--total-num-mbufs=16384"])
-            .args(["--txd=2048", "--rxd=2048"])
+            .args(["--", "-i", "--no-mlockall"])
+            .args([format!("--total-num-mbufs={count}"), format!("--mbuf-size={size}")])
+            .args(if size > 2_176 { ["--txd=256", "--rxd=256"] } else { ["--txd=2048", "--rxd=2048"] })
             .args(mode)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -14,15 +14,16 @@ use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
 use crate::apart::Apart;
 use crate::contract::{Capabilities, Fds, Level, Outgoing, Received, Trouble};
-use crate::counters::{Counters, PairCounters, Sending};
+use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
+use crate::frame::Frame;
 use crate::ledger::Refused;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
 use crate::posted::{Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
 use crate::tap::Tap;
-use crate::vhost_user::VhostUser;
+use crate::vhost_user::{GuestBytes, VhostUser};
 
 /// A port, through which packets enter and leave.
 #[derive(Debug)]
@@ -160,6 +161,57 @@ impl Port {
             Self::VhostUser(port) => port.copy(into),
             Self::Apart(port) => port.copy(into),
             _ => {}
+        }
+    }
+
+    /// Whether the payload of a frame that was taken may stay with its sender until the frame leaves: [`Port::keep`].
+    #[must_use]
+    #[inline]
+    pub fn keeps(&self) -> bool {
+        matches!(self, Self::VhostUser(port) if port.keeps())
+    }
+
+    /// Copies the first bytes of the frame taken last, which has this ticket, and leaves the others with their sender until
+    /// the frame completes. Panics when `front` is longer than the frame.
+    #[inline]
+    pub fn keep(&mut self, front: &mut [u8], ticket: Ticket) {
+        match self {
+            Self::VhostUser(port) => port.keep(front, ticket),
+            port => port.copy(front),
+        }
+    }
+
+    /// The bytes of a frame that [`Port::keep`] left with their sender; none once the sender has stopped its rings, or is gone.
+    #[must_use]
+    #[inline]
+    pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
+        match self {
+            Self::VhostUser(port) => port.kept(ticket),
+            _ => None,
+        }
+    }
+
+    /// Whether the port takes a payload straight from its sender's memory: [`Port::send_gathered`].
+    #[must_use]
+    #[inline]
+    pub fn gathers(&self) -> bool {
+        matches!(self, Self::VhostUser(_))
+    }
+
+    /// Sends a frame that consists of a header and a payload, of which a part may lie with its sender. Only for ports that
+    /// [`Port::gathers`] is true of; the others refuse it.
+    ///
+    /// # Errors
+    /// As for [`Port::send`].
+    pub fn send_gathered(
+        &mut self,
+        header: &[u8],
+        payload: Frame<'_>,
+        vnet: Option<&VnetHeader>,
+    ) -> Result<Sending, Trouble> {
+        match self {
+            Self::VhostUser(port) => port.send_gathered(header, payload, vnet),
+            _ => Ok(Sending::Refused(DropReason::BadOffload)),
         }
     }
 

@@ -11,6 +11,7 @@ mod bell;
 mod buffers;
 mod front_end;
 mod guard;
+mod guest_bytes;
 mod memory;
 mod message;
 mod offered;
@@ -28,6 +29,7 @@ use plimsoll_wire::doorbell::PacketMetadata;
 
 use buffers::{Gathered, gather, put, take_front};
 use front_end::{CLOSED, FrontEnd, listen, watch};
+pub use guest_bytes::GuestBytes;
 use memory::Memory;
 use message::feature;
 use ring::{Direction, Live, MOST_PARTS, Next, Part, Ring};
@@ -36,6 +38,7 @@ use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received,
 use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
+use crate::frame::Frame;
 use crate::posted::{Taken, Ticket, Took};
 use crate::release::Release;
 
@@ -271,6 +274,34 @@ impl VhostUser {
         }
     }
 
+    /// Whether a frame's payload may stay where it is until it leaves.
+    #[must_use]
+    #[inline]
+    pub fn keeps(&self) -> bool {
+        self.config.completions != CompletionOrder::Early
+    }
+
+    /// Copies the first bytes of the frame taken last, which has this ticket, and leaves the others where they are until it
+    /// completes: [`VhostUser::kept`].
+    ///
+    /// Panics when `front` is longer than the frame.
+    #[inline]
+    pub fn keep(&mut self, front: &mut [u8], ticket: Ticket) {
+        take_front(&self.memory, &mut self.parts, front);
+        if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) {
+            live.keep(ticket.cookie as u16, &mut self.parts);
+        }
+    }
+
+    /// The bytes of a frame that [`VhostUser::keep`] left where they are; none once its ring was stopped.
+    #[must_use]
+    #[inline]
+    pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
+        let live = self.rings.get(usize::from(ticket.queue))?.live.as_ref()?;
+        let parts = live.kept(ticket.cookie as u16).filter(|_| live.session == ticket.session)?;
+        Some(GuestBytes::new(&self.memory, parts))
+    }
+
     /// Completes a frame: gives its descriptor back to the guest, which [`VhostUser::flush`] shows. A ticket of a ring that
     /// was stopped since is ignored. Always returns false: no frame waits for this completion.
     pub fn complete(&mut self, ticket: Ticket) -> bool {
@@ -334,32 +365,54 @@ impl VhostUser {
     ///
     /// # Errors
     /// [`Trouble::Down`] without a guest, or before the guest's driver has started.
+    #[inline]
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        self.send_gathered(frame, Frame::whole(&[]), vnet)
+    }
+
+    /// Puts a frame that consists of two parts into buffers that the guest has posted; see [`crate::Port::send_gathered`].
+    ///
+    /// # Errors
+    /// [`Trouble::Down`] without a guest, or before the guest's driver has started.
+    pub fn send_gathered(
+        &mut self,
+        header: &[u8],
+        payload: Frame<'_>,
+        vnet: Option<&VnetHeader>,
+    ) -> Result<Sending, Trouble> {
+        let (front, len) = (payload.front().bytes(), header.len() + payload.len());
         let (room, several) = (self.header_len(), self.features & feature::MRG_RXBUF != 0);
-        let pair = if self.to_guest > 1 { flow_hash(frame) as usize % self.to_guest } else { 0 };
+        let pair = if self.to_guest > 1 {
+            flow_hash(if header.is_empty() { front } else { header }) as usize % self.to_guest
+        } else {
+            0
+        };
         let able = self.capabilities();
         let Some(live) = self.rings[2 * pair].running() else { return Err(Trouble::Down) };
         if !able.allow(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
-        if frame.len() < MIN_FRAME {
+        if len < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
         }
         self.places.clear();
         self.buffers.clear();
         let most = if several { MOST_BUFFERS } else { 1 };
-        match gather(live, &self.memory, room + frame.len(), most, &mut self.places, &mut self.buffers) {
+        match gather(live, &self.memory, room + len, most, &mut self.places, &mut self.buffers) {
             Gathered::Enough => {}
             Gathered::Full => return Ok(Sending::Full),
             Gathered::Short => return Ok(self.counters.refuse(DropReason::Oversize)),
             Gathered::Bad => return Ok(self.counters.refuse(DropReason::BadDescriptor)),
         }
-        let mut header = [0; VnetHeader::LEN_WITH_BUFFERS];
-        header[..VnetHeader::LEN].copy_from_slice(&vnet_bytes(vnet));
-        header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
-        put(live, &self.memory, &[&header[..room], frame], &self.places, &self.buffers);
+        let mut vnet_header = [0; VnetHeader::LEN_WITH_BUFFERS];
+        vnet_header[..VnetHeader::LEN].copy_from_slice(&vnet_bytes(vnet));
+        vnet_header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
+        let pieces = (&[&vnet_header[..room], header, front][..], payload.rest());
+        if !put(live, &self.memory, pieces, &self.places, &self.buffers) {
+            return Ok(self.counters.refuse(DropReason::Gone));
+        }
         self.pairs[pair].tx_packets += 1;
-        Ok(self.counters.sent(frame.len()))
+        Ok(self.counters.sent(len))
     }
 
     /// Shows the guest its completions and frames, and wakes it if it wants to be woken.

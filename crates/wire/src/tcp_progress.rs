@@ -47,15 +47,16 @@ impl TcpPlace {
         frame.get(usize::from(self.l4) + FLAGS).is_some_and(|flags| flags & SYN != 0)
     }
 
-    /// Reads the segment; none where its header is cut short.
+    /// Reads the segment; none where its header is cut short. Only the frame's headers need be at hand.
     #[must_use]
     pub fn read(self, frame: &[u8]) -> Option<TcpProgress> {
-        let segment = frame.get(usize::from(self.l4)..self.end as usize)?;
+        let end = self.end as usize;
+        let segment = frame.get(usize::from(self.l4)..end.min(frame.len()))?;
         let [words, flags] = array(segment, WORDS)?;
         let header = usize::from(words >> 4) * 4;
         let options = segment.get(SHORTEST..header)?;
         let ends = [SYN, FIN].map(|flag| u32::from(flags & flag != 0));
-        let payload = u32::try_from(segment.len() - header).ok()?;
+        let payload = u32::try_from(end.checked_sub(usize::from(self.l4) + header)?).ok()?;
         Some(TcpProgress {
             syn: flags & SYN != 0,
             seq: be32(segment, 4)?,

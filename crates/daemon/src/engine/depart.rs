@@ -9,9 +9,9 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_nic::{Outcome, Transmit, Verdict};
 use plimsoll_policy::NodeId;
-use plimsoll_ports::{DropReason, Port, Trouble};
+use plimsoll_ports::{DropReason, Frame, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Ecn, EncapsulationError, Offload, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
@@ -184,7 +184,7 @@ impl Engine {
             self.lanes[from as usize] = Some(lane);
             return Some((Outcome::Dropped, 1));
         }
-        let (frame, held) = lane.pool.frame(buffer);
+        let (bytes, held) = lane.pool.frame(buffer);
         if held.following > 0 {
             let outcome = self.send_train(&mut lane, buffer, transmit, from, now);
             self.lanes[from as usize] = Some(lane);
@@ -194,7 +194,14 @@ impl Engine {
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
         let way = self.macs.owner(held.to);
-        let handed = self.hand(frame, held, &mut part, (from, way), now);
+        let frame = if held.late { lane.late_frame(buffer) } else { Some(Frame::whole(bytes)) };
+        let handed = match frame {
+            Some(frame) => self.hand(frame, held, &mut part, (from, way), now),
+            None => Handed::Lost(Loss::TakenBack),
+        };
+        if held.late {
+            lane.conduct.touched = self.copying.part;
+        }
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             let frames = u32::from(transmit.last);
@@ -224,7 +231,7 @@ impl Engine {
         let waiting = frames.chunks_exact(held.len as usize).skip((first + gone) as usize);
         for (number, frame) in (gone..count).zip(waiting) {
             let mut part = Part::whole(frame, &held.offload);
-            let handed = self.hand(frame, &held, &mut part, (from, way), now);
+            let handed = self.hand(Frame::whole(frame), &held, &mut part, (from, way), now);
             match lane.tally.account(handed) {
                 Some(Outcome::Sent) => outcome = Outcome::Sent,
                 Some(Outcome::Dropped) => {}
@@ -252,7 +259,7 @@ impl Engine {
     /// Sends to the uplink, to the lane that owns the address, or to all.
     fn hand(
         &mut self,
-        frame: &[u8],
+        frame: Frame<'_>,
         held: &Held,
         part: &mut Part,
         (from, way): (u32, Option<Owner>),
@@ -269,7 +276,11 @@ impl Engine {
                 let left = self.uplink.resume;
                 let whole = Part { offset: part.offset - left, payload: part.payload + left };
                 let handed = match self.fleet {
-                    Some(_) => self.send_out(frame, held, part, whole, from, now),
+                    // In a fleet no payload waits with its sender.
+                    Some(_) => match frame.bytes() {
+                        Some(frame) => self.send_out(frame, held, part, whole, from, now),
+                        None => Handed::Lost(Loss::Inconsistent),
+                    },
                     None => self.send_uplink(frame, &held.offload, part, from),
                 };
                 if !is_group(target) || matches!(handed, Handed::Wait) {
@@ -289,7 +300,7 @@ impl Engine {
         }
     }
 
-    fn send_uplink(&mut self, frame: &[u8], offload: &Offload, part: &mut Part, from: u32) -> Handed {
+    fn send_uplink(&mut self, frame: Frame<'_>, offload: &Offload, part: &mut Part, from: u32) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
         let emitted = emit(port, frame, offload, part, &mut self.scratch);
         self.uplink.senders.note(port.taken(), from);
@@ -302,6 +313,7 @@ impl Engine {
                 Handed::Refused(why)
             }
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
+            Ok(Emitted::TakenBack) => Handed::Lost(Loss::TakenBack),
             Err(Trouble::Gone) => {
                 self.lose_uplink();
                 Handed::Wait
@@ -310,7 +322,7 @@ impl Engine {
     }
 
     /// Sends to one tenant; a frame that its port cannot take is a loss of the sender, and counts there only.
-    fn send_one(&mut self, frame: &[u8], offload: &Offload, part: Part, to: u32) -> Handed {
+    fn send_one(&mut self, frame: Frame<'_>, offload: &Offload, part: Part, to: u32) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
         if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
             lane.blamed[*why as usize] += 1;
@@ -319,7 +331,7 @@ impl Engine {
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
-    fn send_lane(&mut self, frame: &[u8], offload: &Offload, mut part: Part, to: u32) -> Handed {
+    fn send_lane(&mut self, frame: Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
@@ -335,6 +347,7 @@ impl Engine {
             }
             Ok(Emitted::Refused(why)) => Handed::Refused(why),
             Ok(Emitted::Inconsistent) => Handed::Lost(Loss::Inconsistent),
+            Ok(Emitted::TakenBack) => Handed::Lost(Loss::TakenBack),
             Err(trouble) => {
                 let gone = lane.trouble(trouble);
                 self.note_lost_lane(to as usize, gone);
@@ -345,7 +358,7 @@ impl Engine {
 
     /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
     /// no copy.
-    fn send_all(&mut self, frame: &[u8], offload: &Offload, part: Part) -> usize {
+    fn send_all(&mut self, frame: Frame<'_>, offload: &Offload, part: Part) -> usize {
         let mut made = 0;
         for to in 0..self.lanes.len() {
             made += usize::from(self.lanes[to].is_some());
@@ -368,7 +381,7 @@ impl Engine {
         bound: &mut Option<Bound>,
     ) {
         let parsed = parse(frame);
-        let (parsed, offload) = match check(&parsed, frame, received) {
+        let (parsed, offload) = match check(&parsed, Front::whole(frame), received) {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut self.uplink.tally, 1);
@@ -459,11 +472,11 @@ impl Engine {
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {
-                let made = self.send_all(frame, offload, part);
+                let made = self.send_all(Frame::whole(frame), offload, part);
                 self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
                 return;
             }
-            Receiver::Lane(Some(to)) => self.send_one(frame, offload, part, to),
+            Receiver::Lane(Some(to)) => self.send_one(Frame::whole(frame), offload, part, to),
             Receiver::Lane(None) => {
                 if self.uplink.port.as_ref().is_some_and(|port| is_for_the_host(port, frame)) {
                     return self.uplink.tally.event(Event::ForTheHost);

@@ -64,6 +64,8 @@ pub enum Loss {
     WaitedTooLong,
     /// It came in by the uplink's port that is not active.
     InactivePort,
+    /// It waited with its sender, which stopped its rings, or whose memory disappeared. A virtual machine that goes on sends it again.
+    TakenBack,
 }
 
 /// Events that are counted although no frame was lost.
@@ -173,7 +175,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -199,6 +201,7 @@ impl Loss {
         Self::FlowOverRate,
         Self::WaitedTooLong,
         Self::InactivePort,
+        Self::TakenBack,
     ];
 
     /// The reason as operators see it.
@@ -230,6 +233,7 @@ impl Loss {
             Self::FlowOverRate => "flow_over_rate",
             Self::WaitedTooLong => plimsoll_nic::WAITED_TOO_LONG,
             Self::InactivePort => "inactive_port",
+            Self::TakenBack => "taken_back",
         }
     }
 }

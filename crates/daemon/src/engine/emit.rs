@@ -5,8 +5,8 @@
 //! Not here: which port (`mac_table`), and when (`nic`).
 //! Invariant: the tenant's frame is copied at most once, and not at all when the port takes it as it is.
 
-use plimsoll_ports::{DropReason, Port, Sending, Trouble};
-use plimsoll_wire::{Offload, OffloadKind, SegmentError, segment, split, supersegment};
+use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
+use plimsoll_wire::{Offload, OffloadKind, SegmentError, Split, VnetHeader, finish_segment, split_front};
 
 /// A part of a frame: where its payload begins behind the header, and how long it is.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub(crate) enum Emitted {
     Full,
     Refused(DropReason),
     Inconsistent,
+    /// Its sender has not left it where it was.
+    TakenBack,
 }
 
 impl From<Sending> for Emitted {
@@ -67,7 +69,7 @@ impl Part {
 /// many segments, the part says where to go on.
 pub(crate) fn emit(
     port: &mut Port,
-    frame: &[u8],
+    frame: Frame<'_>,
     offload: &Offload,
     part: &mut Part,
     scratch: &mut [u8],
@@ -80,7 +82,7 @@ pub(crate) fn emit(
         able.takes_partial_checksum
     };
     match offload.kind {
-        OffloadKind::Plain => Ok(port.send(frame, None)?.into()),
+        OffloadKind::Plain => send(port, (0, frame), None, scratch),
         _ if by_device => hand_over(port, frame, offload, *part, scratch),
         _ => finish(port, frame, offload, part, scratch),
     }
@@ -90,23 +92,40 @@ fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload) -> bool {
     able.udp_segmentation || !matches!(offload.kind, OffloadKind::Uso4 | OffloadKind::Uso6)
 }
 
+/// Sends the first `header` bytes of the scratch buffer and the payload behind them: without another copy where the port takes it so, or
+/// where it is a frame in one piece.
+fn send(
+    port: &mut Port,
+    (header, payload): (usize, Frame<'_>),
+    vnet: Option<&VnetHeader>,
+    scratch: &mut [u8],
+) -> Result<Emitted, Trouble> {
+    if let (0, Some(whole)) = (header, payload.bytes()) {
+        return Ok(port.send(whole, vnet)?.into());
+    }
+    if port.gathers() {
+        return Ok(port.send_gathered(&scratch[..header], payload, vnet)?.into());
+    }
+    let len = header + payload.len();
+    let Some(room) = scratch.get_mut(header..len) else { return Ok(Emitted::Inconsistent) };
+    if !payload.copy(room) {
+        return Ok(Emitted::TakenBack);
+    }
+    Ok(port.send(&scratch[..len], vnet)?.into())
+}
+
 /// Sends through a device that finishes frames itself. A part that is the whole frame is not copied.
 fn hand_over(
     port: &mut Port,
-    frame: &[u8],
+    frame: Frame<'_>,
     offload: &Offload,
     part: Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
-    let whole = part.offset == 0 && part.payload as usize + usize::from(offload.header) == frame.len();
-    if whole && !offload.kind.is_segmented() {
-        return match split(frame, offload, 0, part.payload, scratch) {
-            Ok(split) => Ok(port.send(frame, Some(&split.vnet))?.into()),
-            Err(error) => Ok(error.into()),
-        };
-    }
-    match supersegment(frame, offload, part.offset, part.payload, scratch) {
-        Ok((len, vnet)) => Ok(port.send(&scratch[..len], Some(&vnet))?.into()),
+    match split_front(frame.front(), offload, part.offset, part.payload, scratch) {
+        Ok(Split { header, payload, vnet }) => {
+            send(port, (header, frame.part(payload)), Some(&vnet), scratch)
+        }
         Err(error) => Ok(error.into()),
     }
 }
@@ -114,7 +133,7 @@ fn hand_over(
 /// Sends through a device that takes finished frames only: each is made here.
 fn finish(
     port: &mut Port,
-    frame: &[u8],
+    frame: Frame<'_>,
     offload: &Offload,
     part: &mut Part,
     scratch: &mut [u8],
@@ -122,17 +141,35 @@ fn finish(
     let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
     loop {
         let payload = step.min(part.payload);
-        let len = match segment(frame, offload, part.offset, payload, scratch) {
-            Ok(len) => len,
-            Err(error) => return Ok(error.into()),
+        let made = match make(frame, offload, part.offset, payload, scratch) {
+            Ok(Some(len)) => port.send(&scratch[..len], None)?.into(),
+            Ok(None) => Emitted::TakenBack,
+            Err(error) => error.into(),
         };
-        let emitted = Emitted::from(port.send(&scratch[..len], None)?);
-        if emitted != Emitted::Sent {
-            return Ok(emitted);
+        if made != Emitted::Sent {
+            return Ok(made);
         }
         part.skip(payload);
         if part.payload == 0 {
-            return Ok(emitted);
+            return Ok(made);
         }
     }
+}
+
+/// Makes one finished frame in the scratch buffer: its headers, and behind them the payload. `None`: its sender has not left it there.
+fn make(
+    frame: Frame<'_>,
+    offload: &Offload,
+    offset: u32,
+    payload: u32,
+    scratch: &mut [u8],
+) -> Result<Option<usize>, SegmentError> {
+    let split = split_front(frame.front(), offload, offset, payload, scratch)?;
+    let len = split.header + split.payload.len();
+    let room = scratch.get_mut(split.header..len).ok_or(SegmentError::NoRoom)?;
+    if !frame.part(split.payload).copy(room) {
+        return Ok(None);
+    }
+    finish_segment(&mut scratch[..len], offload)?;
+    Ok(Some(len))
 }

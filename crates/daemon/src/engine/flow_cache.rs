@@ -10,7 +10,7 @@
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_nic::QueueId;
 use plimsoll_units::Nanos;
-use plimsoll_wire::{HeaderCopy, Offload, VnetHeader, flow_tag};
+use plimsoll_wire::{Front, HeaderCopy, Offload, VnetHeader, flow_tag};
 
 use super::flows::Stay;
 use super::heavy::HashedCount;
@@ -92,15 +92,15 @@ impl FlowCache {
     #[inline]
     pub(super) fn find(
         &mut self,
-        frame: &[u8],
+        frame: Front<'_>,
         vnet: Option<VnetHeader>,
         version: Version,
     ) -> Option<&mut Decided> {
-        let tag = flow_tag(frame);
+        let tag = flow_tag(frame.bytes());
         let Set { tags, places, .. } = &self.sets[self.set(tag)];
         let way = tags.iter().position(|known| *known == tag)?;
         let cached = self.flows.get_mut(places[way] as usize)?;
-        let holds = cached.version == version && cached.vnet == vnet && cached.headers.is_alike(frame);
+        let holds = cached.version == version && cached.vnet == vnet && cached.headers.is_alike_front(frame);
         holds.then_some(&mut cached.decided)
     }
 
@@ -115,12 +115,12 @@ impl FlowCache {
     /// Notes what the headers of a frame decide.
     pub(super) fn note(
         &mut self,
-        frame: &[u8],
+        frame: Front<'_>,
         vnet: Option<VnetHeader>,
         version: Version,
         decided: Decided,
     ) {
-        let tag = flow_tag(frame);
+        let tag = flow_tag(frame.bytes());
         let at = self.set(tag);
         let set = &mut self.sets[at];
         // Two flows of one number take each other's place.
@@ -130,7 +130,7 @@ impl FlowCache {
             set.next.into()
         });
         set.tags[way] = tag;
-        let cached = Cached { headers: HeaderCopy::of(frame), vnet, version, decided };
+        let cached = Cached { headers: HeaderCopy::of_front(frame), vnet, version, decided };
         match self.flows.get_mut(set.places[way] as usize) {
             Some(place) => *place = cached,
             None => {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn queue_of(cache: &mut FlowCache, port: u16, version: Version) -> Option<u32> {
-        cache.find(&frame(port), None, version).map(|decided| decided.queue.0)
+        cache.find(Front::whole(&frame(port)), None, version).map(|decided| decided.queue.0)
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         for round in 0..3 {
             for port in 0..200 {
                 assert!(queue_of(&mut cache, port, VERSION).is_none_or(|queue| queue == u32::from(port)));
-                cache.note(&frame(port), None, VERSION, decided(port));
+                cache.note(Front::whole(&frame(port)), None, VERSION, decided(port));
                 assert_eq!(queue_of(&mut cache, port, VERSION), Some(u32::from(port)), "round {round}");
             }
         }
@@ -196,15 +196,19 @@ mod tests {
     #[test]
     fn an_answer_does_not_hold_after_any_change() {
         let mut cache = FlowCache::new(16);
-        cache.note(&frame(7), None, VERSION, decided(7));
+        cache.note(Front::whole(&frame(7)), None, VERSION, decided(7));
         for change in [Version { addresses: 2, ..VERSION }, Version { policy: 2, ..VERSION }] {
             assert_eq!(queue_of(&mut cache, 7, change), None);
         }
-        assert!(cache.find(&frame(7), Some(VnetHeader::default()), VERSION).is_none());
-        assert!(cache.find(&frame(7)[..59], None, VERSION).is_none());
+        assert!(cache.find(Front::whole(&frame(7)), Some(VnetHeader::default()), VERSION).is_none());
+        assert!(cache.find(Front::whole(&frame(7)[..59]), None, VERSION).is_none());
         let mut longer = frame(7);
         longer.push(0);
-        assert!(cache.find(&longer, None, VERSION).is_none());
+        assert!(cache.find(Front::whole(&longer), None, VERSION).is_none());
+        assert!(
+            cache.find(Front::new(&frame(7), 61), None, VERSION).is_none(),
+            "of its payload, 60 bytes are at hand"
+        );
         assert_eq!(queue_of(&mut cache, 7, VERSION), Some(7));
     }
 

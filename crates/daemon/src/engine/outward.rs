@@ -18,7 +18,7 @@ use plimsoll_policy::Metadata;
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
-use plimsoll_wire::{Ecn, FlowKey, FrameError, Offload, Parsed, VnetError, parse};
+use plimsoll_wire::{Ecn, FlowKey, FrameError, Front, Offload, Parsed, VnetError, parse_front, protocol};
 
 use super::apart::Charged;
 use super::drops::{Event, Loss, Tally};
@@ -120,9 +120,16 @@ impl Engine {
             return;
         }
         let Some(lane) = &mut self.lanes[index] else { return };
-        let frame = &lane.pool.bytes(buffer)[..received.len];
-        let parsed = parse(frame);
-        let (parsed, offload) = match check(&parsed, frame, received) {
+        let front = origin.front(lane.pool.bytes(buffer), received.len);
+        let parsed = parse_front(front);
+        if origin.late && !are_headers_at_hand(&parsed) {
+            if let Some(whole) = self.make_whole(index, buffer, received.len, &origin) {
+                self.admit(index, whole, received, Origin { late: false, ..origin }, now);
+            }
+            return;
+        }
+        let frame = front.bytes();
+        let (parsed, offload) = match check(&parsed, front, received) {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut lane.tally, origin.frames());
@@ -172,7 +179,13 @@ impl Engine {
             return;
         }
         if self.mediates {
-            self.mediate((index, buffer), parsed, &offload, (received.len, origin.frames()), now);
+            self.mediate(
+                (index, buffer),
+                parsed,
+                &offload,
+                (origin.at_hand(received.len), origin.frames()),
+                now,
+            );
         }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
@@ -215,6 +228,7 @@ impl Engine {
             offload: *offload,
             ticket: origin.ticket,
             following: origin.following,
+            late: origin.late,
             to,
             headers,
             hash,
@@ -290,17 +304,25 @@ impl Bad {
     }
 }
 
+/// Whether the first bytes of a frame hold all its headers, and nobody looks at the bytes behind them.
+fn are_headers_at_hand(parsed: &Result<Parsed, FrameError>) -> bool {
+    let ip = parsed.as_ref().ok().and_then(|parsed| parsed.ip.as_ref());
+    ip.is_some_and(|ip| {
+        matches!(ip.protocol, protocol::TCP | protocol::UDP) && usize::from(ip.payload) <= pool::FRONT
+    })
+}
+
 /// Headers and offloads of a frame, checked once: no later step checks them again.
 ///
 /// By reference: the parser writes headers in small parts, and moving them at once would wait for these writes.
 pub(super) fn check<'p>(
     parsed: &'p Result<Parsed, FrameError>,
-    frame: &[u8],
+    front: Front<'_>,
     received: &Received,
 ) -> Result<(&'p Parsed, Offload), Bad> {
     let parsed = parsed.as_ref().map_err(|&why| Bad::Frame(why))?;
     let offload = match received.vnet {
-        Some(vnet) => vnet.offload(frame, parsed).map_err(Bad::Offload)?,
+        Some(vnet) => vnet.offload_front(front, parsed).map_err(Bad::Offload)?,
         None => Offload::PLAIN,
     };
     Ok((parsed, offload))

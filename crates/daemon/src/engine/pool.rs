@@ -18,6 +18,10 @@ pub const SMALL: usize = 2_048;
 /// Holds the largest frame that segmentation offload hands over: 64 KiB of payload and its headers.
 pub const LARGE: usize = 68 * 1_024;
 
+/// Bytes that are copied of a frame whose payload stays with its sender: two tags, and the headers of TCP over IPv6 with all options
+/// (122 bytes).
+pub(crate) const FRONT: usize = 128;
+
 /// The number of a buffer in its pool; the top bit is set for a large one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer(u32);
@@ -33,6 +37,8 @@ pub struct Held {
     pub ticket: Option<Ticket>,
     /// Further frames of a train, which stand behind it in the buffer, each with a ticket of its own.
     pub following: u16,
+    /// Whether the buffer holds only the first [`FRONT`] bytes, and the others are still with the sender.
+    pub late: bool,
     /// Its receiver in a fleet.
     pub to: Mac,
     /// Its headers for the departure log.
@@ -76,6 +82,12 @@ pub(crate) fn train_of(len: usize) -> u16 {
 
 /// The most frames of a train, which are the shortest ones.
 const MOST: usize = 18;
+
+/// Bytes that are at hand of a frame of `len` bytes.
+#[inline]
+pub(crate) fn at_hand(len: usize, late: bool) -> usize {
+    if late { len.min(FRONT) } else { len }
+}
 
 /// Where a small buffer keeps the tickets of a train's frames: behind all of them.
 fn cookie_at(number: u16) -> usize {
@@ -244,6 +256,13 @@ impl Held {
         (transmit.offset / (self.len - ETHERNET).max(1), transmit.frames)
     }
 
+    /// Bytes of each frame that are in the buffer.
+    #[must_use]
+    #[inline]
+    pub fn at_hand(&self) -> usize {
+        at_hand(self.len as usize, self.late)
+    }
+
     /// Frames in the buffer.
     #[must_use]
     #[inline]
@@ -260,14 +279,14 @@ impl Pool {
         Self::new(descriptors.clamp(64, 65_536), (descriptors / 16).clamp(64, 1_024))
     }
 
-    /// The frames in a buffer, one behind the other, and what is known of them.
+    /// The frames in a buffer, one behind the other, and what is known of them; of a late one its first bytes.
     #[must_use]
     #[inline]
     pub fn frame(&self, buffer: Buffer) -> (&[u8], &Held) {
         let slab = if buffer.0 & LARGE_BIT == 0 { &self.small } else { &self.large };
         let index = buffer.0 & !LARGE_BIT;
         let held = &slab.held[index as usize];
-        (&slab.slot(index)[..held.len as usize * held.frames() as usize], held)
+        (&slab.slot(index)[..held.at_hand() * held.frames() as usize], held)
     }
 
     /// Notes the ticket of a frame that follows the first of a train; behind its frames there is room for that.

@@ -12,15 +12,15 @@
 
 use plimsoll_nic::{Outcome, QueueId};
 use plimsoll_policy::{LookedAt, Metadata};
-use plimsoll_ports::{Port, Received, Taken, Ticket, Took, VnicPort};
+use plimsoll_ports::{Frame, Port, Received, Taken, Ticket, Took, VnicPort};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::{PacketMetadata, Status};
-use plimsoll_wire::{VnetHeader, alike};
+use plimsoll_wire::{Front, VnetHeader, alike};
 
-use super::drops::Event;
+use super::drops::{Event, Loss};
 use super::lane::Lane;
 use super::paced::Passed;
-use super::pool::{Buffer, train_of};
+use super::pool::{Buffer, FRONT, at_hand, train_of};
 use super::{BATCH, Engine};
 
 /// What a port tells of a frame beside its bytes; empty for a port that only reads frames.
@@ -36,11 +36,25 @@ pub(crate) struct Origin {
     pub(crate) ticket: Option<Ticket>,
     /// Further frames of a train, which stand behind it in its buffer.
     pub(crate) following: u16,
+    /// Whether only its first [`FRONT`] bytes are in its buffer, and its port has the others.
+    pub(crate) late: bool,
     /// What it has waited for, if its flow is slowed down.
     pub(crate) passed: Passed,
 }
 
 impl Origin {
+    /// The part of a frame of `len` bytes that is in its buffer, which has these bytes.
+    #[inline]
+    pub(crate) fn front<'a>(&self, bytes: &'a [u8], len: usize) -> Front<'a> {
+        Front::new(&bytes[..self.at_hand(len)], len)
+    }
+
+    /// Bytes of each frame that are in its buffer, of `len`.
+    #[inline]
+    pub(crate) fn at_hand(&self, len: usize) -> usize {
+        at_hand(len, self.late)
+    }
+
     /// The frames of the train, the first included.
     #[inline]
     pub(crate) fn frames(&self) -> u32 {
@@ -140,16 +154,24 @@ impl Engine {
     ) -> (usize, Option<Taken>) {
         let Some(lane) = &mut self.lanes[index] else { return (1, None) };
         let Some(port) = &mut lane.port else { return (1, None) };
-        let Some(buffer) = lane.pool.take(taken.len) else {
+        let train = train_of(taken.len);
+        // Where frames are wrapped or connections mediated, the payload is needed before the frame leaves.
+        let late = train == 1 && self.fleet.is_none() && !self.mediates && port.keeps();
+        let Some(buffer) = lane.pool.take(at_hand(taken.len, late)) else {
             lane.complete(Some(taken.ticket), Status::Dropped);
             return (1, None);
         };
-        port.copy(&mut lane.pool.bytes_mut(buffer)[..taken.len]);
+        let bytes = &mut lane.pool.bytes_mut(buffer)[..at_hand(taken.len, late)];
+        if late {
+            port.keep(bytes, taken.ticket)
+        } else {
+            port.copy(bytes)
+        }
         // The frame that ends the train needs a buffer as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
         let half = port.depth().map_or(1, |depth| depth as usize / 2);
-        let most = if more { usize::from(train_of(taken.len)).min(most).min(half) } else { 1 };
+        let most = if more { usize::from(train).min(most).min(half) } else { 1 };
         let tenant = lane.tenant;
         let looked_at = *lane
             .looked_at
@@ -165,6 +187,7 @@ impl Engine {
             metadata,
             ticket: Some(taken.ticket),
             following,
+            late,
             passed: Passed::Nothing,
         };
         self.admit(index, buffer, &received, origin, now);
@@ -172,7 +195,47 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// Copies what a frame's sender still has of it, as the headers are not all in its first bytes, or are of none of the transports
+    /// whose payload nobody looks at. Answers where the whole frame is.
+    #[cold]
+    pub(super) fn make_whole(
+        &mut self,
+        index: usize,
+        buffer: Buffer,
+        len: usize,
+        origin: &Origin,
+    ) -> Option<Buffer> {
+        let lane = self.lanes[index].as_mut()?;
+        let rest = origin.ticket.and_then(|ticket| lane.port.as_ref()?.kept(ticket));
+        let whole = rest.zip(lane.pool.take(len));
+        let Some((rest, whole)) = whole else {
+            lane.tally.lost_many(Loss::TakenBack, 1);
+            lane.give(buffer, origin, Status::Dropped);
+            return None;
+        };
+        let mut front = [0; FRONT];
+        let at_hand = origin.at_hand(len);
+        front[..at_hand].copy_from_slice(&lane.pool.bytes(buffer)[..at_hand]);
+        let intact = Frame::late(&front[..at_hand], rest).copy(&mut lane.pool.bytes_mut(whole)[..len]);
+        lane.pool.give(buffer);
+        // Memory that has disappeared reads as zeros, and its sender is cut off.
+        intact.then_some(whole).or_else(|| {
+            lane.tally.lost_many(Loss::TakenBack, 1);
+            lane.give(whole, origin, Status::Dropped);
+            None
+        })
+    }
+}
+
 impl Lane {
+    /// A frame in a buffer whose payload is still with its sender, if it is still there.
+    pub(super) fn late_frame(&self, buffer: Buffer) -> Option<Frame<'_>> {
+        let (front, held) = self.pool.frame(buffer);
+        let rest = self.port.as_ref()?.kept(held.ticket?)?;
+        Some(Frame::late(front, rest))
+    }
+
     /// The port, if it is a client's shared memory.
     pub(crate) fn vnic(&mut self) -> Option<&mut VnicPort> {
         match &mut self.port {

@@ -27,7 +27,7 @@ impl Engine {
             _ => self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(held.to)),
         };
         if transmit.verdict == Verdict::Mark && !untouched {
-            let len = held.len as usize;
+            let len = held.at_hand();
             let frames = &mut lane.pool.bytes_mut(buffer)[..len * held.frames() as usize];
             let marked = frames.chunks_exact_mut(len.max(1)).all(|frame| Ecn::Ce.write(frame));
             debug_assert!(marked, "a packet with an ECN field has an IP header");

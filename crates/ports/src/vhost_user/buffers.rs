@@ -5,7 +5,8 @@
 //! Not here: the ring itself (`ring`), and which pair of rings a frame takes.
 //! Invariant: buffers that are taken are filled, or put back, or given back empty.
 
-use super::memory::Memory;
+use super::guest_bytes::GuestBytes;
+use super::memory::{GuestPlace, Memory};
 use super::ring::{Direction, Live, Next, Part};
 
 /// Copies the first bytes of `parts` into `into` and removes them from `parts`; returns their number.
@@ -72,32 +73,72 @@ pub(super) fn gather(
     found
 }
 
-/// Writes `pieces` one after the other into the buffers, and gives the buffers to the guest.
+/// Writes `pieces` and then `rest` one after the other into the buffers, and gives the buffers to the guest. If the bytes of `rest`
+/// turn out to have disappeared, the buffers are put back, and the answer is no.
 pub(super) fn put(
     live: &mut Live,
     memory: &Memory,
-    pieces: &[&[u8]],
+    (pieces, rest): (&[&[u8]], Option<GuestBytes<'_>>),
     parts: &[Part],
     buffers: &[(u16, usize)],
-) {
-    let mut pieces = pieces.iter().copied();
-    let mut piece = pieces.next().unwrap_or_default();
+) -> bool {
+    let mut room = Room { memory, parts, at: 0 };
+    pieces.iter().for_each(|piece| room.write(piece));
+    if let Some(rest) = rest {
+        rest.each(|other, (place, len)| room.copy(other, place, len));
+        if !rest.is_intact() {
+            live.untake(buffers.iter().map(|&(head, _)| head));
+            return false;
+        }
+    }
+    let mut left = pieces.iter().map(|piece| piece.len()).sum::<usize>() + rest.map_or(0, |rest| rest.len());
     let mut begin = 0;
     for &(head, end) in buffers {
-        let mut written = 0;
-        for &(mut place, mut room) in &parts[begin..end] {
-            while room > 0 {
-                if piece.is_empty() {
-                    let Some(next) = pieces.next() else { break };
-                    piece = next;
-                }
-                let (now, later) = piece.split_at(room.min(piece.len()));
-                memory.write(place, now);
-                (place, room, written, piece) =
-                    (place.plus(now.len()), room - now.len(), written + now.len(), later);
-            }
-        }
+        let written = parts[begin..end].iter().map(|&(_, len)| len).sum::<usize>().min(left);
         live.give(memory, head, written as u32);
-        begin = end;
+        (left, begin) = (left - written, end);
+    }
+    true
+}
+
+/// What is left of a guest's buffers.
+struct Room<'a> {
+    memory: &'a Memory,
+    parts: &'a [Part],
+    /// Bytes of the first part that are written.
+    at: usize,
+}
+
+impl Room<'_> {
+    fn write(&mut self, mut bytes: &[u8]) {
+        while let Some((place, count)) = self.next(bytes.len()) {
+            let (now, later) = bytes.split_at(count);
+            self.memory.write(place, now);
+            bytes = later;
+        }
+    }
+
+    fn copy(&mut self, other: &Memory, mut from: GuestPlace, mut len: usize) {
+        while let Some((place, count)) = self.next(len) {
+            self.memory.write_from(place, other, from, count);
+            (from, len) = (from.plus(count), len - count);
+        }
+    }
+
+    /// The next place for some of `len` bytes, and how many; none when there are none, or no room is left.
+    #[inline]
+    fn next(&mut self, len: usize) -> Option<Part> {
+        loop {
+            let (&(place, room), others) = self.parts.split_first()?;
+            if len == 0 {
+                return None;
+            }
+            if self.at < room {
+                let found = (place.plus(self.at), len.min(room - self.at));
+                self.at += found.1;
+                return Some(found);
+            }
+            (self.parts, self.at) = (others, 0);
+        }
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::mmap::MmapRegionBuilder;
-use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
+use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use super::guard::Guard;
 use super::message::Piece;
@@ -122,15 +122,24 @@ impl Memory {
     /// Copies bytes out of guest memory. Panics outside the piece.
     #[inline]
     pub(super) fn read(&self, place: GuestPlace, into: &mut [u8]) {
-        let slice = self.pieces[place.piece].map.get_slice(place.at, into.len());
-        slice.expect("bytes of a place that was found").copy_to(into);
+        self.slice(place, into.len()).copy_to(into);
     }
 
     /// Copies bytes into guest memory. Panics outside the piece.
     #[inline]
     pub(super) fn write(&self, place: GuestPlace, from: &[u8]) {
-        let slice = self.pieces[place.piece].map.get_slice(place.at, from.len());
-        slice.expect("bytes of a place that was found").copy_from(from);
+        self.slice(place, from.len()).copy_from(from);
+    }
+
+    #[inline]
+    fn slice(&self, place: GuestPlace, len: usize) -> VolatileSlice<'_> {
+        self.pieces[place.piece].map.get_slice(place.at, len).expect("bytes of a place that was found")
+    }
+
+    /// Copies bytes from another guest's memory, or from this one's. Panics outside the pieces.
+    #[inline]
+    pub(super) fn write_from(&self, place: GuestPlace, other: &Self, from: GuestPlace, len: usize) {
+        other.slice(from, len).copy_to_volatile_slice(self.slice(place, len));
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Live {
     published: u16,
     /// The holder of each head.
     heads: Vec<Holder>,
+    /// The bytes of each head's buffer that have not been read yet, where the device has it and they wait there.
+    kept: Vec<Vec<Part>>,
     /// Heads in the order in which they must complete; none where any order will do.
     order: Option<VecDeque<u16>>,
     /// Number of heads in flight.
@@ -70,6 +72,8 @@ pub(super) struct Live {
 enum Holder {
     Guest,
     Device,
+    /// The device, which has not read all of its bytes yet.
+    Late,
     /// The device has completed it, and holds it back for earlier ones.
     Done,
 }
@@ -127,6 +131,7 @@ impl Ring {
             filled: 0,
             published: 0,
             heads: vec![Holder::Guest; size],
+            kept: Vec::new(),
             order: in_order.then(|| VecDeque::with_capacity(size)),
             in_flight: 0,
             muted: false,
@@ -140,16 +145,22 @@ impl Ring {
         Ok(())
     }
 
-    /// Stops the ring, and gives back all heads in flight; their bytes have been copied.
+    /// Stops the ring, and gives back all heads in flight whose bytes have been copied. The others are offered again: the ring goes
+    /// on at the used ring's end, behind which the available ring lists them. Where it may not begin there, they go back as well.
     pub(super) fn stop(&mut self, memory: &Memory) {
         let Some(mut live) = self.live.take() else { return };
-        let out: Vec<u16> =
-            (0..live.size).filter(|&head| live.heads[usize::from(head)] == Holder::Device).collect();
-        out.into_iter().for_each(|head| live.give(memory, head, 0));
+        let again = live.offered.is_some() && live.order.is_none();
+        for head in 0..live.size {
+            match live.heads[usize::from(head)] {
+                Holder::Device => live.give(memory, head, 0),
+                Holder::Late if !again => live.give(memory, head, 0),
+                _ => {}
+            }
+        }
         if live.publish(memory) {
             self.ring_bell();
         }
-        self.base = live.next;
+        self.base = if again { live.filled } else { live.next };
     }
 
     /// Number of posted buffers that have not been taken; at most the ring's size, whatever the guest wrote.
@@ -307,6 +318,27 @@ impl Live {
         None
     }
 
+    /// Leaves the bytes of a buffer that was taken where they are; `parts` says where that is.
+    #[inline]
+    pub(super) fn keep(&mut self, head: u16, parts: &mut Vec<Part>) {
+        if self.kept.is_empty() {
+            self.kept = vec![Vec::new(); self.size.into()];
+        }
+        let place = usize::from(head);
+        if let (Some(holder), Some(kept)) = (self.heads.get_mut(place), self.kept.get_mut(place)) {
+            *holder = Holder::Late;
+            core::mem::swap(kept, parts);
+        }
+    }
+
+    /// The bytes of a buffer that have been left where they are.
+    #[inline]
+    pub(super) fn kept(&self, head: u16) -> Option<&[Part]> {
+        let place = usize::from(head);
+        let late = self.heads.get(place) == Some(&Holder::Late);
+        self.kept.get(place).filter(|_| late).map(Vec::as_slice)
+    }
+
     /// Number of heads that have completed and wait for earlier ones.
     pub(super) fn out_of_turn(&self) -> u32 {
         let waiting =
@@ -327,7 +359,7 @@ impl Live {
     #[inline]
     pub(super) fn give(&mut self, memory: &Memory, head: u16, len: u32) {
         match self.heads.get_mut(usize::from(head)) {
-            Some(holder) if *holder == Holder::Device => *holder = Holder::Done,
+            Some(holder) if matches!(holder, Holder::Device | Holder::Late) => *holder = Holder::Done,
             _ => return,
         }
         self.in_flight -= 1;

@@ -144,6 +144,7 @@ impl Engine {
                 Handed::Refused(why)
             }
             Ok(Ok(Emitted::Inconsistent)) => Handed::Lost(Loss::Inconsistent),
+            Ok(Ok(Emitted::TakenBack)) => Handed::Lost(Loss::TakenBack),
             Ok(Err(why)) => Handed::Unfit(why),
             Err(Trouble::Gone) => {
                 self.lose_uplink();

@@ -70,8 +70,9 @@ impl Engine {
             sender.unwrap_or(Place::Uncounted(index)),
             receiver.unwrap_or_else(|| place_of(&self.macs, &self.fleet, parsed.dst_mac.0)),
         ];
-        let bytes = &mut lane.pool.bytes_mut(buffer)[..received.len * origin.frames() as usize];
-        for frame in bytes.chunks_exact_mut(received.len.max(1)) {
+        let len = origin.at_hand(received.len);
+        let bytes = &mut lane.pool.bytes_mut(buffer)[..len * origin.frames() as usize];
+        for frame in bytes.chunks_exact_mut(len.max(1)) {
             if windows.pass(places, frame, parsed, offload, now) {
                 lane.tally.event(Event::FlowWindowed);
             }
@@ -89,7 +90,7 @@ impl Engine {
     ) -> bool {
         let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
         let sent = on_wire(offload, received.len, origin.frames());
-        let frame = &mut lane.pool.bytes_mut(buffer)[..received.len];
+        let frame = &mut lane.pool.bytes_mut(buffer)[..origin.at_hand(received.len)];
         let (mut owes, mut marked) = ([false; 2], false);
         for (flow, owes) in counted.iter_mut().flatten().zip(&mut owes) {
             let (Act { mark, way }, counted) = heavy.judge(flow, sent, (frame, ecn), now);

@@ -54,12 +54,12 @@ impl Engine {
     }
 
     fn admit_from(&mut self, cache: &mut FlowCache, arrived: &Arrived) -> bool {
-        let &Arrived { index, buffer, received, now, .. } = arrived;
+        let &Arrived { index, buffer, received, origin, now } = arrived;
         let Some(lane) = &self.lanes[index] else { return false };
-        let frame = &lane.pool.bytes(buffer)[..received.len];
-        let found = cache.find(frame, received.vnet, self.known_at());
+        let front = origin.front(lane.pool.bytes(buffer), received.len);
+        let found = cache.find(front, received.vnet, self.known_at());
         let Some(known) = found.filter(|known| lane.flows.stays(&known.stay)) else { return false };
-        if !lane.sent_from(source_of(frame), now) {
+        if !lane.sent_from(source_of(front.bytes()), now) {
             return false;
         }
         if self.heavy.is_some() && !self.hold_flow(arrived, &mut known.counted, known.ecn, &known.offload) {
@@ -78,22 +78,22 @@ impl Engine {
     /// Notes what the headers of a frame decide, for the next frames of its flow; of some flows only.
     pub(super) fn note_flow(
         &mut self,
-        &Arrived { index, buffer, received, now, .. }: &Arrived,
+        &Arrived { index, buffer, received, origin, now }: &Arrived,
         (parsed, flow): (&Parsed, &Hashed),
         offload: &Offload,
         queue: QueueId,
     ) {
         let Some(lane) = &mut self.lanes[index] else { return };
-        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let frame = &lane.pool.bytes(buffer)[..origin.at_hand(received.len)];
         if !can_be_known(frame, received) || comes_from_link_local(parsed) {
             return;
         }
         let Some(mut cache) = lane.cache.take_if(|cache| cache.is_to_note()) else { return };
         let Some(lane) = &self.lanes[index] else { return };
-        let frame = &lane.pool.bytes(buffer)[..received.len];
+        let front = origin.front(lane.pool.bytes(buffer), received.len);
         let found = lane.flows.lookup(flow, None, &Metadata::default(), now, |_| true);
         // A mark that was written into this frame is not in the next ones.
-        let unmarked = Ecn::of(frame) == parsed.ip.as_ref().map(|ip| Ecn::from_bits(ip.ecn));
+        let unmarked = Ecn::of(front.bytes()) == parsed.ip.as_ref().map(|ip| Ecn::from_bits(ip.ecn));
         if let Lookup::Known(slot) = found
             && unmarked
         {
@@ -107,7 +107,7 @@ impl Engine {
                 queue,
                 told: now,
             };
-            cache.note(frame, received.vnet, self.known_at(), decided);
+            cache.note(front, received.vnet, self.known_at(), decided);
         }
         if let Some(lane) = &mut self.lanes[index] {
             lane.cache = Some(cache);

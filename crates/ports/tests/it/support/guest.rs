@@ -83,7 +83,7 @@ impl Guest {
     /// Connects this guest, with its memory, to another daemon. As in QEMU, its rings begin behind what was given back.
     pub fn come_back(&mut self, port: &mut VhostUser, path: &Path, features: u64) {
         self.socket = UnixStream::connect(path).expect("connected");
-        self.bases = [TO, FROM].map(|ring| self.region.word16(used(ring) + 2).load(Ordering::Relaxed));
+        self.bases = [TO, FROM].map(|ring| self.used_end(ring));
         self.introduce(port, features);
     }
 
@@ -244,6 +244,11 @@ impl Guest {
 
     pub fn heads(&mut self, ring: usize) -> Vec<u32> {
         self.given_back(ring).into_iter().map(|(head, _)| head).collect()
+    }
+
+    /// The index of the entry of a used ring that is written next.
+    pub fn used_end(&self, ring: usize) -> u16 {
+        self.region.word16(used(ring) + 2).load(Ordering::Relaxed)
     }
 
     /// Rings heard since the last call.

@@ -1,0 +1,239 @@
+//! Payload that waits in a guest's memory until its frame leaves.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use proptest::prelude::*;
+
+use crate::guest::{BUFFERS, FROM, GET_BASE, GUEST, Guest, MEMORY, TO, VERSION_1, buffer};
+use crate::support::{drain, number, policy, udp};
+use plimsoll_daemon::{DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
+use plimsoll_units::{Nanos, Span};
+
+const SIZE: u16 = 64;
+const LEN: usize = 1_200;
+const OUTSIDE: u8 = 99;
+/// Bytes of a frame that are copied when it is taken.
+const FRONT: usize = 128;
+
+/// Frames of `vm` leave at 1 Mb/s, so that they wait: 9.6 ms for each.
+const SLOW: &str = "
+uplink: {port: memory, rate: 1Gbps}
+tenants: {vm: {port: memory, flows: fifo, max: 1Mbps}, other: {port: memory}}
+";
+
+/// Two guests, `vm` and `other`, and a wire in memory.
+struct World {
+    engine: Engine,
+    wire: MemoryPort,
+    guests: [Guest; 2],
+    now: Nanos,
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new(text: &str) -> Self {
+        let checked = policy(text);
+        let folder = tempfile::tempdir().expect("a folder");
+        let open = |name: &str| {
+            let path: PathBuf = folder.path().join(name);
+            let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+            let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+            (Port::VhostUser(port), guest)
+        };
+        let [(vm, first), (other, second)] = ["vm", "other"].map(open);
+        let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
+        let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
+        let uplink = Port::Memory(uplink);
+        let engine = Engine::new(Setup {
+            program: Arc::new(checked.program.clone()),
+            config: engine_config(&checked, &uplink),
+            lanes: vec![lane_spec(&checked, "vm", Some(vm)), lane_spec(&checked, "other", Some(other))],
+            uplink,
+            log: Arc::new(DepartureLog::default()),
+            fleet: None,
+        });
+        Self { engine, wire, guests: [first, second], now: Nanos::ZERO, folder }
+    }
+
+    fn vm(&mut self) -> &mut Guest {
+        &mut self.guests[0]
+    }
+
+    fn turn(&mut self) {
+        self.engine.all_ready();
+        self.engine.turn(self.now);
+        self.now += Span::micros(100);
+    }
+
+    /// Runs, and returns what has come out of the uplink.
+    fn run(&mut self, span: Span) -> Vec<Vec<u8>> {
+        let end = self.now + span;
+        let mut left = Vec::new();
+        while self.now < end {
+            self.turn();
+            left.extend(drain(&mut self.wire));
+        }
+        left
+    }
+
+    fn losses(&mut self, lane: usize) -> Vec<(&'static str, u64)> {
+        self.engine.snapshot(self.now).lanes[lane].tally.losses().collect()
+    }
+
+    fn taken_back(&mut self) -> u64 {
+        self.losses(0).iter().find(|(why, _)| *why == "taken_back").map_or(0, |(_, count)| *count)
+    }
+
+    /// Stops the ring on which the first guest sends, as a front end does before it moves the guest. Returns where it goes on.
+    fn stop_ring(&mut self) -> u16 {
+        self.vm().say(GET_BASE, &[1, 0, 0, 0, 0, 0, 0, 0], &[]);
+        self.vm().socket.set_nonblocking(true).expect("ours");
+        let mut answer = [0; 20];
+        for _ in 0..1_000 {
+            self.turn();
+            if self.guests[0].socket.read_exact(&mut answer).is_ok() {
+                self.vm().socket.set_nonblocking(false).expect("ours");
+                return u16::from_le_bytes([answer[16], answer[17]]);
+            }
+        }
+        panic!("the port does not answer");
+    }
+}
+
+#[test]
+fn what_a_guest_changes_while_a_frame_waits_is_payload_and_nothing_else() {
+    let mut world = World::new(SLOW);
+    let frames: Vec<Vec<u8>> = (0..4).map(|n| udp(1, OUTSIDE, 7, n, LEN)).collect();
+    for (head, frame) in (0..).zip(&frames) {
+        world.vm().post(head, frame);
+    }
+    let mut left = world.run(Span::millis(1));
+    let gone = left.len();
+    assert!(gone < 4, "{gone} have left before they were changed");
+    for head in 0..4 {
+        let guest = world.vm();
+        guest.region.write(buffer(head), &[0xee; LEN + 12]);
+        guest.descriptor(FROM, head, GUEST + BUFFERS as u64, 60_000, 0, 0);
+    }
+    left.extend(world.run(Span::millis(60)));
+    assert_eq!(left.len(), 4, "{:?}", world.losses(0));
+    for (n, (frame, posted)) in left.iter().zip(&frames).enumerate() {
+        assert_eq!(frame.len(), LEN);
+        assert_eq!(frame[..FRONT], posted[..FRONT], "headers are those that were checked");
+        let payload = if n < gone { &posted[FRONT..] } else { &[0xee; LEN][FRONT..] };
+        assert_eq!(&frame[FRONT..], payload, "payload is read when frame {n} leaves");
+    }
+    assert_eq!(world.vm().heads(FROM), [0, 1, 2, 3], "each comes back when it has left");
+}
+
+#[test]
+fn a_payload_goes_from_one_guest_to_the_other() {
+    let mut world = World::new(&SLOW.replace("1Mbps", "1Gbps"));
+    // The other guest's address is learned from a frame that it sends.
+    world.guests[1].post(0, &udp(2, OUTSIDE, 9, 0, 60));
+    world.run(Span::millis(1));
+    for head in 0..8 {
+        world.guests[1].lend(head, 2_000);
+    }
+    let frames: Vec<Vec<u8>> = (0..8).map(|n| udp(1, 2, 7, n, 800 + 100 * n as usize)).collect();
+    for (head, frame) in (8..).zip(&frames) {
+        world.vm().post(head, frame);
+    }
+    world.run(Span::millis(5));
+    let came = world.guests[1].given_back(TO);
+    assert_eq!(came.len(), 8, "{:?}", world.losses(0));
+    for ((head, len), frame) in came.into_iter().zip(&frames) {
+        assert_eq!(len as usize, 12 + frame.len());
+        let head = u16::try_from(head).expect("a head");
+        assert_eq!(&world.guests[1].read(buffer(head) + 12, frame.len()), frame);
+    }
+}
+
+/// The front end stops the ring while frames wait, to move the guest to another host: there they are taken again.
+#[test]
+fn frames_that_wait_when_their_ring_stops_are_taken_again_where_it_goes_on() {
+    let mut world = World::new(SLOW);
+    for n in 0..6 {
+        world.vm().post(n, &udp(1, OUTSIDE, 7, n.into(), LEN));
+    }
+    let mut left = world.run(Span::millis(12));
+    let back = world.vm().heads(FROM);
+    assert!(left.len() < 6 && back.len() == left.len(), "{} have left", left.len());
+    let base = world.stop_ring();
+    assert_eq!(usize::from(base), back.len(), "the ring goes on behind what has left");
+    assert_eq!(world.vm().heads(FROM), [0; 0], "the others are not given back");
+    left.extend(world.run(Span::millis(80)));
+    assert_eq!(left.len(), back.len(), "none leaves without its sender");
+    assert_eq!(world.taken_back(), 6 - left.len() as u64);
+    world.vm().bases[FROM] = base;
+    world.vm().describe(FROM);
+    left.extend(world.run(Span::millis(200)));
+    let numbers: Vec<u32> = left.iter().map(|frame| number(frame).1).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "each has left once, in order");
+}
+
+/// A guest that disconnects while frames wait: nothing is read from memory that is no longer mapped.
+#[test]
+fn frames_of_a_guest_that_has_gone_are_counted_and_another_guest_is_served() {
+    let mut world = World::new(SLOW);
+    for n in 0..6 {
+        world.vm().post(n, &udp(1, OUTSIDE, 7, n.into(), LEN));
+    }
+    let mut left = world.run(Span::millis(12));
+    world.vm().socket.shutdown(std::net::Shutdown::Both).expect("ours");
+    left.extend(world.run(Span::millis(80)));
+    assert_eq!(left.len() as u64 + world.taken_back(), 6);
+    assert!(world.taken_back() >= 3 && world.engine.held() == 0, "{} held", world.engine.held());
+    // What came back, and where the ring begins again, agree: the frames leave when the guest is back.
+    let path = world.folder.path().join("vm");
+    come_back(&mut world, &path);
+    left.extend(world.run(Span::millis(200)));
+    let numbers: Vec<u32> = left.iter().map(|frame| number(frame).1).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
+}
+
+/// Connects again, as QEMU does, to the engine's port.
+fn come_back(world: &mut World, path: &Path) {
+    let guest = world.vm();
+    guest.socket = std::os::unix::net::UnixStream::connect(path).expect("connected");
+    guest.bases = [TO, FROM].map(|ring| guest.used_end(ring));
+    guest.say(crate::guest::SET_FEATURES, &VERSION_1.to_le_bytes(), &[]);
+    guest.share_memory();
+    for ring in [TO, FROM] {
+        guest.describe(ring);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a guest writes into all its memory and whenever: what leaves has the headers of a frame that it had posted when it
+    /// was taken, and the other guest gets all its frames out.
+    #[test]
+    fn a_guest_that_scribbles_harms_nobody(
+        writes in proptest::collection::vec((0..MEMORY - 8, any::<u64>(), 0_u64..3_000), 1..200),
+    ) {
+        let mut world = World::new(&SLOW.replace("max: 1Mbps", "max: 20Mbps"));
+        let (mut posted, mut came, mut head) = (0_u32, 0_u32, 0);
+        for n in 0..32 {
+            world.vm().post(n, &udp(1, OUTSIDE, 7, n.into(), LEN));
+        }
+        for (at, word, pause) in writes {
+            world.vm().region.word64(at / 8 * 8).store(word, Ordering::Relaxed);
+            world.guests[1].post(head, &udp(2, OUTSIDE, 9, posted, LEN));
+            (posted, head) = (posted + 1, (head + 1) % SIZE);
+            for frame in world.run(Span::micros(200 + pause)) {
+                prop_assert!(frame.len() >= 14);
+                if frame[11] == 2 {
+                    prop_assert_eq!(&frame, &udp(2, OUTSIDE, 9, came, LEN));
+                    came += 1;
+                }
+            }
+        }
+        prop_assert_eq!(posted, came, "{:?}", world.losses(1));
+    }
+}
