@@ -143,12 +143,13 @@ impl Port {
         }
     }
 
-    /// Takes the frame that was posted right behind the one taken last, which has this ticket; the tickets differ only in
-    /// their cookies. [`Took::Nothing`] for ports that complete each frame with a status of its own.
+    /// Takes the frame that was posted right behind the one taken last, which has this ticket: in the same ring, or the same flow
+    /// queue, of which at most `window` frames may be in flight. [`Took::Nothing`] for a port on a thread of its own.
     #[inline]
-    pub fn take_after(&mut self, ticket: Ticket) -> Took {
+    pub fn take_after(&mut self, ticket: Ticket, window: u32) -> Took {
         match self {
             Self::VhostUser(port) => port.take_after(ticket),
+            Self::Vnic(port) => port.take_after(ticket, window),
             _ => Took::Nothing,
         }
     }
@@ -164,24 +165,31 @@ impl Port {
         }
     }
 
-    /// Whether the payload of a frame that was taken may stay with its sender until the frame leaves: [`Port::keep`].
+    /// Whether the payload of a frame that was taken may stay with its sender until the frame leaves: [`Port::leave`].
     #[must_use]
     #[inline]
     pub fn keeps(&self) -> bool {
         matches!(self, Self::VhostUser(port) if port.keeps())
     }
 
-    /// Copies the first bytes of the frame taken last, which has this ticket, and leaves the others with their sender until
-    /// the frame completes. Panics when `front` is longer than the frame.
+    /// Copies the first bytes of the frame taken last, from a port that [`Port::keeps`] is true of.
     #[inline]
-    pub fn keep(&mut self, front: &mut [u8], ticket: Ticket) {
-        match self {
-            Self::VhostUser(port) => port.keep(front, ticket),
-            port => port.copy(front),
+    pub fn peek(&self, front: &mut [u8]) {
+        if let Self::VhostUser(port) = self {
+            port.peek(front);
         }
     }
 
-    /// The bytes of a frame that [`Port::keep`] left with their sender; none once the sender has stopped its rings, or is gone.
+    /// Leaves the bytes of the frame taken last, which has this ticket, with their sender until the frame completes, but for the
+    /// `first` ones, from a port that [`Port::keeps`] is true of.
+    #[inline]
+    pub fn leave(&mut self, first: usize, ticket: Ticket) {
+        if let Self::VhostUser(port) = self {
+            port.leave(first, ticket);
+        }
+    }
+
+    /// The bytes of a frame that [`Port::leave`] left with their sender; none once the sender has stopped its rings, or is gone.
     #[must_use]
     #[inline]
     pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {

@@ -47,6 +47,13 @@ impl Ticket {
         Self { cookie, ..self }
     }
 
+    /// Whether the ticket is that of a frame that followed the one with this ticket; see [`Ticket::following`].
+    #[must_use]
+    #[inline]
+    pub fn follows(self, first: Self) -> bool {
+        self == first.following(self.cookie)
+    }
+
     /// The part of the ticket that differs between frames of the same rings.
     #[must_use]
     #[inline]

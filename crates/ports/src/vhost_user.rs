@@ -281,13 +281,28 @@ impl VhostUser {
         self.config.completions != CompletionOrder::Early
     }
 
-    /// Copies the first bytes of the frame taken last, which has this ticket, and leaves the others where they are until it
-    /// completes: [`VhostUser::kept`].
-    ///
-    /// Panics when `front` is longer than the frame.
+    /// Copies the first bytes of the frame taken last, without those that are longer than the frame.
     #[inline]
-    pub fn keep(&mut self, front: &mut [u8], ticket: Ticket) {
-        take_front(&self.memory, &mut self.parts, front);
+    pub fn peek(&self, front: &mut [u8]) {
+        let mut rest = front;
+        for &(place, len) in &self.parts {
+            let (part, others) = rest.split_at_mut(len.min(rest.len()));
+            self.memory.read(place, part);
+            if others.is_empty() {
+                return;
+            }
+            rest = others;
+        }
+    }
+
+    /// Leaves the bytes of the frame taken last, which has this ticket, where they are until it completes, but for the first ones:
+    /// [`VhostUser::kept`].
+    #[inline]
+    pub fn leave(&mut self, mut first: usize, ticket: Ticket) {
+        for (place, len) in &mut self.parts {
+            let count = first.min(*len);
+            (*place, *len, first) = (place.plus(count), *len - count, first - count);
+        }
         if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) {
             live.keep(ticket.cookie as u16, &mut self.parts);
         }

@@ -184,7 +184,7 @@ impl Engine {
             self.lanes[from as usize] = Some(lane);
             return Some((Outcome::Dropped, 1));
         }
-        let (bytes, held) = lane.pool.frame(buffer);
+        let held = lane.pool.held(buffer);
         if held.following > 0 {
             let outcome = self.send_train(&mut lane, buffer, transmit, from, now);
             self.lanes[from as usize] = Some(lane);
@@ -194,8 +194,7 @@ impl Engine {
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
         let way = self.macs.owner(held.to);
-        let frame = if held.late { lane.late_frame(buffer) } else { Some(Frame::whole(bytes)) };
-        let handed = match frame {
+        let handed = match lane.frame(buffer, 0) {
             Some(frame) => self.hand(frame, held, &mut part, (from, way), now),
             None => Handed::Lost(Loss::TakenBack),
         };
@@ -222,24 +221,37 @@ impl Engine {
         from: u32,
         now: Nanos,
     ) -> Option<Outcome> {
-        let (frames, held) = lane.pool.frame(buffer);
-        let held = *held;
+        let held = *lane.pool.held(buffer);
         let (first, count) = held.pulled(transmit);
         let way = self.macs.owner(held.to);
         let gone = core::mem::take(&mut self.uplink.resume);
-        let mut outcome = Outcome::Dropped;
-        let waiting = frames.chunks_exact(held.len as usize).skip((first + gone) as usize);
-        for (number, frame) in (gone..count).zip(waiting) {
-            let mut part = Part::whole(frame, &held.offload);
-            let handed = self.hand(Frame::whole(frame), &held, &mut part, (from, way), now);
+        let (mut outcome, mut sent) = (Outcome::Dropped, 0);
+        if held.late {
+            lane.conduct.touched = self.copying.part;
+        }
+        for number in gone..count {
+            let mut part = Part::whole(held.len, &held.offload);
+            let handed = match lane.frame(buffer, (first + number) as u16) {
+                Some(frame) => self.hand(frame, &held, &mut part, (from, way), now),
+                None => Handed::Lost(Loss::TakenBack),
+            };
             match lane.tally.account(handed) {
-                Some(Outcome::Sent) => outcome = Outcome::Sent,
+                Some(Outcome::Sent) => {
+                    outcome = Outcome::Sent;
+                    sent |= 1 << (first + number);
+                }
                 Some(Outcome::Dropped) => {}
                 None => {
+                    lane.pool.add_sent(buffer, sent);
                     self.uplink.resume = number;
                     return None;
                 }
             }
+        }
+        lane.pool.add_sent(buffer, sent);
+        if !transmit.last {
+            lane.give_part(buffer, count);
+            self.queues[transmit.queue.0 as usize] -= count;
         }
         let whole = Transmit { len: held.len * count, ..*transmit };
         self.note(&whole, (&held.headers, lane.pool.metadata(buffer)), from, count, now);
@@ -468,7 +480,7 @@ impl Engine {
             self.mediate_inward(to, frame, offload, now);
         }
         let frame = &*frame;
-        let part = Part::whole(frame, offload);
+        let part = Part::whole(u32::try_from(frame.len()).unwrap_or(u32::MAX), offload);
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {

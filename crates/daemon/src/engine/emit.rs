@@ -45,8 +45,7 @@ impl From<SegmentError> for Emitted {
 
 impl Part {
     /// The part that is the whole frame.
-    pub(crate) fn whole(frame: &[u8], offload: &Offload) -> Self {
-        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+    pub(crate) fn whole(len: u32, offload: &Offload) -> Self {
         Self { offset: 0, payload: len - u32::from(offload.header) }
     }
 

@@ -122,7 +122,8 @@ impl Engine {
         let Some(lane) = &mut self.lanes[index] else { return };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
         let parsed = parse_front(front);
-        if origin.late && !are_headers_at_hand(&parsed) {
+        // The headers of frames in a train are at hand, as they are compared.
+        if origin.late && origin.following == 0 && !are_headers_at_hand(&parsed) {
             if let Some(whole) = self.make_whole(index, buffer, received.len, &origin) {
                 self.admit(index, whole, received, Origin { late: false, ..origin }, now);
             }
@@ -189,8 +190,11 @@ impl Engine {
         }
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
-            Some(queue) if self.sampler.draw() => self.verify(index, queue, parsed, now),
-            Some(queue) => Ok(queue),
+            // All frames of a train are in one flow queue, and each may be drawn.
+            Some(queue) => match (0..origin.frames()).filter(|_| self.sampler.draw()).count() {
+                0 => Ok(queue),
+                drawn => self.verify(index, (queue, drawn as u32), parsed, now),
+            },
             None => {
                 let flow = flow.unwrap_or_else(|| Hashed::of(parsed));
                 let queue = self.queue_for(index, parsed, &flow, origin.metadata, now);
@@ -228,6 +232,8 @@ impl Engine {
             offload: *offload,
             ticket: origin.ticket,
             following: origin.following,
+            given: 0,
+            sent: 0,
             late: origin.late,
             to,
             headers,

@@ -37,6 +37,10 @@ pub struct Held {
     pub ticket: Option<Ticket>,
     /// Further frames of a train, which stand behind it in the buffer, each with a ticket of its own.
     pub following: u16,
+    /// Frames of a train that have been given back to their sender, the first ones.
+    pub given: u16,
+    /// Frames of a train that have been sent, a bit for each: the others are lost when it ends.
+    pub sent: u32,
     /// Whether the buffer holds only the first [`FRONT`] bytes, and the others are still with the sender.
     pub late: bool,
     /// Its receiver in a fleet.
@@ -77,11 +81,20 @@ const APART: usize = 24;
 
 /// The most frames of `len` bytes that make a train.
 pub(crate) fn train_of(len: usize) -> u16 {
-    (TRAIN / (len + APART)).clamp(1, MOST) as u16
+    (TRAIN / (len + APART)).clamp(1, MOST as usize) as u16
 }
 
 /// The most frames of a train, which are the shortest ones.
-const MOST: usize = 18;
+const MOST: u16 = 18;
+
+/// The most frames of `len` bytes that make a train of which the payload stays with the sender: as many as have their first bytes and
+/// tickets in a small buffer, and half as much as a segment. The engine cuts such a train as it cuts a segment.
+pub(crate) fn late_train_of(len: usize) -> u16 {
+    (LATE / len.max(1)).clamp(1, cookie_at(0) / FRONT) as u16
+}
+
+/// Most bytes of such a train.
+const LATE: usize = 32 << 10;
 
 /// Bytes that are at hand of a frame of `len` bytes.
 #[inline]
@@ -90,11 +103,14 @@ pub(crate) fn at_hand(len: usize, late: bool) -> usize {
 }
 
 /// Where a small buffer keeps the tickets of a train's frames: behind all of them.
-fn cookie_at(number: u16) -> usize {
-    SMALL - 4 * MOST + 4 * usize::from(number)
+const fn cookie_at(number: u16) -> usize {
+    SMALL - 4 * MOST as usize + 4 * number as usize
 }
 
-const _: () = assert!(TRAIN <= SMALL - 4 * MOST, "frames and cookies lie side by side");
+const _: () = assert!(
+    TRAIN <= cookie_at(0) && cookie_at(0) / FRONT <= MOST as usize,
+    "frames and cookies lie side by side"
+);
 
 impl Buffer {
     /// The buffer and its lane as a descriptor's opaque address.
@@ -287,6 +303,22 @@ impl Pool {
         let index = buffer.0 & !LARGE_BIT;
         let held = &slab.held[index as usize];
         (&slab.slot(index)[..held.at_hand() * held.frames() as usize], held)
+    }
+
+    /// Notes that these frames of a train, a bit for each, have been sent.
+    pub(crate) fn add_sent(&mut self, buffer: Buffer, sent: u32) {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.held[buffer.0 as usize].sent |= sent,
+            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize].sent |= sent,
+        }
+    }
+
+    /// Notes that the first frames of a train have been given back.
+    pub(crate) fn set_given(&mut self, buffer: Buffer, given: u16) {
+        match buffer.0 & LARGE_BIT {
+            0 => self.small.held[buffer.0 as usize].given = given,
+            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize].given = given,
+        }
     }
 
     /// Notes the ticket of a frame that follows the first of a train; behind its frames there is room for that.

@@ -20,7 +20,7 @@ use plimsoll_wire::{Front, VnetHeader, alike};
 use super::drops::{Event, Loss};
 use super::lane::Lane;
 use super::paced::Passed;
-use super::pool::{Buffer, FRONT, at_hand, train_of};
+use super::pool::{Buffer, FRONT, Held, at_hand, late_train_of, train_of};
 use super::{BATCH, Engine};
 
 /// What a port tells of a frame beside its bytes; empty for a port that only reads frames.
@@ -163,20 +163,22 @@ impl Engine {
         };
         let bytes = &mut lane.pool.bytes_mut(buffer)[..at_hand(taken.len, late)];
         if late {
-            port.keep(bytes, taken.ticket)
+            port.peek(bytes);
+            port.leave(bytes.len(), taken.ticket);
         } else {
-            port.copy(bytes)
+            port.copy(bytes);
         }
+        let train = if late { late_train_of(taken.len) } else { train };
         // The frame that ends the train needs a buffer as well.
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
-        let half = port.depth().map_or(1, |depth| depth as usize / 2);
+        let half = port.depth().unwrap_or(self.window) as usize / 2;
         let most = if more { usize::from(train).min(most).min(half) } else { 1 };
         let tenant = lane.tenant;
         let looked_at = *lane
             .looked_at
             .get_or_insert_with(|| tenant.map_or_else(LookedAt::default, |of| self.program.metadata_of(of)));
-        let (following, next) = lane.couple(buffer, taken, looked_at, most as u16);
+        let (following, next) = lane.couple(buffer, (taken, late), looked_at, (most as u16, self.window));
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
         let metadata = metadata_of(taken, looked_at);
         // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.
@@ -229,11 +231,17 @@ impl Engine {
 }
 
 impl Lane {
-    /// A frame in a buffer whose payload is still with its sender, if it is still there.
-    pub(super) fn late_frame(&self, buffer: Buffer) -> Option<Frame<'_>> {
-        let (front, held) = self.pool.frame(buffer);
-        let rest = self.port.as_ref()?.kept(held.ticket?)?;
-        Some(Frame::late(front, rest))
+    /// One of the frames in a buffer, whose payload may be with its sender, if it is still there.
+    #[inline]
+    pub(super) fn frame(&self, buffer: Buffer, number: u16) -> Option<Frame<'_>> {
+        let (bytes, held) = self.pool.frame(buffer);
+        let len = held.at_hand();
+        let bytes = &bytes[usize::from(number) * len..][..len];
+        if !held.late {
+            return Some(Frame::whole(bytes));
+        }
+        let ticket = self.pool.ticket(buffer, held.ticket?, number);
+        Some(Frame::late(bytes, self.port.as_ref()?.kept(ticket)?))
     }
 
     /// The port, if it is a client's shared memory.
@@ -249,16 +257,16 @@ impl Lane {
     fn couple(
         &mut self,
         buffer: Buffer,
-        first: &Taken,
+        (first, late): (&Taken, bool),
         looked_at: LookedAt,
-        most: u16,
+        (most, window): (u16, u32),
     ) -> (u16, Option<Taken>) {
         let Some(port) = &mut self.port else { return (0, None) };
         if first.vnet.gso_type != VnetHeader::GSO_NONE {
             return (0, None);
         }
         for following in 1..most {
-            let next = match port.take_after(first.ticket) {
+            let next = match port.take_after(first.ticket, window) {
                 Took::Frame(next) => next,
                 Took::Refused => {
                     self.wrote = true;
@@ -267,13 +275,25 @@ impl Lane {
                 Took::Nothing => return (following - 1, None),
             };
             let metadata = metadata_of(&next, looked_at);
-            if next.len != first.len || next.vnet != first.vnet || metadata != metadata_of(first, looked_at) {
+            let same = (next.len, next.vnet, next.tag) == (first.len, first.vnet, first.tag)
+                && metadata == metadata_of(first, looked_at)
+                && next.ticket.follows(first.ticket);
+            if !same {
                 return (following - 1, Some(next));
             }
-            let (train, free) = self.pool.bytes_mut(buffer).split_at_mut(usize::from(following) * first.len);
-            port.copy(&mut free[..first.len]);
-            if !alike(&train[..first.len], &free[..first.len]) {
+            let len = at_hand(first.len, late);
+            let (train, free) = self.pool.bytes_mut(buffer).split_at_mut(usize::from(following) * len);
+            let (train, free) = (&train[..len], &mut free[..len]);
+            if late {
+                port.peek(free)
+            } else {
+                port.copy(free)
+            }
+            if !alike(train, free) {
                 return (following - 1, Some(next));
+            }
+            if late {
+                port.leave(len, next.ticket);
             }
             self.pool.set_following(buffer, following, next.ticket);
         }
@@ -282,22 +302,42 @@ impl Lane {
 
     /// Frees a buffer and completes the frames in it.
     pub(crate) fn give(&mut self, buffer: Buffer, origin: &Origin, status: Status) {
-        self.give_train(buffer, origin.ticket, origin.following, status);
-    }
-
-    /// Frees a buffer with [`Held`] notes and completes the frames in it. Answers how many they were.
-    pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
-        let held = *self.pool.held(buffer);
-        self.give_train(buffer, held.ticket, held.following, status);
-        held.frames()
-    }
-
-    fn give_train(&mut self, buffer: Buffer, ticket: Option<Ticket>, following: u16, status: Status) {
-        for number in 0..=following {
-            let ticket = ticket.map(|first| self.pool.ticket(buffer, first, number));
+        for number in 0..=origin.following {
+            let ticket = origin.ticket.map(|first| self.pool.ticket(buffer, first, number));
             self.complete(ticket, status);
         }
         self.pool.give(buffer);
+    }
+
+    /// Frees a buffer with [`Held`] notes and completes the frames in it that have not been given back. Answers how many they were.
+    pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
+        let held = *self.pool.held(buffer);
+        self.complete_train(buffer, &held, held.frames() as u16, status);
+        self.pool.give(buffer);
+        held.frames() - u32::from(held.given)
+    }
+
+    /// Gives the first frames of a train back that have left, while others still wait: their sender is not to wait for those.
+    pub(super) fn give_part(&mut self, buffer: Buffer, frames: u32) {
+        let held = *self.pool.held(buffer);
+        let given = (u32::from(held.given) + frames).min(held.frames()) as u16;
+        self.complete_train(buffer, &held, given, Status::Sent);
+        self.pool.set_given(buffer, given);
+    }
+
+    /// Completes the frames in a buffer up to `end` that have not been given back. In a train each has been sent or lost by itself.
+    #[inline]
+    fn complete_train(&mut self, buffer: Buffer, held: &Held, end: u16, status: Status) {
+        let Some(first) = held.ticket else { return };
+        for number in held.given..end {
+            let ticket = self.pool.ticket(buffer, first, number);
+            let status = match held.following {
+                0 => status,
+                _ if held.sent & 1 << number != 0 => Status::Sent,
+                _ => Status::Dropped,
+            };
+            self.complete(Some(ticket), status);
+        }
     }
 
     fn complete(&mut self, ticket: Option<Ticket>, status: Status) {

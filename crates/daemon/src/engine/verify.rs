@@ -97,19 +97,21 @@ impl Engine {
     pub(super) fn verify(
         &mut self,
         index: usize,
-        queue: QueueId,
+        (queue, drawn): (QueueId, u32),
         parsed: &Parsed,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
         let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
-        lane.tally.event(Event::Verified);
+        lane.tally.event_many(Event::Verified, drawn.into());
         let placement =
             self.classifier.classify(&self.program, &fields_of(parsed, lane.tenant, Metadata::default()));
         if lane.opened.iter().any(|opened| opened.queue == queue && opened.placement == placement) {
             return Ok(queue);
         }
-        lane.tally.event(Event::Misclassified);
-        if let Some(step) = lane.trust.wrong(now) {
+        lane.tally.event_many(Event::Misclassified, drawn.into());
+        for _ in 0..drawn {
+            let Some(lane) = &mut self.lanes[index] else { break };
+            let Some(step) = lane.trust.wrong(now) else { continue };
             lane.tally.event(match step {
                 Step::Alert => Event::TrustAlert,
                 Step::Halt => Event::TrustHalt,

@@ -272,7 +272,7 @@ fn a_reload_leaves_the_guest_and_what_it_has_on_its_way_alone() {
     let mut world = World::new(CompletionOrder::OutOfOrder);
     world.run(Span::millis(20), &[(7, 40), (1, 8)]);
     let before = (world.on_its_way(7), world.engine.held());
-    assert!(before.1 > 20);
+    assert!(before.0 > 30 && before.1 > 2, "{before:?}");
     let next = policy(&ONE.replace("rate: 1Mbps", "rate: 2Mbps"));
     world.engine.install(Change::between(&world.checked, &next), world.now);
     world.checked = next;

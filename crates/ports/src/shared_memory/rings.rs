@@ -74,6 +74,18 @@ impl VnicPort {
         Took::Nothing
     }
 
+    /// Takes the frame behind the one taken last, in the flow queue that has this ticket, if it may be taken now.
+    #[inline]
+    pub fn take_after(&mut self, ticket: Ticket, window: u32) -> Took {
+        let queue = u32::from(ticket.queue);
+        let flow = &self.queues[queue as usize];
+        let may = flow.head != flow.tail
+            && flow.place != Place::Unmapped
+            && flow.in_flight < window
+            && self.in_flight < self.layout.sizes().completions;
+        if may { self.take_from(queue) } else { Took::Nothing }
+    }
+
     /// Copies the frame taken last.
     ///
     /// Panics when `into` is shorter than the frame.
