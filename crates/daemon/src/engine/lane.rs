@@ -24,6 +24,7 @@ use super::mediate::Guest;
 use super::paced::Holder;
 use super::parked::Parked;
 use super::pool::Pool;
+use super::posted::Alone;
 use super::rules::Opened;
 use super::verify::Trust;
 
@@ -60,6 +61,8 @@ pub struct Lane {
     pub(crate) first_mac: Option<Mac>,
     /// When a client's rings last had a frame.
     pub(crate) quiet_since: Nanos,
+    /// Whether frames of one flow come together from its rings.
+    pub(crate) alone: Alone,
     pub(crate) pool: Pool,
     /// Frames that wait outside the engine.
     pub(crate) parked: Parked,
@@ -179,6 +182,7 @@ impl Lane {
             addresses: spec.addresses,
             first_mac: None,
             quiet_since: Nanos::ZERO,
+            alone: Alone::default(),
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),
             pressed: HashMap::new(),

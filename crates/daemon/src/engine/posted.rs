@@ -42,6 +42,26 @@ pub(crate) struct Origin {
     pub(crate) passed: Passed,
 }
 
+/// Frames in a row that no frame of their flow followed. Where flows come in turn, a train is tried for few frames only, as the frame
+/// behind is then copied twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Alone(u32);
+
+impl Alone {
+    #[inline]
+    fn is_tried(self) -> bool {
+        self.0 < ALONE || self.0.is_multiple_of(ALONE)
+    }
+
+    #[inline]
+    fn note(&mut self, following: u16) {
+        self.0 = if following > 0 { 0 } else { self.0.wrapping_add(1) };
+    }
+}
+
+/// How many, until then and in between.
+const ALONE: u32 = 16;
+
 impl Origin {
     /// The part of a frame of `len` bytes that is in its buffer, which has these bytes.
     #[inline]
@@ -173,12 +193,13 @@ impl Engine {
         let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
         let half = port.depth().unwrap_or(self.window) as usize / 2;
-        let most = if more { usize::from(train).min(most).min(half) } else { 1 };
+        let most = if more && lane.alone.is_tried() { usize::from(train).min(most).min(half) } else { 1 };
         let tenant = lane.tenant;
         let looked_at = *lane
             .looked_at
             .get_or_insert_with(|| tenant.map_or_else(LookedAt::default, |of| self.program.metadata_of(of)));
         let (following, next) = lane.couple(buffer, (taken, late), looked_at, (most as u16, self.window));
+        lane.alone.note(following);
         let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
         let metadata = metadata_of(taken, looked_at);
         // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.

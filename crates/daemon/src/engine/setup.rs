@@ -70,15 +70,13 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
     }
 }
 
-/// Most bytes that one pull takes: one frame, or the bytes of a wake-up grain, at least 50 µs, when the uplink cuts segments itself.
+/// Most bytes that one pull takes: those of a wake-up grain where the uplink cuts segments itself, and of 50 µs in any case; at least
+/// one frame.
 pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
     let frame = program.max_frame + program.overhead;
     let most = Bytes::new(65_536);
-    if segments {
-        program.link.bytes_in(Grain::of(program).pull().max(PULL)).min(most).max(frame)
-    } else {
-        frame
-    }
+    let span = if segments { Grain::of(program).pull().max(PULL) } else { PULL };
+    program.link.bytes_in(span).min(most).max(frame)
 }
 
 #[cfg(test)]
@@ -99,7 +97,9 @@ mod tests {
         assert_eq!(pull(&program("1Gbps", any), true), Bytes::new(62_500));
         assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(65_536));
         assert_eq!(pull(&program("100Mbps", fine), true), frame);
-        assert_eq!(pull(&program("100Gbps", any), false), frame);
+        assert_eq!(pull(&program("100Gbps", any), false), Bytes::new(65_536));
+        assert_eq!(pull(&program("1Gbps", any), false), Bytes::new(6_250), "of 50 us, not of a grain");
+        assert_eq!(pull(&program("100Mbps", any), false), frame);
         assert_eq!(pull(&program("100Mbps", any), true), Bytes::new(6_250), "of a grain of 1.9 ms");
         assert_eq!(pull(&program("100Mbps, grain: 5ms", any), true), Bytes::new(62_500));
     }

@@ -219,6 +219,46 @@ fn a_limited_flow_waits_in_its_own_ring_while_another_passes() {
     assert_eq!(done, [of(7), 100]);
 }
 
+/// The engine takes short frames of one flow as one; the client is told of each what became of it.
+#[test]
+fn frames_that_travel_together_complete_each_with_its_own_outcome() {
+    let mut world = World::new(TWO);
+    let config =
+        MemoryConfig { slots: 16, frame: 2_048, mac: Some([2, 0, 0, 0, 0, 2]), ..MemoryConfig::default() };
+    let (port, mut end) = MemoryPort::pair("batch", config).expect("memory");
+    let lane = lane_spec(&world.checked, "batch", Some(Port::Memory(port)));
+    let shop = lane_spec(&world.checked, "shop", Some(vnic(&world.folder, "again", Sizes::default())));
+    let uplink = MemoryPort::pair("uplink", MemoryConfig::default()).expect("memory").0;
+    let uplink = Port::Memory(uplink);
+    world.engine = Engine::new(Setup {
+        program: Arc::new(world.checked.program.clone()),
+        config: engine_config(&world.checked, &uplink),
+        lanes: vec![shop, lane],
+        uplink,
+        log: Arc::clone(&world.log),
+        fleet: None,
+    });
+    let client = world.client("again");
+    let (mut client, queue) = world.open(client, 8);
+    let queue = queue.expect("a flow queue");
+    for number in 0..40 {
+        client.send(queue, &udp(1, 2, 8, number, 60)).expect("room");
+    }
+    client.ring().expect("a kick");
+    world.run(Span::millis(1));
+    let mut told = Vec::new();
+    client.poll_completions(|completion| told.push(completion.status));
+    let came = drain(&mut end).len();
+    let sent = told.iter().filter(|status| **status == Status::Sent).count();
+    assert!(
+        told.len() == 40 && came == sent && (1..40).contains(&came),
+        "{came} came, {sent} of {}",
+        told.len()
+    );
+    assert!(told[..came].iter().all(|status| *status == Status::Sent), "the first have found room: {told:?}");
+    assert!(told[came..].iter().all(|status| *status == Status::Dropped), "the others have not: {told:?}");
+}
+
 #[test]
 fn a_segment_of_64_kib_is_cut_and_completes_once() {
     let mut world = World::new(TWO);
