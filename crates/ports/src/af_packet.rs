@@ -165,10 +165,26 @@ impl PacketSocket {
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        self.place(frame.len(), vnet, |room| {
+            room.copy_from_slice(frame);
+            true
+        })
+    }
+
+    /// Sends a frame of `len` bytes that `fill` writes in its place; see [`crate::Port::place`].
+    ///
+    /// # Errors
+    /// As for [`PacketSocket::send`].
+    pub fn place(
+        &mut self,
+        len: usize,
+        vnet: Option<&VnetHeader>,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Sending, Trouble> {
         let segmented = vnet.is_some_and(|vnet| vnet.gso_type != VnetHeader::GSO_NONE);
-        let reason = if frame.len() < MIN_FRAME {
+        let reason = if len < MIN_FRAME {
             Some(DropReason::TooShort)
-        } else if frame.len() >= FRAME_ROOM {
+        } else if len >= FRAME_ROOM {
             Some(DropReason::Oversize)
         } else if asks_for_work(vnet) && (!self.vnet || segmented && !self.capabilities.takes_segmentation) {
             Some(DropReason::BadOffload)
@@ -181,13 +197,15 @@ impl PacketSocket {
         if let Some(trouble) = self.carries_nothing() {
             return Err(trouble);
         }
-        if !self.outbox.has_room(frame.len()) {
+        if !self.outbox.has_room(len) {
             self.flush()?;
         }
-        if !self.outbox.has_room(frame.len()) {
+        if !self.outbox.has_room(len) {
             return Ok(Sending::Full);
         }
-        self.outbox.push(frame, self.vnet.then_some(vnet));
+        if !self.outbox.push(len, self.vnet.then_some(vnet), fill) {
+            return Ok(Sending::Refused(DropReason::Gone));
+        }
         self.ledger.take();
         Ok(Sending::Sent)
     }

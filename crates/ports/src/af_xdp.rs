@@ -205,10 +205,26 @@ impl XdpSocket {
     /// # Errors
     /// [`Trouble`] when the interface has no carrier; [`XdpSocket::flush`] reports the device's other errors.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        if frame.len() < MIN_FRAME {
+        self.place(frame.len(), vnet, |room| {
+            room.copy_from_slice(frame);
+            true
+        })
+    }
+
+    /// Sends a frame of `len` bytes that `fill` writes in its place; see [`crate::Port::place`].
+    ///
+    /// # Errors
+    /// As for [`XdpSocket::send`].
+    pub fn place(
+        &mut self,
+        len: usize,
+        vnet: Option<&VnetHeader>,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Sending, Trouble> {
+        if len < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
         }
-        if frame.len() > self.queue.layout.chunk as usize {
+        if len > self.queue.layout.chunk as usize {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
         if asks_for_work(vnet) {
@@ -220,11 +236,14 @@ impl XdpSocket {
         if self.queue.free.is_empty() {
             self.reap();
         }
-        if !self.queue.push(frame) {
-            return Ok(Sending::Full);
-        }
-        self.ledger.take();
-        Ok(Sending::Sent)
+        Ok(match self.queue.push(len, fill) {
+            None => Sending::Full,
+            Some(false) => Sending::Refused(DropReason::Gone),
+            Some(true) => {
+                self.ledger.take();
+                Sending::Sent
+            }
+        })
     }
 
     /// Makes the kernel send the staged frames, and takes back the frames that it has sent.

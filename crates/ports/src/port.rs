@@ -206,6 +206,31 @@ impl Port {
         matches!(self, Self::VhostUser(_))
     }
 
+    /// Whether a frame can be made where the port sends it from: [`Port::place`].
+    #[must_use]
+    #[inline]
+    pub fn places(&self) -> bool {
+        matches!(self, Self::AfXdp(_) | Self::AfPacket(_))
+    }
+
+    /// Sends a frame of `len` bytes that `fill` writes where the port sends it from; if `fill` answers that it could not, there is
+    /// no frame, and the port counts none. Only for ports that [`Port::places`] is true of; the others refuse it.
+    ///
+    /// # Errors
+    /// As for [`Port::send`].
+    pub fn place(
+        &mut self,
+        len: usize,
+        vnet: Option<&VnetHeader>,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Sending, Trouble> {
+        match self {
+            Self::AfXdp(port) => port.place(len, vnet, fill),
+            Self::AfPacket(port) => port.place(len, vnet, fill),
+            _ => Ok(Sending::Refused(DropReason::BadOffload)),
+        }
+    }
+
     /// Sends a frame that consists of a header and a payload, of which a part may lie with its sender. Only for ports that
     /// [`Port::gathers`] is true of; the others refuse it.
     ///

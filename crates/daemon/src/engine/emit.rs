@@ -106,6 +106,15 @@ fn send(
         return Ok(port.send_gathered(&scratch[..header], payload, vnet)?.into());
     }
     let len = header + payload.len();
+    if port.places() {
+        let mut made = Ok(true);
+        let sending = port.place(len, vnet, |room| {
+            room[..header].copy_from_slice(&scratch[..header]);
+            made = Ok(payload.copy(&mut room[header..]));
+            made == Ok(true)
+        })?;
+        return emitted(made, || Ok(sending));
+    }
     let Some(room) = scratch.get_mut(header..len) else { return Ok(Emitted::Inconsistent) };
     if !payload.copy(room) {
         return Ok(Emitted::TakenBack);
@@ -140,10 +149,18 @@ fn finish(
     let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
     loop {
         let payload = step.min(part.payload);
-        let made = match make(frame, offload, part.offset, payload, scratch) {
-            Ok(Some(len)) => port.send(&scratch[..len], None)?.into(),
-            Ok(None) => Emitted::TakenBack,
-            Err(error) => error.into(),
+        let len = usize::from(offload.header) + payload as usize;
+        let Some(room) = scratch.get_mut(..len) else { return Ok(Emitted::Inconsistent) };
+        let make = |room: &mut [u8]| make(frame, offload, part.offset, payload, room);
+        let made = if port.places() {
+            let mut made = Ok(true);
+            let sending = port.place(len, None, |room| {
+                made = make(room);
+                made == Ok(true)
+            })?;
+            emitted(made, || Ok(sending))?
+        } else {
+            emitted(make(room), || port.send(room, None))?
         };
         if made != Emitted::Sent {
             return Ok(made);
@@ -155,20 +172,31 @@ fn finish(
     }
 }
 
-/// Makes one finished frame in the scratch buffer: its headers, and behind them the payload. `None`: its sender has not left it there.
+/// The result of a frame that was made, or not, and then sent.
+fn emitted(
+    made: Result<bool, SegmentError>,
+    send: impl FnOnce() -> Result<Sending, Trouble>,
+) -> Result<Emitted, Trouble> {
+    Ok(match made {
+        Ok(true) => send()?.into(),
+        Ok(false) => Emitted::TakenBack,
+        Err(error) => error.into(),
+    })
+}
+
+/// Makes one finished frame: its headers, and behind them the payload. False when its sender has not left that there.
 fn make(
     frame: Frame<'_>,
     offload: &Offload,
     offset: u32,
     payload: u32,
-    scratch: &mut [u8],
-) -> Result<Option<usize>, SegmentError> {
-    let split = split_front(frame.front(), offload, offset, payload, scratch)?;
-    let len = split.header + split.payload.len();
-    let room = scratch.get_mut(split.header..len).ok_or(SegmentError::NoRoom)?;
-    if !frame.part(split.payload).copy(room) {
-        return Ok(None);
+    room: &mut [u8],
+) -> Result<bool, SegmentError> {
+    let split = split_front(frame.front(), offload, offset, payload, room)?;
+    let behind = room.get_mut(split.header..).filter(|behind| behind.len() == split.payload.len());
+    if !frame.part(split.payload).copy(behind.ok_or(SegmentError::NoRoom)?) {
+        return Ok(false);
     }
-    finish_segment(&mut scratch[..len], offload)?;
-    Ok(Some(len))
+    finish_segment(room, offload)?;
+    Ok(true)
 }

@@ -153,7 +153,7 @@ fn what_was_pulled_before_a_reload_leaves_under_the_new_policy() {
     let mut world = World::new(WIDE, false);
     let mut sent = 0;
     // The wire is not drained: 512 frames fill it, and the next pull stays unsent.
-    for n in 0..160 {
+    for n in 0..130 {
         for flow in 0..8 {
             sent += usize::from(world.send(1, &udp(2, 99, flow, n, 300)) == Sending::Sent);
         }

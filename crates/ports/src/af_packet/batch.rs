@@ -247,14 +247,24 @@ impl Outbox {
     }
 
     /// Adds a frame; `vnet` is `Some` when the socket expects a header before each frame.
-    pub(super) fn push(&mut self, frame: &[u8], vnet: Option<Option<&VnetHeader>>) {
+    pub(super) fn push(
+        &mut self,
+        len: usize,
+        vnet: Option<Option<&VnetHeader>>,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
         let begin = self.used;
         if let Some(vnet) = vnet {
             self.append(&vnet_bytes(vnet));
         }
-        self.append(frame);
-        self.messages[self.last] = (begin, self.used, frame.len());
+        if !fill(&mut self.bytes[self.used..][..len]) {
+            self.used = begin;
+            return false;
+        }
+        self.used += len;
+        self.messages[self.last] = (begin, self.used, len);
         self.last += 1;
+        true
     }
 
     /// Sends the waiting frames in one call and returns the indices of those that left.
@@ -385,7 +395,7 @@ mod tests {
         let mut outbox = Outbox::new();
         for _ in 0..BATCH {
             assert!(outbox.has_room(60));
-            outbox.push(&[0; 60], Some(None));
+            outbox.push(60, Some(None), |_| true);
         }
         assert!(!outbox.has_room(60));
         outbox.drop_first();

@@ -77,12 +77,12 @@ impl Umem {
         true
     }
 
-    /// Copies `frame` to `at`; false when it does not fit. The caller owns the frame at `at`, as in `read`.
-    pub(super) fn write(&mut self, at: u64, frame: &[u8]) -> bool {
-        let Some(to) = self.range(at, frame.len()) else { return false };
-        // SAFETY: `range` keeps the target inside the mapping; `frame` is elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len()) };
-        true
+    /// Room for `len` bytes at `at`; none when they do not fit. The caller owns the frame at `at`: the kernel does not have it.
+    pub(super) fn room(&mut self, at: u64, len: usize) -> Option<&mut [u8]> {
+        let to = self.range(at, len)?;
+        // SAFETY: `range` keeps the bytes inside the mapping, which is of this process and initialised; the kernel reads a frame only
+        // between its descriptor's entry in the transmit ring and in the completion ring, and the borrow lets no other access exist.
+        Some(unsafe { std::slice::from_raw_parts_mut(to, len) })
     }
 
     fn range(&self, at: u64, len: usize) -> Option<*mut u8> {

@@ -166,19 +166,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts a frame into the transmit ring; false when there is no room.
-    pub(super) fn push(&mut self, frame: &[u8]) -> bool {
+    /// Puts a frame of `len` bytes, which `fill` writes, into the transmit ring; `None` when there is no room, and false when `fill`
+    /// says that there is no frame.
+    pub(super) fn push(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<bool> {
         if self.transmit.room(1) == 0 {
-            return false;
+            return None;
         }
-        let Some(address) = self.free.pop() else { return false };
-        let (Some(index), true) = (self.index(address), self.umem.write(address, frame)) else {
-            return false;
-        };
-        let len = frame.len() as u32;
-        self.under_way[index] = len;
-        self.transmit.push(libc::xdp_desc { addr: address, len, options: 0 });
-        true
+        let address = self.free.pop()?;
+        let index = self.index(address)?;
+        let filled = self.umem.room(address, len).is_some_and(fill);
+        if filled {
+            let len = len as u32;
+            self.under_way[index] = len;
+            self.transmit.push(libc::xdp_desc { addr: address, len, options: 0 });
+        } else {
+            self.free.push(address);
+        }
+        Some(filled)
     }
 
     /// Frees the transmit frame at `address` after it has left, and returns its length; none if it was not being sent.
