@@ -239,7 +239,7 @@ impl Port {
     pub fn send_gathered(
         &mut self,
         header: &[u8],
-        payload: Frame<'_>,
+        payload: &Frame<'_>,
         vnet: Option<&VnetHeader>,
     ) -> Result<Sending, Trouble> {
         match self {

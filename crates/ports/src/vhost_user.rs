@@ -382,7 +382,7 @@ impl VhostUser {
     /// [`Trouble::Down`] without a guest, or before the guest's driver has started.
     #[inline]
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        self.send_gathered(frame, Frame::whole(&[]), vnet)
+        self.send_gathered(frame, &Frame::whole(&[]), vnet)
     }
 
     /// Puts a frame that consists of two parts into buffers that the guest has posted; see [`crate::Port::send_gathered`].
@@ -392,7 +392,7 @@ impl VhostUser {
     pub fn send_gathered(
         &mut self,
         header: &[u8],
-        payload: Frame<'_>,
+        payload: &Frame<'_>,
         vnet: Option<&VnetHeader>,
     ) -> Result<Sending, Trouble> {
         let (front, len) = (payload.front().bytes(), header.len() + payload.len());

@@ -195,7 +195,7 @@ impl Engine {
         part.skip(self.uplink.resume);
         let way = self.macs.owner(held.to);
         let handed = match lane.frame(buffer, 0) {
-            Some(frame) => self.hand(frame, held, &mut part, (from, way), now),
+            Some(frame) => self.hand(&frame, held, &mut part, (from, way), now),
             None => Handed::Lost(Loss::TakenBack),
         };
         if held.late {
@@ -229,10 +229,14 @@ impl Engine {
         if held.late {
             lane.conduct.touched = self.copying.part;
         }
+        let (bytes, len) = (lane.pool.frame(buffer).0, held.at_hand());
         for number in gone..count {
             let mut part = Part::whole(held.len, &held.offload);
-            let handed = match lane.frame(buffer, (first + number) as u16) {
-                Some(frame) => self.hand(frame, &held, &mut part, (from, way), now),
+            let own = &bytes[(first + number) as usize * len..][..len];
+            let frame =
+                if held.late { lane.frame(buffer, (first + number) as u16) } else { Some(Frame::whole(own)) };
+            let handed = match frame {
+                Some(frame) => self.hand(&frame, &held, &mut part, (from, way), now),
                 None => Handed::Lost(Loss::TakenBack),
             };
             match lane.tally.account(handed) {
@@ -271,7 +275,7 @@ impl Engine {
     /// Sends to the uplink, to the lane that owns the address, or to all.
     fn hand(
         &mut self,
-        frame: Frame<'_>,
+        frame: &Frame<'_>,
         held: &Held,
         part: &mut Part,
         (from, way): (u32, Option<Owner>),
@@ -312,7 +316,7 @@ impl Engine {
         }
     }
 
-    fn send_uplink(&mut self, frame: Frame<'_>, offload: &Offload, part: &mut Part, from: u32) -> Handed {
+    fn send_uplink(&mut self, frame: &Frame<'_>, offload: &Offload, part: &mut Part, from: u32) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
         let emitted = emit(port, frame, offload, part, &mut self.scratch);
         self.uplink.senders.note(port.taken(), from);
@@ -334,7 +338,7 @@ impl Engine {
     }
 
     /// Sends to one tenant; a frame that its port cannot take is a loss of the sender, and counts there only.
-    fn send_one(&mut self, frame: Frame<'_>, offload: &Offload, part: Part, to: u32) -> Handed {
+    fn send_one(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part, to: u32) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
         if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
             lane.blamed[*why as usize] += 1;
@@ -343,7 +347,7 @@ impl Engine {
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
-    fn send_lane(&mut self, frame: Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
+    fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
@@ -370,7 +374,7 @@ impl Engine {
 
     /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
     /// no copy.
-    fn send_all(&mut self, frame: Frame<'_>, offload: &Offload, part: Part) -> usize {
+    fn send_all(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part) -> usize {
         let mut made = 0;
         for to in 0..self.lanes.len() {
             made += usize::from(self.lanes[to].is_some());
@@ -484,11 +488,11 @@ impl Engine {
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {
-                let made = self.send_all(Frame::whole(frame), offload, part);
+                let made = self.send_all(&Frame::whole(frame), offload, part);
                 self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
                 return;
             }
-            Receiver::Lane(Some(to)) => self.send_one(Frame::whole(frame), offload, part, to),
+            Receiver::Lane(Some(to)) => self.send_one(&Frame::whole(frame), offload, part, to),
             Receiver::Lane(None) => {
                 if self.uplink.port.as_ref().is_some_and(|port| is_for_the_host(port, frame)) {
                     return self.uplink.tally.event(Event::ForTheHost);

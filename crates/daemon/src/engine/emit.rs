@@ -68,7 +68,7 @@ impl Part {
 /// many segments, the part says where to go on.
 pub(crate) fn emit(
     port: &mut Port,
-    frame: Frame<'_>,
+    frame: &Frame<'_>,
     offload: &Offload,
     part: &mut Part,
     scratch: &mut [u8],
@@ -95,7 +95,7 @@ fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload) -> bool {
 /// where it is a frame in one piece.
 fn send(
     port: &mut Port,
-    (header, payload): (usize, Frame<'_>),
+    (header, payload): (usize, &Frame<'_>),
     vnet: Option<&VnetHeader>,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
@@ -125,14 +125,14 @@ fn send(
 /// Sends through a device that finishes frames itself. A part that is the whole frame is not copied.
 fn hand_over(
     port: &mut Port,
-    frame: Frame<'_>,
+    frame: &Frame<'_>,
     offload: &Offload,
     part: Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
     match split_front(frame.front(), offload, part.offset, part.payload, scratch) {
         Ok(Split { header, payload, vnet }) => {
-            send(port, (header, frame.part(payload)), Some(&vnet), scratch)
+            send(port, (header, &frame.part(payload)), Some(&vnet), scratch)
         }
         Err(error) => Ok(error.into()),
     }
@@ -141,7 +141,7 @@ fn hand_over(
 /// Sends through a device that takes finished frames only: each is made here.
 fn finish(
     port: &mut Port,
-    frame: Frame<'_>,
+    frame: &Frame<'_>,
     offload: &Offload,
     part: &mut Part,
     scratch: &mut [u8],
@@ -186,7 +186,7 @@ fn emitted(
 
 /// Makes one finished frame: its headers, and behind them the payload. False when its sender has not left that there.
 fn make(
-    frame: Frame<'_>,
+    frame: &Frame<'_>,
     offload: &Offload,
     offset: u32,
     payload: u32,
