@@ -85,6 +85,21 @@ impl Accounts {
 
     #[inline]
     pub(crate) fn take(&mut self, owner: OwnerId) -> Result<(), Refusal> {
+        let Some(own) = self.tenants.get_mut(owner.tenant()) else { return self.take_of_others(owner) };
+        if own.held >= own.cap {
+            return Err(Refusal::TenantFull);
+        }
+        if self.host.held >= self.host.cap {
+            return Err(Refusal::HostFull);
+        }
+        own.held += 1;
+        self.host.held += 1;
+        Ok(())
+    }
+
+    /// Slow path of [`Accounts::take`]: the owner is a class with a cap, or no tenant.
+    #[inline(never)]
+    fn take_of_others(&mut self, owner: OwnerId) -> Result<(), Refusal> {
         match self.class_of(owner) {
             None => self.take_of_tenant(owner.tenant()),
             Some(class) => self.take_in_class(class),
@@ -120,16 +135,20 @@ impl Accounts {
 
     #[inline]
     pub(crate) fn give_back(&mut self, owner: OwnerId) {
-        let tenant = match self.class_of(owner).map(|class| &mut self.classes[class]) {
-            None => owner.tenant(),
-            Some(class) => {
-                class.own.held = class.own.held.saturating_sub(1);
-                class.tenant
-            }
-        };
         self.host.held = self.host.held.saturating_sub(1);
-        if let Some(own) = self.tenants.get_mut(tenant) {
-            own.held = own.held.saturating_sub(1);
+        match self.tenants.get_mut(owner.tenant()) {
+            Some(own) => own.held = own.held.saturating_sub(1),
+            None => self.give_back_to_class(owner),
+        }
+    }
+
+    #[inline(never)]
+    fn give_back_to_class(&mut self, owner: OwnerId) {
+        let Some(class) = self.class_of(owner) else { return };
+        let Capped { own, tenant, .. } = &mut self.classes[class];
+        own.held = own.held.saturating_sub(1);
+        if let Some(tenant) = self.tenants.get_mut(*tenant) {
+            tenant.held = tenant.held.saturating_sub(1);
         }
     }
 

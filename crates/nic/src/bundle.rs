@@ -10,15 +10,16 @@ use core::ops::Range;
 use core::slice::from_ref;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
-use plimsoll_queues::codel::CodelTimes;
 use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::circle::Circle;
-use crate::fair::Fair;
+use crate::fair::{Dropped, Fair, Signals};
 use crate::heads::Heads;
-use crate::host::{Host, Pull};
+use crate::host::{Host, Pull, Turn};
 use crate::ids::{GateId, RecordId, SlotId, TreeId};
+use crate::order::Seen;
+use crate::stats::Transmit;
 use crate::tree::Seat;
 
 /// Flow queues of one class behind the same limits. What every packet needs fills the first cache line, and what one behind limits
@@ -32,12 +33,13 @@ pub(crate) struct Bundle {
     pub(crate) place: Place,
     /// Times that the head entered the main tree.
     pub(crate) entries: u8,
-    /// Whether some order looks at the packets of this bundle.
-    pub(crate) ranks_packets: bool,
+    /// The part of it that some order looks at.
+    pub(crate) seen: Seen,
     /// Whether it has sent nothing since it was idle.
     pub(crate) fresh: bool,
     /// Its limits, in the order in which they are passed.
     pub(crate) holds: Holds,
+    /// What its flow queues have counted, as far as it is added up.
     pub(crate) done: Done,
     /// The nearest gate above it.
     pub(crate) gate: GateId,
@@ -154,6 +156,14 @@ enum Flows {
     Fair(Box<Fair>),
 }
 
+impl Done {
+    /// Adds frames and bytes that a flow queue has counted.
+    pub(crate) fn add(&mut self, (packets, bytes): (u32, u32)) {
+        self.packets += u64::from(packets);
+        self.bytes += u64::from(bytes);
+    }
+}
+
 impl Bundle {
     /// `quantum`: bytes of a flow queue's turn, where flow queues take turns.
     pub(crate) fn new(class: NodeId, order: FlowOrder, seat: Seat, holds: Holds, quantum: i32) -> Self {
@@ -168,7 +178,7 @@ impl Bundle {
             class,
             place: Place::Idle,
             entries: 0,
-            ranks_packets: false,
+            seen: Seen::Nothing,
             fresh: true,
             holds,
             done: Done::default(),
@@ -240,7 +250,7 @@ impl Bundle {
     }
 
     /// The flow queue whose head goes next.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn front(&self) -> Option<RecordId> {
         match &self.flows {
             Flows::Ranked(heads) => heads.first().map(|(_, _, record)| record),
@@ -249,13 +259,13 @@ impl Bundle {
         }
     }
 
-    /// The flow queue that will be in front after `turns` more, as far as that can be foreseen.
+    /// The flow queues that will be in front after so many more `turns`, as far as that can be foreseen.
     #[inline]
-    pub(crate) fn upcoming(&self, turns: u32) -> Option<RecordId> {
+    pub(crate) fn upcoming(&self, turns: [u32; 2]) -> [Option<RecordId>; 2] {
         match &self.flows {
-            Flows::Ranked(heads) => heads.upcoming(turns),
-            Flows::Round(circle) => circle.get(turns),
-            Flows::Fair(fair) => fair.get(turns),
+            Flows::Ranked(heads) => turns.map(|turns| heads.upcoming(turns)),
+            Flows::Round(circle) => turns.map(|turns| circle.get(turns)),
+            Flows::Fair(fair) => turns.map(|turns| fair.get(turns)),
         }
     }
 
@@ -272,30 +282,46 @@ impl Bundle {
         }
     }
 
-    /// Bytes of a flow queue's turn, if flow queues take turns here.
-    #[inline]
-    pub(crate) fn quantum(&self, quantum: i32) -> Option<i32> {
-        matches!(self.flows, Flows::Round(_)).then_some(quantum)
+    /// Frames that CoDel marked and dropped.
+    pub(crate) fn signals(&self) -> Signals {
+        if let Flows::Fair(fair) = &self.flows { fair.signals } else { Signals::default() }
     }
 
-    /// CoDel's times, in a class that keeps its queues short.
-    #[inline]
-    pub(crate) fn codel(&self) -> Option<&CodelTimes> {
-        if let Flows::Fair(fair) = &self.flows { Some(&fair.times) } else { None }
+    /// CoDel dropped frames.
+    pub(crate) fn note_drop(&mut self, frames: u32) {
+        if let Flows::Fair(fair) = &mut self.flows {
+            fair.signals.dropped += u64::from(frames);
+        }
     }
 
-    /// The front flow queue sent a pull.
-    #[inline]
-    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &mut Host, arrivals: u64) {
+    /// Hands out the next pull of the front flow queue, unless CoDel decides to drop it. `limited`: whether it is
+    /// behind limits; `quantum`: bytes of a flow queue's turn.
+    #[inline(always)]
+    pub(crate) fn serve(
+        &mut self,
+        host: &mut Host,
+        (limited, quantum, arrivals): (bool, i32, u64),
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Result<(RecordId, Pull), Dropped> {
+        let class = self.class;
+        let turn = |quantum| Turn { quantum, limited };
         match &mut self.flows {
-            Flows::Ranked(heads) => {
-                heads.pop_first();
-                if pull.more {
-                    heads.push((flow_rank(self.order, id, host, arrivals), pull.queue, id));
-                }
+            Flows::Round(circle) => {
+                let id = circle.front();
+                let pull = host.pull(id, class, turn(Some(quantum)), now, out);
+                circle.serve(id, pull.turn_over, !pull.more);
+                Ok((id, pull))
             }
-            Flows::Round(circle) => circle.serve(id, pull.turn_over, !pull.more),
-            Flows::Fair(fair) => fair.settle(id, pull, host),
+            Flows::Ranked(heads) => {
+                let (_, queue, id) = heads.pop_first().expect("a bundle in a tree holds packets");
+                let pull = host.pull(id, class, turn(None), now, out);
+                if pull.more {
+                    heads.push((flow_rank(self.order, id, host, arrivals), queue, id));
+                }
+                Ok((id, pull))
+            }
+            Flows::Fair(fair) => fair.serve(host, class, turn(None), now, out),
         }
     }
 }

@@ -5,34 +5,69 @@
 //! Not here: how long a turn is (`host`).
 //! Invariant: from `head` on, flow queues stand in the order of their turns.
 
-use smallvec::SmallVec;
-
 use crate::ids::RecordId;
 
-/// Flow queues in the order of their turns, with room for a fixed number. Up to [`BESIDE`] need no memory of their own.
+/// Flow queues in the order of their turns, with room for a fixed number.
 #[derive(Clone, Debug)]
 pub(crate) struct Circle {
-    /// A power of two of places.
-    places: SmallVec<[RecordId; BESIDE]>,
+    places: Places,
     head: u32,
     len: u32,
 }
 
+/// A power of two of places. Up to [`BESIDE`] need no memory of their own, and no check of their bounds.
+#[derive(Clone, Debug)]
+enum Places {
+    Beside([RecordId; BESIDE]),
+    Apart(Box<[RecordId]>),
+}
+
 const BESIDE: usize = 4;
+
+impl Places {
+    fn as_slice(&self) -> &[RecordId] {
+        match self {
+            Self::Beside(places) => places,
+            Self::Apart(places) => places,
+        }
+    }
+
+    /// The place `at`, modulo their number.
+    #[inline]
+    fn get(&self, at: u32) -> RecordId {
+        match self {
+            Self::Beside(places) => places[at as usize % BESIDE],
+            Self::Apart(places) => places[at as usize & (places.len() - 1)],
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, at: u32, id: RecordId) {
+        match self {
+            Self::Beside(places) => places[at as usize % BESIDE] = id,
+            Self::Apart(places) => {
+                let mask = places.len() - 1;
+                places[at as usize & mask] = id;
+            }
+        }
+    }
+}
 
 impl Circle {
     pub(crate) fn new() -> Self {
-        Self { places: SmallVec::from_elem(RecordId::NONE, BESIDE), head: 0, len: 0 }
+        Self { places: Places::Beside([RecordId::NONE; BESIDE]), head: 0, len: 0 }
     }
 
     /// Makes room for `members`; the only call that allocates.
     pub(crate) fn reserve(&mut self, members: usize) {
         let wanted = members.next_power_of_two();
-        if wanted > self.places.len() {
-            let front = self.at(0);
-            self.places.rotate_left(front);
-            self.head = 0;
-            self.places.resize(wanted, RecordId::NONE);
+        let places = self.places.as_slice();
+        if wanted > places.len() {
+            let front = self.head as usize & (places.len() - 1);
+            let mut wider = places.to_vec();
+            wider.rotate_left(front);
+            wider.resize(wanted, RecordId::NONE);
+            (self.places, self.head) = (Places::Apart(wider.into()), 0);
         }
     }
 
@@ -41,16 +76,22 @@ impl Circle {
         self.len
     }
 
+    /// The flow queue whose turn it is, of which there must be one.
+    #[inline]
+    pub(crate) fn front(&self) -> RecordId {
+        debug_assert!(self.len > 0, "a flow queue at the front");
+        self.places.get(self.head)
+    }
+
     /// The flow queue whose turn comes after `turns` more.
     #[inline]
     pub(crate) fn get(&self, turns: u32) -> Option<RecordId> {
-        (turns < self.len).then(|| self.places[self.at(turns)])
+        (turns < self.len).then(|| self.places.get(self.head.wrapping_add(turns)))
     }
 
     #[inline]
     pub(crate) fn push_back(&mut self, id: RecordId) {
-        let back = self.at(self.len);
-        self.places[back] = id;
+        self.places.set(self.head.wrapping_add(self.len), id);
         self.len += 1;
     }
 
@@ -58,15 +99,9 @@ impl Circle {
     /// so there is no branch.
     #[inline]
     pub(crate) fn serve(&mut self, front: RecordId, turn_over: bool, leaves: bool) {
-        let back = self.at(self.len);
-        self.places[back] = front; // free, or its own when all are taken
+        self.places.set(self.head.wrapping_add(self.len), front); // free, or its own when all are taken
         self.head = self.head.wrapping_add(u32::from(turn_over | leaves));
         self.len -= u32::from(leaves);
-    }
-
-    #[inline]
-    fn at(&self, turns: u32) -> usize {
-        self.head.wrapping_add(turns) as usize & (self.places.len() - 1)
     }
 }
 

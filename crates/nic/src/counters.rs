@@ -6,9 +6,9 @@
 
 use plimsoll_policy::{LimitId, NodeId, TenantId};
 
-use crate::bundle::Asks;
+use crate::bundle::{Asks, Done};
 use crate::egress::Nic;
-use crate::ids::GateId;
+use crate::ids::{BundleId, GateId, Table};
 use crate::stats::{ClassCounters, EngineStats, LimitCounters, NodeRank, TenantCounters};
 
 impl Nic {
@@ -24,11 +24,8 @@ impl Nic {
     pub fn all_class_counters(&self) -> Vec<ClassCounters> {
         let refused = |&refused| ClassCounters { refused, ..ClassCounters::default() };
         let mut classes: Vec<ClassCounters> = self.refused.iter().map(refused).collect();
-        for (class, &[packets, bytes]) in classes.iter_mut().zip(self.sums.iter()) {
-            (class.packets, class.bytes) = (packets, bytes);
-        }
-        for (class, &[marked, dropped]) in classes.iter_mut().zip(self.signalled.iter()) {
-            (class.marked, class.dropped) = (marked, dropped);
+        for (class, done) in classes.iter_mut().zip(self.sums.iter()) {
+            (class.packets, class.bytes) = (done.packets, done.bytes);
         }
         for (home, packets, bytes) in self.host.counted() {
             let class = &mut classes[self.class_at(home).0 as usize];
@@ -39,6 +36,9 @@ impl Nic {
             let class = &mut classes[bundle.class.0 as usize];
             class.packets += bundle.done.packets;
             class.bytes += bundle.done.bytes;
+            let signals = bundle.signals();
+            class.marked += signals.marked;
+            class.dropped += signals.dropped;
         }
         for (home, packets, bytes) in self.host.backlogs() {
             let class = &mut classes[self.class_at(home).0 as usize];
@@ -48,23 +48,29 @@ impl Nic {
         classes
     }
 
-    /// Counters of a limit since the policy was installed. Linear in bundles: for all limits at once there is
+    /// Counters of a limit since the policy was installed. Linear in flow queues: for all limits at once there is
     /// [`Nic::all_limit_counters`].
     #[must_use]
     pub fn limit_counters(&self, limit: LimitId) -> LimitCounters {
         self.all_limit_counters().get(limit.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Counters of each limit since the policy was installed, by [`LimitId`].
+    /// Counters of each limit since the policy was installed, by [`LimitId`]. Linear in flow queues.
     #[must_use]
     pub fn all_limit_counters(&self) -> Vec<LimitCounters> {
         let mut limits = vec![LimitCounters::default(); self.limits.len()];
-        for bundle in self.bundles.iter() {
+        let mut sums: Table<BundleId, Done> = self.bundles.iter().map(|bundle| bundle.done).collect();
+        for (home, packets, bytes) in self.host.counted() {
+            if let Some(bundle) = home.as_bundle() {
+                sums[bundle].add((packets, bytes));
+            }
+        }
+        for (bundle, done) in self.bundles.iter().zip(sums.iter()) {
             for hold in &self.holds[bundle.holds.range()] {
                 let limit = &mut limits[hold.limit.0 as usize];
                 limit.waiting += u32::from(hold.asks == Asks::Needs);
-                limit.packets += bundle.done.packets;
-                limit.bytes += bundle.done.bytes;
+                limit.packets += done.packets;
+                limit.bytes += done.bytes;
             }
         }
         for (counters, limit) in limits.iter_mut().zip(self.limits.iter()) {

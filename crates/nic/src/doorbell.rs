@@ -64,7 +64,13 @@ impl DoorbellQueue {
         }
         self.last = Some(queue);
         self.writes.per_queue += 1;
-        self.push(doorbell::Note::Bell(queue.0));
+        match u16::try_from(queue.0) {
+            Ok(word) if word != doorbell::ESCAPE => {
+                self.writes.entries += 1;
+                self.batch.push(word);
+            }
+            _ => self.push(doorbell::Note::Bell(queue.0)),
+        }
     }
 
     /// Gives a class or node another weight, from its next packet on.
@@ -106,7 +112,6 @@ impl DoorbellQueue {
         PcieWrites { senic_bytes: self.writes.per_queue * SENIC_DOORBELL_BYTES, ..self.writes }
     }
 
-    #[inline]
     fn push(&mut self, note: doorbell::Note) {
         let before = self.batch.len();
         note.write(&mut self.batch);

@@ -5,6 +5,7 @@
 //! Not here: how nodes choose (`order`), what limits grant (`grants`), how a policy is installed (`install`).
 //! Invariant: a bundle with packets is in the main tree, below gates that may be closed, or waits for limits.
 
+mod ahead;
 mod alarms;
 mod descriptors;
 mod doorbells;
@@ -14,22 +15,23 @@ mod short;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program};
 use plimsoll_queues::Wheel;
-use plimsoll_queues::codel::Verdict;
 use plimsoll_units::{Nanos, Span};
 
 use crate::account::Accounts;
 use crate::bundle::{Asks, Bundle, Done, Hold, Place};
 use crate::completions::CompletionQueue;
 use crate::config::Config;
-use crate::host::{Host, Pull};
+use crate::fair::Dropped;
+use crate::host::{Host, Turn};
 use crate::ids::{BundleId, GateId, QueueId, RecordId, Table, Tagged};
 use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
-use crate::order::{Entrant, Settlement};
+use crate::order::{Entrant, Fate, Seen};
 use crate::refusal::Refusal;
 use crate::stats::{EngineStats, Transmit};
-use crate::tree::{Forest, Pick, Seat};
+use crate::tree::{Forest, Seat};
+pub(crate) use ahead::Ahead;
 pub(crate) use link::Link;
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
@@ -48,13 +50,12 @@ pub struct Nic {
     /// Limits that let a bundle into the main tree since the last pick; they choose again after the next one.
     pub(crate) resting: Vec<LimitId>,
     pub(crate) link: Link,
+    pub(crate) ahead: Ahead,
     pub(crate) arrivals: u64,
     /// Refusals by class and reason.
     pub(crate) refused: Table<NodeId, [u64; Refusal::COUNT]>,
     /// The frames that left classes without a bundle, and their bytes, as far as they are added up.
-    pub(crate) sums: Table<NodeId, [u64; 2]>,
-    /// The frames that CoDel marked and dropped, by class.
-    pub(crate) signalled: Table<NodeId, [u64; 2]>,
+    pub(crate) sums: Table<NodeId, Done>,
     pub(crate) completions: CompletionQueue,
     pub(crate) stats: EngineStats,
     pub(crate) config: Config,
@@ -83,16 +84,15 @@ impl Nic {
 
     /// Appends what leaves at `now`, up to the spare capacity of `out`: at most what the link carries. Never
     /// allocates. `now` must not run backwards.
-    #[inline]
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
         self.now = now;
         let wide = self.outgrows_cache();
-        while out.len() < out.capacity() && self.link.pace.earned() <= now {
+        while out.len() < out.capacity() && self.link.pace.is_earned(now) {
             self.release_due(now);
             let pick = self.forest.pick(self.layout.root, now);
             let released = !self.resting.is_empty();
-            while let Some(limit) = self.resting.pop() {
-                self.arm(limit);
+            if released {
+                self.arm_rested();
             }
             let Some(pick) = pick else { if released { continue } else { return } };
             if wide {
@@ -101,9 +101,6 @@ impl Nic {
             match pick.child.as_bundle() {
                 Some(bundle) => self.serve_bundle(bundle, pick.seat, now, out),
                 None => self.serve_queue(pick.child, pick.seat, now, out),
-            }
-            if !self.forest.is_active(self.layout.root) {
-                self.link.emptied = now;
             }
         }
     }
@@ -129,7 +126,7 @@ impl Nic {
         bundle.insert(record, &mut self.host, self.arrivals);
         if bundle.place == Place::Idle {
             self.awaken(id, now);
-        } else if bundle.ranks_packets {
+        } else if bundle.seen == Seen::Head {
             self.announce_head(id);
         }
     }
@@ -139,7 +136,7 @@ impl Nic {
         let bundle = &mut self.bundles[id];
         (bundle.entries, bundle.fresh) = (0, true);
         bundle.forget_waits();
-        if bundle.has_limits() {
+        if bundle.has_limits() && !self.is_calm(id, now) {
             self.go_on(id, now);
         } else {
             self.enter_tree(id, now);
@@ -195,8 +192,7 @@ impl Nic {
             self.stats.most_pairs = self.stats.most_pairs.max(bundle.entries);
             self.stats.pairs += 1; // one without a pull
             let entrant = self.entrant(id);
-            let outcome = Settlement { entrant: &entrant, len: 0, remains: true, idle: false };
-            self.settle(seat, outcome, now);
+            self.settle(seat, &entrant, 0, Fate::Remains, now);
         }
         closed
     }
@@ -219,121 +215,158 @@ impl Nic {
     fn park(&mut self, id: BundleId, seat: Seat, now: Nanos) {
         self.note_gates(id, now);
         let entrant = self.entrant(id);
-        self.settle(seat, Settlement::leaves(&entrant), now);
+        self.settle(seat, &entrant, 0, Fate::Waits, now);
         self.stats.pairs += 1; // one without a pull
         self.ask_around(id, true, now);
         self.wait(id, now);
     }
 
+    /// Whether no limit and no gate keeps the picked bundle's head. If one does, the bundle goes to wait for it.
+    #[inline]
+    fn may_leave(&mut self, id: BundleId, seat: Seat, now: Nanos) -> bool {
+        let len = self.head_charge(id);
+        if self.is_held(id, len, now) {
+            self.park(id, seat, now);
+            return false;
+        }
+        if self.bundles[id].gate != GateId::NONE {
+            if self.keep_back(id, seat, len, now) {
+                return false;
+            }
+            self.note_gates(id, now);
+        }
+        true
+    }
+
     /// The picked bundle's head leaves, unless a limit or a gate keeps it.
     #[inline]
     fn serve_bundle(&mut self, id: BundleId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        if self.bundles[id].has_limits() {
+            return self.serve_limited(id, seat, now, out);
+        }
+        let Some((charge, fate)) = self.hand_out(id, false, now, out) else { return };
+        let entrant =
+            if self.bundles[id].seen == Seen::Nothing { &Entrant::UNSEEN } else { &self.entrant(id) };
+        self.settle(seat, entrant, charge, fate, now);
+    }
+
+    /// Not inlined, so that packets that no limit concerns have the processor's registers to themselves.
+    #[inline(never)]
+    fn serve_limited(&mut self, id: BundleId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        let calm = self.is_calm(id, now);
+        if !calm && !self.may_leave(id, seat, now) {
+            return;
+        }
+        let Some((charge, fate)) = self.hand_out(id, true, now, out) else { return };
+        self.note_limits(id, out);
+        let (calm, asks) = if calm {
+            (self.pass_calm_limits(id, charge, now), false)
+        } else {
+            (false, self.pass_limits(id, charge, now))
+        };
+        if !calm {
+            return self.ask_again(id, seat, charge, (fate == Fate::Idle, asks), now);
+        }
         let bundle = &mut self.bundles[id];
-        let queue = bundle.front().expect("a bundle in a tree holds packets");
-        if bundle.has_limits() {
-            let len = self.host.charge(queue);
-            if self.is_held(id, len, now) {
-                return self.park(id, seat, now);
-            }
-            if self.bundles[id].gate != GateId::NONE {
-                if self.keep_back(id, seat, len, now) {
-                    return;
+        bundle.fresh = false;
+        bundle.forget_waits();
+        let entrant = self.entrant(id);
+        self.settle(seat, &entrant, charge, fate, now);
+    }
+
+    /// Hands out a bundle's next pull, unless CoDel drops it. Returns what it is charged, and whether the bundle is idle now.
+    #[inline(always)]
+    fn hand_out(
+        &mut self,
+        id: BundleId,
+        limited: bool,
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Option<(u32, Fate)> {
+        let bundle = &mut self.bundles[id];
+        let (record, pull) =
+            match bundle.serve(&mut self.host, (limited, self.layout.quantum, self.arrivals), now, out) {
+                Ok(served) => served,
+                Err(Dropped(record)) => {
+                    self.drop_head(id, record, now, out);
+                    return None;
                 }
-                self.note_gates(id, now);
-            }
-        }
-        let bundle = &mut self.bundles[id];
-        let mut verdict = Verdict::Pass;
-        if let Some(times) = bundle.codel() {
-            verdict = self.host.judge(queue, times, now);
-            if verdict != Verdict::Pass && self.signal(id, queue, verdict, now, out) {
-                return;
-            }
-        }
-        let bundle = &mut self.bundles[id];
-        let pull = self.host.pull(queue, now, bundle.quantum(self.layout.quantum));
-        out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull, verdict));
-        bundle.done.count(&pull);
-        bundle.settle(queue, &pull, &mut self.host, self.arrivals);
+            };
         bundle.entries = 1;
+        // Not only if the flow queue has become empty, which no processor can predict.
         let idle = bundle.active() == 0;
         if idle {
             bundle.place = Place::Idle;
         }
+        if pull.overflows {
+            self.add_up(record, Tagged::bundle(id));
+        }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
-        if bundle.has_limits() {
-            return self.pass_limits(id, seat, &pull, idle, now);
-        }
-        let entrant = if bundle.ranks_packets { &self.entrant(id) } else { &Entrant::UNSEEN };
-        self.settle(seat, Settlement::sent(entrant, pull.charge, !idle), now);
+        Some((pull.charge, Fate::of(!idle, idle)))
     }
 
     /// The head of a class's only flow queue leaves: there are no limits to wait for.
-    #[inline]
     fn serve_queue(&mut self, child: Tagged, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
         let record = child.as_record().expect("a flow queue that is picked has a record");
-        let pull = self.host.pull(record, now, None);
-        let class = self.host.home_of(record).as_class().expect("it hangs in its class's seat");
-        out.push(transmit(class, (None, Span::ZERO), &pull, Verdict::Pass));
-        if self.host.count(record, pull.frames, wire_bytes(&pull)) {
-            self.add_up(record, class);
+        let home = self.host.home_of(record);
+        let class = home.as_class().expect("it hangs in its class's seat");
+        let pull = self.host.pull(record, class, Turn::FREE, now, out);
+        if pull.overflows {
+            self.add_up(record, home);
         }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
-        self.settle(seat, Settlement::sent(&Entrant::UNSEEN, pull.charge, pull.more), now);
+        self.settle(seat, &Entrant::UNSEEN, pull.charge, Fate::of(pull.more, !pull.more), now);
     }
 
     /// Tells the main tree what became of what was picked.
-    #[inline(always)]
-    fn settle(&mut self, seat: Seat, outcome: Settlement<'_>, now: Nanos) {
-        self.forest.settle(seat, outcome);
+    #[inline]
+    fn settle(&mut self, seat: Seat, entrant: &Entrant, len: u32, fate: Fate, now: Nanos) {
+        if !self.forest.settle(seat, entrant, len.into(), fate) {
+            self.link.emptied = now;
+        }
         self.set_alarms(now);
     }
 
-    /// Brings what will probably be picked soon into the cache: of the nearer, more of its state.
-    #[inline]
-    fn look_ahead(&mut self, pick: &Pick) {
-        let [next, soon, later] = self.forest.upcoming(pick.seat);
-        if let Some(later) = later.and_then(Tagged::as_bundle) {
-            self.bundles.prefetch(later);
-        }
-        let front = |child: Option<Tagged>| match child?.as_bundle() {
-            Some(id) => self.bundles[id].front(),
-            None => child?.as_record(),
-        };
-        let own = |turns| self.bundles[pick.child.as_bundle()?].upcoming(turns);
-        if let Some(record) = front(soon).or_else(|| own(4)) {
-            self.host.prefetch(record);
-        }
-        if let Some(record) = front(next).or_else(|| own(2)) {
-            self.host.prefetch_head(record);
+    /// Writes into what has just left how long limits held it.
+    fn note_limits(&self, id: BundleId, out: &mut [Transmit]) {
+        let bundle = &self.bundles[id];
+        if let Some(transmit) = out.last_mut() {
+            (transmit.limited_by, transmit.limited) = (bundle.limited_by, bundle.limited);
         }
     }
 
-    /// After its packet has left: the bundle stays in the tree, waits for limits that are exceeded now, or is idle.
+    /// A pull that has left is paid to the bundle's limits. Returns whether the bundle asks one of them for more.
     #[inline]
-    fn pass_limits(&mut self, id: BundleId, seat: Seat, pull: &Pull, idle: bool, now: Nanos) {
-        let bundle = &mut self.bundles[id];
+    fn pass_limits(&mut self, id: BundleId, charge: u32, now: Nanos) -> bool {
+        let bundle = &self.bundles[id];
         let mut asks = false;
         for hold in &mut self.holds[bundle.holds.range()] {
             let limit = &mut self.limits[hold.limit];
             asks |= hold.asks != Asks::No;
-            if limit.leave(pull.charge, &mut hold.granted, now) && limit.waiting > 0 {
+            if limit.leave(charge, &mut hold.granted, now) && limit.waiting > 0 {
                 self.wheel.set(hold.limit.0, limit.due(), now); // its next slot has just moved
             }
             if limit.gate != GateId::NONE {
                 if bundle.kept {
                     self.forest.let_through(limit.gate);
                 }
-                if !limit.opens_for(pull.charge.max(self.forest.longest_kept(limit.gate)), now) {
+                if !limit.opens_for(charge.max(self.forest.longest_kept(limit.gate)), now) {
                     self.forest.close(limit.gate, limit.due(), now);
                 }
             }
         }
+        asks
+    }
+
+    /// After its packet has left and was paid: the bundle stays in the tree, waits for limits that are exceeded now, or is idle.
+    #[inline(always)]
+    fn ask_again(&mut self, id: BundleId, seat: Seat, charge: u32, (idle, asks): (bool, bool), now: Nanos) {
+        let bundle = &mut self.bundles[id];
         (bundle.fresh, bundle.kept) = (false, false);
         bundle.forget_waits();
-        if asks && bundle.ranks_packets && !idle {
+        if asks && bundle.seen == Seen::Head && !idle {
             self.announce_asking(id);
         }
         let held = !idle && self.ask_around(id, false, now);
@@ -342,8 +375,7 @@ impl Nic {
         }
         let remains = !idle && !held;
         let entrant = self.entrant(id);
-        let len = pull.charge.into();
-        self.settle(seat, Settlement { entrant: &entrant, len, remains, idle }, now);
+        self.settle(seat, &entrant, charge, Fate::of(remains, idle), now);
         if held {
             self.bundles[id].entries = 0;
             self.wait(id, now);
@@ -355,14 +387,18 @@ impl Nic {
         self.bundles[id].front().map_or(0, |queue| self.host.charge(queue))
     }
 
-    /// The part of a bundle that orders look at; its head only where an order ranks packets.
-    #[inline]
+    /// The part of a bundle that orders look at.
+    #[inline(always)]
     pub(crate) fn entrant(&self, id: BundleId) -> Entrant {
         let bundle = &self.bundles[id];
-        let head = if bundle.ranks_packets { self.head_of(bundle) } else { Head::default() };
-        Entrant { bundle: id, flows: bundle.active(), head }
+        match bundle.seen {
+            Seen::Nothing => Entrant::UNSEEN,
+            Seen::Flows => Entrant { bundle: id, flows: bundle.active(), head: Head::default() },
+            Seen::Head => Entrant { bundle: id, flows: bundle.active(), head: self.head_of(bundle) },
+        }
     }
 
+    #[inline(never)]
     fn head_of(&self, bundle: &Bundle) -> Head {
         let default = match bundle.order {
             FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
@@ -394,43 +430,4 @@ impl Nic {
             }
         }
     }
-}
-
-impl Done {
-    #[inline]
-    fn count(&mut self, pull: &Pull) {
-        self.packets += u64::from(pull.frames);
-        self.bytes += wire_bytes(pull);
-    }
-}
-
-#[inline(always)]
-fn transmit(
-    class: NodeId,
-    (limited_by, limited): (Option<LimitId>, Span),
-    pull: &Pull,
-    verdict: Verdict,
-) -> Transmit {
-    Transmit {
-        queue: pull.queue,
-        class,
-        addr: pull.addr,
-        offset: pull.offset,
-        len: pull.len,
-        segment: pull.segment,
-        header: pull.header,
-        frames: pull.frames,
-        last: pull.last,
-        arrived: pull.arrived,
-        head: pull.since,
-        limited_by,
-        limited,
-        verdict,
-    }
-}
-
-/// Bytes on the wire, each segment's header included, overhead not.
-#[inline]
-fn wire_bytes(pull: &Pull) -> u64 {
-    u64::from(pull.len) + u64::from(pull.frames - 1) * u64::from(pull.header)
 }

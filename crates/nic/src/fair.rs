@@ -9,12 +9,14 @@
 //! the last one. And an old flow that is overdue goes before new ones: these may be many, each empty after a packet and back at
 //! once, as TCP's own small queues make them.
 
-use plimsoll_policy::Codel;
-use plimsoll_queues::codel::CodelTimes;
+use plimsoll_policy::{Codel, NodeId};
+use plimsoll_queues::codel::{CodelTimes, Verdict};
+use plimsoll_units::Nanos;
 
 use crate::circle::Circle;
-use crate::host::{Host, Pull};
+use crate::host::{Host, Pull, Turn};
 use crate::ids::RecordId;
+use crate::stats::Transmit;
 
 /// The flow queues of a bundle that hold packets, by the order of their turns.
 #[derive(Clone, Debug)]
@@ -28,13 +30,33 @@ pub(crate) struct Fair {
     turn: u64,
     /// Bytes of a turn.
     quantum: i32,
-    pub(crate) times: CodelTimes,
+    times: CodelTimes,
+    pub(crate) signals: Signals,
 }
+
+/// Frames that CoDel marked and dropped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Signals {
+    pub(crate) marked: u64,
+    pub(crate) dropped: u64,
+}
+
+/// CoDel's decision to drop the head of this flow queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dropped(pub(crate) RecordId);
 
 impl Fair {
     pub(crate) fn new(codel: Codel, quantum: i32) -> Self {
         let times = CodelTimes { target: codel.target, interval: codel.interval };
-        Self { new: Circle::new(), old: Circle::new(), overdue: false, turn: 0, quantum, times }
+        Self {
+            new: Circle::new(),
+            old: Circle::new(),
+            overdue: false,
+            turn: 0,
+            quantum,
+            times,
+            signals: Signals::default(),
+        }
     }
 
     /// Makes room for `members`, all of which may be in either list.
@@ -85,9 +107,32 @@ impl Fair {
         self.overdue = self.new.len() > 0 && self.old.get(0).is_some_and(|id| host.is_overdue(id, self.turn));
     }
 
+    /// Hands out the next pull of the front flow queue, with a mark if CoDel says so, unless CoDel decides to drop it.
+    #[inline]
+    pub(crate) fn serve(
+        &mut self,
+        host: &mut Host,
+        class: NodeId,
+        turn: Turn,
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Result<(RecordId, Pull), Dropped> {
+        let id = self.get(0).expect("a bundle in a tree holds packets");
+        let verdict = host.judge(id, &self.times, now);
+        if verdict == Verdict::Drop {
+            return Err(Dropped(id));
+        }
+        let pull = host.pull(id, class, turn, now, out);
+        if verdict == Verdict::Mark {
+            self.mark(out);
+        }
+        self.settle(id, pull, host);
+        Ok((id, pull))
+    }
+
     /// The front flow queue sent a pull.
     #[inline]
-    pub(crate) fn settle(&mut self, id: RecordId, pull: &Pull, host: &mut Host) {
+    fn settle(&mut self, id: RecordId, pull: Pull, host: &mut Host) {
         let over = host.charge_turn(id, pull.charge, self.quantum);
         let leaves = !pull.more;
         let is_new = self.new.len() > 0 && !self.overdue;
@@ -96,9 +141,18 @@ impl Fair {
         if over && !leaves {
             self.wait(id, host);
         } else if leaves && !is_new {
-            host.rest(pull.queue, self.turn + u64::from(self.len()));
+            host.rest(id, self.turn + u64::from(self.len()));
         }
         self.turn += u64::from(over || leaves);
         self.look(host);
+    }
+
+    /// Marks what has just left.
+    #[cold]
+    fn mark(&mut self, out: &mut [Transmit]) {
+        if let Some(transmit) = out.last_mut() {
+            self.signals.marked += u64::from(transmit.frames);
+            transmit.verdict = Verdict::Mark;
+        }
     }
 }

@@ -89,7 +89,7 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         class.push(Part { what: "the order among its queues", bytes: below });
     }
     let mut beside = vec![
-        Part { what: "counters", bytes: queues * ((Refusal::COUNT + 4) * size_of::<u64>()) as u64 },
+        Part { what: "counters", bytes: queues * ((Refusal::COUNT + 2) * size_of::<u64>()) as u64 },
         Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) },
     ];
     let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);

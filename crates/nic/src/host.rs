@@ -8,18 +8,23 @@
 
 mod cut;
 mod fair;
+mod record;
 mod rings;
 
+use plimsoll_policy::NodeId;
 use plimsoll_units::Nanos;
 use plimsoll_wire::Ecn;
 
 use crate::account::Accounts;
 use crate::ids::{OwnerId, QueueId, RecordId, Table, Tagged};
 use crate::refusal::Refusal;
+use crate::stats::Transmit;
 pub(crate) use cut::Cut;
 pub use cut::MAX_DESCRIPTOR;
+use cut::Piece;
 use fair::FlowState;
 pub(crate) use fair::{FLOW_BYTES, markable};
+use record::{Record, transmit};
 pub(crate) use rings::SLOT_BYTES;
 use rings::{Rings, Slot, SlotTag};
 
@@ -69,65 +74,36 @@ struct Name {
     word: u32,
 }
 
-/// The record of a flow queue that holds descriptors, all of it in one cache line.
-#[derive(Clone, Copy, Debug)]
-#[repr(align(64))]
-struct Record {
-    /// The next descriptor to be scheduled.
-    head: u16,
-    /// The end of the descriptors that a doorbell told of.
-    seen: u16,
-    /// The end of the descriptors that the host wrote.
-    tail: u16,
-    /// The oldest that has not completed.
-    done: u16,
-    /// Bytes that the next pull will be charged.
-    charge: u32,
-    /// Low half of the head's number among all arrivals.
-    arrival: u32,
-    home: Tagged,
-    /// The owner of the account that its descriptors are charged to.
-    owner: OwnerId,
-    /// Payload bytes of the head that were pulled before.
-    offset: u32,
-    /// Tag for descriptors that bring none.
-    tag: u32,
-    /// Bytes left of its turn, in a class that takes turns.
-    deficit: i32,
-    /// Bytes of the descriptors that a doorbell told of and that have not left.
-    backlog: u32,
-    /// Most bytes, as charged, of one pull.
-    pull: u32,
-    /// Frames that left, and their bytes, of a flow queue that is its class's only one: what has not been added up yet.
-    packets: u32,
-    bytes: u32,
-    /// The flow queue that has this record; [`Record::NO_QUEUE`] while none has.
-    queue: QueueId,
-    /// When the head became the head.
-    since: Nanos,
-}
-
 /// Bytes of a flow queue that holds nothing: its name and its tag.
 pub(crate) const NAME_BYTES: usize = size_of::<Name>() + size_of::<u32>();
 pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
 
-/// One pull: what leaves now of the head descriptor.
+/// How a flow queue is served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Bytes of a turn, if flow queues take turns that `Host::pull` is to count.
+    pub(crate) quantum: Option<i32>,
+    /// Whether limits will ask for the charge of the next head.
+    pub(crate) limited: bool,
+}
+
+/// One pull that was handed out. It fits a register: handed over in memory, the narrow stores of its fields and a wide load of the
+/// whole do not forward to each other, which costs more than the pull.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
-    pub(crate) queue: QueueId,
-    pub(crate) addr: u64,
-    pub(crate) offset: u32,
-    pub(crate) len: u32,
-    pub(crate) segment: u16,
-    pub(crate) header: u16,
-    pub(crate) frames: u32,
     pub(crate) charge: u32,
-    pub(crate) last: bool,
     /// Whether the flow queue holds more.
     pub(crate) more: bool,
     pub(crate) turn_over: bool,
-    pub(crate) arrived: Nanos,
-    pub(crate) since: Nanos,
+    /// Whether it is time to add up what the flow queue has counted.
+    pub(crate) overflows: bool,
+}
+
+const _: () = assert!(size_of::<Pull>() == 8);
+
+impl Turn {
+    /// Of a flow queue that is alone in a class without limits.
+    pub(crate) const FREE: Self = Self { quantum: None, limited: false };
 }
 
 impl Name {
@@ -321,14 +297,6 @@ impl Host {
         record.pull = pull.min(self.cut.pull);
     }
 
-    /// Counts what left of a class's only flow queue. Returns whether it is time to add it up.
-    #[inline]
-    pub(crate) fn count(&mut self, id: RecordId, frames: u32, bytes: u64) -> bool {
-        let record = &mut self.records[id];
-        (record.packets, record.bytes) = (record.packets + frames, record.bytes + bytes as u32);
-        (record.packets | record.bytes) >> 31 != 0
-    }
-
     /// Takes the counts of a flow queue that have not been added up; they begin again at zero.
     pub(crate) fn take_counted(&mut self, id: RecordId) -> (u32, u32) {
         let taken =
@@ -379,36 +347,40 @@ impl Host {
         Ok(())
     }
 
-    /// A doorbell: stamps the new descriptors with their arrival. Returns the record, and its home if the flow queue was
-    /// empty before; `None` if there is no record.
+    /// A doorbell: stamps the new descriptors with their arrival. Returns the record, and whether the flow queue was empty before,
+    /// so that [`Host::begin`] has to be called; `None` if there is no record.
     #[inline]
     pub(crate) fn take_new(
         &mut self,
         queue: QueueId,
         now: Nanos,
         arrivals: &mut u64,
-    ) -> Option<(RecordId, Tagged)> {
+    ) -> Option<(RecordId, bool)> {
         let id = self.resolve(queue)?;
         let record = &mut self.records[id];
-        let mut at = record.seen;
-        while at != record.tail {
+        let (seen, tail) = (record.seen, record.tail);
+        let mut at = seen;
+        while at != tail {
             let slot = self.rings.slot_mut(id, at);
-            let low = *arrivals as u32;
-            (slot.arrived, slot.arrival) = (now.as_u64(), low);
+            (slot.arrived, slot.arrival) = (now.as_u64(), *arrivals as u32);
             *arrivals += 1;
             record.backlog += slot.len;
             at = at.wrapping_add(1);
         }
-        let wakes = record.head == record.seen && at != record.seen;
-        record.seen = at;
-        if wakes {
-            record.since = now;
-            record.load(self.rings.slot(id, record.head), self.cut);
-        }
-        Some((id, if wakes { record.home } else { Tagged::NOTHING }))
+        record.seen = tail;
+        Some((id, (record.head == seen) & (tail != seen)))
     }
 
-    /// Bytes that the next pull will be charged.
+    /// A flow queue that was empty has a head, since `now`. Returns its home.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: RecordId, now: Nanos) -> Tagged {
+        let record = &mut self.records[id];
+        record.since = now;
+        record.load(self.rings.slot(id, record.head), self.cut);
+        record.home
+    }
+
+    /// Bytes that the next pull will be charged, of a flow queue behind limits.
     #[inline]
     pub(crate) fn charge(&self, id: RecordId) -> u32 {
         self.records[id].charge
@@ -417,7 +389,7 @@ impl Host {
     /// Number of the head among all arrivals; `arrivals` is how many there have been.
     #[inline]
     pub(crate) fn arrival(&self, id: RecordId, arrivals: u64) -> u64 {
-        let low = self.record(id).map_or(0, |record| record.arrival.into());
+        let low = u64::from(self.rings.slot(id, self.records[id].head).arrival);
         let high = arrivals & !u64::from(u32::MAX);
         if (high | low) <= arrivals { high | low } else { (high | low).saturating_sub(1 << 32) }
     }
@@ -442,47 +414,79 @@ impl Host {
         self.record(id).is_some_and(|record| record.head.wrapping_add(1) != record.seen)
     }
 
-    /// Takes the next pull off the head and moves on. With a quantum, says in `turn_over` whether it ends the flow
+    /// Hands out the next pull of the head, counts it, and moves on. With a quantum, says in `turn_over` whether it ends the flow
     /// queue's turn.
-    ///
-    /// Always inlined: handed over in memory, the narrow stores of its fields and the wide loads of their reader do
-    /// not forward to each other, which costs more than the whole pull.
     #[inline(always)]
-    pub(crate) fn pull(&mut self, id: RecordId, now: Nanos, quantum: Option<i32>) -> Pull {
+    pub(crate) fn pull(
+        &mut self,
+        id: RecordId,
+        class: NodeId,
+        turn: Turn,
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Pull {
+        let slot = self.rings.slot(id, self.records[id].head);
+        if slot.segment > 0 {
+            return self.pull_segments(id, class, turn, now, out);
+        }
+        let whole = self.cut.whole(slot);
+        self.take(id, class, whole, turn, now, out)
+    }
+
+    #[inline(never)]
+    fn pull_segments(
+        &mut self,
+        id: RecordId,
+        class: NodeId,
+        turn: Turn,
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Pull {
+        let record = &self.records[id];
+        let piece = self.cut.piece(self.rings.slot(id, record.head), record.offset, record.pull);
+        self.take(id, class, piece, turn, now, out)
+    }
+
+    /// Takes a piece of the head. What leaves is written where it stays as soon as it is read, as there is more of it than a
+    /// processor has registers.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        id: RecordId,
+        class: NodeId,
+        piece: Piece,
+        turn: Turn,
+        now: Nanos,
+        out: &mut Vec<Transmit>,
+    ) -> Pull {
         let record = &mut self.records[id];
         let slot = self.rings.slot(id, record.head);
-        let piece = self.cut.piece(slot, record.offset, record.pull);
-        let mut pull = Pull {
-            queue: record.queue,
-            addr: slot.addr,
-            offset: record.offset,
-            len: piece.len,
-            segment: slot.segment,
-            header: slot.header,
-            frames: piece.frames,
-            charge: piece.charge,
-            last: piece.last,
-            more: true,
-            turn_over: false,
-            arrived: Nanos::new(slot.arrived),
-            since: record.since,
-        };
+        out.push(transmit(record, slot, class, &piece));
         if piece.last {
             (record.offset, record.since) = (0, now);
             record.backlog -= slot.len;
             record.head = record.head.wrapping_add(1);
-            pull.more = record.head != record.seen;
         } else {
             record.offset += piece.payload;
         }
-        // Without a branch, as a next head cannot be predicted; what is loaded from an empty slot is not used.
-        record.load(self.rings.slot(id, record.head), self.cut);
-        // By the time that this one leaves, others have had their turns and their lines in the cache.
-        self.rings.prefetch(id, record.head.wrapping_add(1));
-        if let Some(quantum) = quantum {
-            pull.turn_over = record.use_turn(pull.charge, quantum, pull.more);
+        let more = record.head != record.seen;
+        if turn.limited {
+            // Also if there is none, as a next head cannot be predicted; what is loaded from an empty slot is not used.
+            record.load(self.rings.slot(id, record.head), self.cut);
+            // By the time that this one leaves, others have had their turns and their lines in the cache.
+            self.rings.prefetch(id, record.head.wrapping_add(1));
         }
-        pull
+        let overflows = record.count(&piece);
+        let charge = piece.charge;
+        let turn_over = turn.quantum.is_some_and(|quantum| record.use_turn(charge, quantum, more));
+        Pull { charge, more, turn_over, overflows }
+    }
+
+    /// Takes a pull that has not left, but was dropped, off the counts.
+    pub(crate) fn uncount(&mut self, id: RecordId, dropped: &Transmit) {
+        let record = &mut self.records[id];
+        record.packets -= dropped.frames;
+        record.bytes -= dropped.len + (dropped.frames - 1) * u32::from(dropped.header);
     }
 
     /// Descriptors that are not completed.
@@ -519,7 +523,14 @@ impl Host {
     pub(crate) fn prefetch_head(&self, id: RecordId) {
         if let Some(record) = self.records.get(id) {
             self.rings.prefetch(id, record.head);
-            self.rings.prefetch(id, record.head.wrapping_add(1)); // looked at when the head has left
+        }
+    }
+
+    /// Brings the descriptor behind the head into the cache as well: behind limits its charge is needed when the head has left.
+    #[inline]
+    pub(crate) fn prefetch_second(&self, id: RecordId) {
+        if let Some(record) = self.records.get(id) {
+            self.rings.prefetch(id, record.head.wrapping_add(1));
         }
     }
 
@@ -529,68 +540,5 @@ impl Host {
         if let Some(record) = self.records.get(id) {
             self.rings.prefetch(id, record.tail);
         }
-    }
-}
-
-impl Record {
-    const NO_QUEUE: QueueId = QueueId(u32::MAX);
-    const FREE: Self = Self {
-        head: 0,
-        seen: 0,
-        tail: 0,
-        done: 0,
-        charge: 0,
-        arrival: 0,
-        home: Tagged::NOTHING,
-        owner: OwnerId::NONE,
-        offset: 0,
-        tag: 0,
-        deficit: 0,
-        backlog: 0,
-        pull: 0,
-        packets: 0,
-        bytes: 0,
-        queue: Self::NO_QUEUE,
-        since: Nanos::ZERO,
-    };
-
-    #[inline]
-    fn is_open(&self) -> bool {
-        !self.home.is_nothing()
-    }
-
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.done == self.tail
-    }
-
-    #[inline]
-    fn release(&mut self) -> OwnerId {
-        self.done = self.done.wrapping_add(1);
-        // An empty ring begins again at its first line (see `Rings`). Without a branch, as it cannot be predicted.
-        let keep = u16::from(self.done != self.tail).wrapping_neg();
-        (self.head, self.seen, self.tail, self.done) =
-            (self.head & keep, self.seen & keep, self.tail & keep, self.done & keep);
-        self.owner
-    }
-
-    /// Copies what the scheduler reads of the head.
-    #[inline]
-    fn load(&mut self, slot: &Slot, cut: Cut) {
-        self.charge = cut.piece(slot, self.offset, self.pull).charge;
-        self.arrival = slot.arrival;
-    }
-
-    /// Charges the turn for a pull that has left. Returns whether the turn is over (Shreedhar and Varghese, 1995).
-    #[inline]
-    fn use_turn(&mut self, len: u32, quantum: i32, more: bool) -> bool {
-        if self.deficit <= 0 {
-            self.deficit = self.deficit.saturating_add(quantum).max(1); // its turn began with this packet
-        }
-        self.deficit = self.deficit.saturating_sub_unsigned(len);
-        if !more {
-            self.deficit = self.deficit.min(0); // an idle one saves nothing up, and takes its debt along
-        }
-        self.deficit <= 0
     }
 }

@@ -13,10 +13,10 @@ use plimsoll_queues::{Pace, Wheel};
 use plimsoll_units::{Bytes, Nanos, Span};
 
 use crate::account::{Accounts, Capped, NO_TENANT};
-use crate::bundle::{Asks, Bundle, Hold, Holds, MOST_HOLDS, Place};
+use crate::bundle::{Asks, Bundle, Done, Hold, Holds, MOST_HOLDS, Place};
 use crate::completions::CompletionQueue;
 use crate::config::Config;
-use crate::egress::{Link, Nic};
+use crate::egress::{Ahead, Link, Nic};
 use crate::host::{Cut, Host};
 use crate::ids::{BundleId, GateId, OwnerId, QueueId, RecordId, Table, Tagged, TreeId};
 use crate::layout::Layout;
@@ -60,10 +60,10 @@ impl Nic {
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
             link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
+            ahead: Ahead::default(),
             arrivals: 0,
             refused: vec![[0; Refusal::COUNT]; program.nodes.len()].into(),
-            sums: vec![[0; 2]; program.nodes.len()].into(),
-            signalled: vec![[0; 2]; program.nodes.len()].into(),
+            sums: vec![Done::default(); program.nodes.len()].into(),
             completions: CompletionQueue::with_capacity(config.descriptors as usize),
             stats: EngineStats::default(),
             config: config.clone(),
@@ -179,8 +179,8 @@ impl Nic {
     }
 
     fn move_out(&mut self, record: Option<RecordId>, home: Tagged) {
+        record.into_iter().for_each(|id| self.add_up(id, home));
         if let Some(class) = home.as_class() {
-            record.into_iter().for_each(|id| self.add_up(id, class));
             self.forest.hang(self.forest.seat(class), Tagged::NOTHING);
         } else if let Some(bundle) = home.as_bundle() {
             self.bundles[bundle].members -= 1;
@@ -190,7 +190,7 @@ impl Nic {
     /// The only flow queue of a class that needed no bundle so far moves into one, with what it holds.
     fn bundle_up(&mut self, class: NodeId) -> Option<()> {
         let Some((queue, record)) = self.alone_in(class) else { return Some(()) };
-        record.into_iter().for_each(|id| self.add_up(id, class));
+        record.into_iter().for_each(|id| self.add_up(id, Tagged::class(class)));
         let bundle = self.make_bundle(&Placement { class, limits: Vec::new() })?;
         self.host.set_home(queue, Tagged::bundle(bundle));
         let bundle = &mut self.bundles[bundle];
@@ -243,7 +243,7 @@ impl Nic {
         let Adoption { seat, first } = self.forest.adopt(place, id, order);
         self.holds.extend(placement.limits.iter().map(|&limit| Hold::new(limit)));
         self.bundles.push(Bundle::new(placement.class, order, seat, holds, self.layout.quantum));
-        self.bundles[id].ranks_packets = self.forest.ranks_packets(seat);
+        self.bundles[id].seen = self.forest.looks_at(seat);
         self.bundles[id].gate = self.forest.gate_above(seat);
         if let Some((first, seat)) = first {
             self.bundles[first].seat = seat;
@@ -270,11 +270,17 @@ impl Nic {
 
     /// The first bundle of a class was moved below it, as there is a second one now.
     fn reseat(&mut self, first: BundleId, seat: Seat, active: bool) {
-        self.bundles[first].ranks_packets = true;
+        self.see(first, seat);
         if active {
             let entrant = self.entrant(first);
             self.forest.enter_first(seat, &entrant);
         }
+    }
+
+    /// Orders above one more seat look at the bundle.
+    fn see(&mut self, bundle: BundleId, seat: Seat) {
+        let seen = &mut self.bundles[bundle].seen;
+        *seen = self.forest.looks_at(seat).max(*seen);
     }
 
     /// One more bundle behind a limit. From the second on, the policy restricted to them decides which goes.
@@ -351,7 +357,7 @@ impl Nic {
         let copy = self.copy_for(limit, class);
         let Adoption { seat, first } = self.forest.adopt(copy, bundle, order);
         self.holds[hold].set_seat(seat);
-        self.bundles[bundle].ranks_packets |= self.forest.ranks_packets(seat);
+        self.see(bundle, seat);
         if let Some((first, seat)) = first {
             let Some(hold) = self.hold_of(first, limit) else { return };
             self.holds[hold].set_seat(seat);
@@ -426,7 +432,8 @@ impl Nic {
 
 fn cut_of(program: &Program, pull: Bytes) -> Cut {
     let small = |bytes: Bytes| u32::try_from(bytes.as_u64()).unwrap_or(u32::MAX / 2).min(u32::MAX / 2);
-    let (overhead, max_frame) = (small(program.overhead), small(program.max_frame));
+    // More than a gibibyte around each frame would not leave a turn's bytes room in an `i32`.
+    let (overhead, max_frame) = (small(program.overhead).min(1 << 30), small(program.max_frame));
     Cut { overhead, max_frame, pull: small(pull).max(max_frame + overhead) }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Limit {
     pace: Pace,
     /// The time that the burst takes at the rate, rounded down.
     full: Span,
+    /// What is left of it beyond the largest pull: how far the clock may be ahead of the present with any one request granted.
+    calm: Span,
     /// The gate of the main tree that does its work, if it holds a node; then no bundle waits for it.
     pub(crate) gate: GateId,
     /// For a limit that counts frames: the most bytes that one frame is charged.
@@ -57,6 +59,7 @@ impl Limit {
             pace: Pace::new(limit.rate),
             burst: limit.burst,
             full: Span::ZERO,
+            calm: Span::ZERO,
             root: None,
             only: BundleId::NONE,
             rests: false,
@@ -122,6 +125,12 @@ impl Limit {
     #[inline]
     pub(crate) fn has(&self, counted: u32, now: Nanos) -> bool {
         counted == 0 || self.gives(self.due_for(counted), now)
+    }
+
+    /// Whether any request, of a pull at most, would be granted now: then nothing more has to be asked.
+    #[inline]
+    pub(crate) fn is_calm(&self, now: Nanos) -> bool {
+        self.waiting == 0 && self.pace.earned() - self.calm <= now
     }
 
     /// Whether a request that is `due` then may be granted now: never while a bundle asks.
@@ -261,6 +270,7 @@ impl Limit {
     fn set_full(&mut self) {
         // Rounded down, so that the burst is never exceeded.
         self.full = self.pace.rate().wire_time(self.burst) - Span::ns(1);
+        self.calm = self.full - self.pace.rate().wire_time(Bytes::new(self.pull.into()));
     }
 }
 

@@ -35,12 +35,12 @@ use rows::Rows;
 /// A node's algorithm with its state.
 #[derive(Clone, Debug)]
 pub(crate) enum Order {
+    Grouped(Box<Grouped>),
+    Exact(Box<Exact>),
+    Priority(Box<Bits>),
     /// A class with one bundle, or none yet: nothing to decide.
     One,
     Bundles(Box<Bundles>),
-    Priority(Box<Bits>),
-    Exact(Box<Exact>),
-    Grouped(Box<Grouped>),
     Drr(Box<Rounds>),
     Ranked(Box<Ranked>),
     RateShare(Box<RateShare>),
@@ -53,6 +53,16 @@ pub(crate) struct Entrant {
     /// Flow queues of the bundle that hold packets.
     pub(crate) flows: u32,
     pub(crate) head: Head,
+}
+
+/// The part of a bundle that orders look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Seen {
+    Nothing,
+    /// How many flow queues hold packets.
+    Flows,
+    /// Its head packet as well.
+    Head,
 }
 
 /// How a child comes into an order.
@@ -100,35 +110,44 @@ impl Order {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pick(&mut self, now: Nanos) -> Option<SlotId> {
+        if let Self::Grouped(order) = self {
+            return order.pick();
+        }
         match self {
+            Self::Priority(children) => children.first().map(|slot| SlotId(slot as u32)),
+            Self::Exact(order) => order.pick(),
+            _ => self.pick_of_others(now),
+        }
+    }
+
+    /// Orders that are not inlined into the walk down a tree: it would have too few registers left.
+    #[inline(never)]
+    fn pick_of_others(&mut self, now: Nanos) -> Option<SlotId> {
+        match self {
+            Self::Grouped(_) | Self::Priority(_) | Self::Exact(_) => None,
             Self::One => Some(SlotId(0)),
             Self::Bundles(order) => order.pick(),
-            Self::Priority(children) => children.next(0).map(|slot| SlotId(slot as u32)),
-            Self::Exact(order) => order.pick(),
-            Self::Grouped(order) => order.pick(),
             Self::Drr(order) => order.front(),
             Self::Ranked(order) => order.pick(),
             Self::RateShare(order) => order.pick(now),
         }
     }
 
-    /// The child `slot` was picked. It sent `len` bytes that this order accounts for (0 when it was parked, or
-    /// served under its guarantee). `stays` says whether the child is still active, and `outcome.remains` whether the
-    /// bundle is that was served.
-    #[inline]
-    pub(crate) fn settle(&mut self, slot: SlotId, len: u64, outcome: &Settlement<'_>, stays: bool) {
+    /// The child `slot` was picked, and below it the bundle `entrant`. It sent `len` bytes that this order accounts for (0 when it
+    /// was parked, or served under its guarantee). `stays` says whether the child is still active, and `fate` what became of the
+    /// bundle that was served.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, slot: SlotId, entrant: &Entrant, len: u64, fate: Fate, stays: bool) {
+        if let Self::Grouped(order) = self {
+            return order.settle(slot, len, stays);
+        }
         match self {
-            Self::One => {}
+            Self::Priority(_) if stays => {}
             Self::Bundles(order) => {
-                let next = outcome.remains.then_some(outcome.entrant.head);
-                order.settle(slot, len, outcome.entrant.flows, next);
-            }
-            Self::Priority(children) => {
-                if !stays {
-                    children.remove(slot.0 as usize);
-                }
+                let next = (fate == Fate::Remains).then_some(entrant.head);
+                order.settle(slot, len, entrant.flows, next);
             }
             Self::Exact(order) => {
                 if len > 0 {
@@ -138,18 +157,26 @@ impl Order {
                     order.remove(slot);
                 }
             }
-            Self::Grouped(order) => match (len > 0, stays) {
-                (true, true) => order.charge(slot, len),
-                (true, false) => order.charge_and_remove(slot, len),
-                (false, true) => {}
-                (false, false) => order.remove(slot),
-            },
-            Self::Drr(order) => order.settle(slot, len, outcome.idle, stays),
+            _ => self.settle_others(slot, entrant, len, fate, stays),
+        }
+    }
+
+    /// Orders that are not inlined into the walk up a tree.
+    #[inline(never)]
+    fn settle_others(&mut self, slot: SlotId, entrant: &Entrant, len: u64, fate: Fate, stays: bool) {
+        match self {
+            Self::One | Self::Grouped(_) | Self::Exact(_) | Self::Bundles(_) => {}
+            Self::Priority(children) => {
+                if !stays {
+                    children.remove(slot.0 as usize);
+                }
+            }
+            Self::Drr(order) => order.settle(slot, len, fate == Fate::Idle, stays),
             Self::Ranked(order) => {
-                if outcome.remains {
-                    order.set(outcome.entrant.bundle, outcome.entrant.head);
+                if fate == Fate::Remains {
+                    order.set(entrant.bundle, entrant.head);
                 } else {
-                    order.remove(outcome.entrant.bundle);
+                    order.remove(entrant.bundle);
                 }
             }
             Self::RateShare(order) => order.settle(slot, len, stays),
@@ -213,28 +240,26 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
     }
 }
 
-/// The outcome for a bundle that [`Forest::pick`](crate::tree::Forest::pick) found.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settlement<'a> {
-    /// The bundle, with the head that it has now.
-    pub(crate) entrant: &'a Entrant,
-    /// Bytes that left; 0 when it was sent to wait for a limit.
-    pub(crate) len: u64,
-    /// Whether it stays in this tree.
-    pub(crate) remains: bool,
-    /// Whether it leaves because it holds no packets.
-    pub(crate) idle: bool,
+/// What became of a bundle that [`Forest::pick`](crate::tree::Forest::pick) found, or of a node on the way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It stays in its tree.
+    Remains,
+    /// It leaves with its rank, to wait for a limit or for its own rates.
+    Waits,
+    /// It leaves because it holds no packets.
+    Idle,
 }
 
-impl<'a> Settlement<'a> {
-    /// A pull that is charged `len` has left. The bundle stays if it holds `more`; otherwise it is idle.
+impl Fate {
     #[inline]
-    pub(crate) fn sent(entrant: &'a Entrant, len: u32, more: bool) -> Self {
-        Self { entrant, len: len.into(), remains: more, idle: !more }
-    }
-
-    /// The bundle has sent nothing, and leaves its tree with its rank.
-    pub(crate) fn leaves(entrant: &'a Entrant) -> Self {
-        Self { entrant, len: 0, remains: false, idle: false }
+    pub(crate) fn of(remains: bool, idle: bool) -> Self {
+        if remains {
+            Self::Remains
+        } else if idle {
+            Self::Idle
+        } else {
+            Self::Waits
+        }
     }
 }

@@ -17,10 +17,11 @@ use prefetch_index::prefetch_index;
 
 use crate::ids::{BundleId, GateId, SlotId, Table, Tagged, TimerId, TreeId};
 use crate::order::bundles::Bundles;
+use crate::order::grouped::Grouped;
 use crate::order::guarantee::Guarantee;
 use crate::order::ranked::Ranked;
 use crate::order::rate_share::RateShare;
-use crate::order::{Coming, Entrant, Order, Settlement};
+use crate::order::{Coming, Entrant, Fate, Order, Seen};
 pub(crate) use gate::GATE_BYTES;
 use gate::Gate;
 
@@ -72,6 +73,9 @@ pub(crate) struct Node {
     ranked_above: bool,
     /// Whether it may leave its parent's order with something active below: its rates hold in real time, or it has a gate.
     pauses: bool,
+    /// Whether it is a root with weighted shares for many children, without minima, that never pauses: then there is nothing to it
+    /// but its order.
+    alone: bool,
     /// Whether it waits until one of its children is eligible.
     asleep: bool,
     /// The gate here.
@@ -99,6 +103,23 @@ pub(crate) struct Pick {
 pub(crate) struct Seat {
     pub(crate) node: TreeId,
     pub(crate) slot: SlotId,
+}
+
+/// A node's children in the order in which they are likely to be picked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row<'a> {
+    order: &'a Grouped,
+    children: &'a Children,
+}
+
+impl Row<'_> {
+    /// The child that follows the one in a slot, and its slot; `NONE` at the end of a row. Brings its place in the order into the
+    /// cache.
+    #[inline]
+    pub(crate) fn after(&self, slot: SlotId) -> (SlotId, Tagged) {
+        let slot = self.order.next_in_row(slot);
+        (slot, self.children.get(slot).unwrap_or(Tagged::NOTHING))
+    }
 }
 
 /// The places that changed when a bundle was added.
@@ -188,6 +209,8 @@ impl Forest {
             }
             _ => false,
         };
+        let guarantee = if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None };
+        let alone = seat == NOWHERE && guarantee.is_none() && matches!(order, Order::Grouped(_));
         self.nodes.push(Node {
             parent: seat.node,
             slot: seat.slot,
@@ -198,7 +221,8 @@ impl Forest {
             asleep: false,
             gate: GateId::NONE,
             order,
-            guarantee: if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None },
+            alone,
+            guarantee,
             children: Children(vec![Tagged::NOTHING; program.node(id).children.len()].into()),
         });
         index
@@ -288,7 +312,7 @@ impl Forest {
     #[inline]
     pub(crate) fn is_active(&self, node: TreeId) -> bool {
         let state = &self.nodes[node];
-        state.active > 0 && !state.asleep && (state.gate == GateId::NONE || !self.gates[state.gate].closed)
+        state.active > 0 && !(state.pauses && is_paused(state, &self.gates))
     }
 
     fn reserve_alarms(&mut self) {
@@ -330,10 +354,15 @@ impl Forest {
         }
     }
 
-    /// Whether some order on the way from the seat to its root looks at packets.
-    pub(crate) fn ranks_packets(&self, seat: Seat) -> bool {
+    /// The part of a bundle in this seat that orders on the way from there to the root look at.
+    pub(crate) fn looks_at(&self, seat: Seat) -> Seen {
         let node = &self.nodes[seat.node];
-        node.ranked_above || matches!(node.order, Order::Ranked(_) | Order::Bundles(_))
+        match &node.order {
+            _ if node.ranked_above => Seen::Head,
+            Order::Ranked(_) => Seen::Head,
+            Order::Bundles(order) => order.looks_at(),
+            _ => Seen::Nothing,
+        }
     }
 
     /// Brings what the seat's node keeps of it into the cache.
@@ -352,23 +381,25 @@ impl Forest {
         self.seats.prefetch(class);
     }
 
-    /// The children that are likely to be picked soon after the one in this seat, the next one first.
+    /// A node's children in their rows of equal starts, if they stand in such.
     #[inline]
-    pub(crate) fn upcoming(&mut self, seat: Seat) -> [Option<Tagged>; 3] {
+    pub(crate) fn row(&self, node: TreeId) -> Option<Row<'_>> {
+        let node = &self.nodes[node];
+        let Order::Grouped(order) = &node.order else { return None };
+        Some(Row { order, children: &node.children })
+    }
+
+    /// The children that a `rate_share` says are likely to be picked soon after the one in this seat, the next one first.
+    pub(crate) fn upcoming(&mut self, seat: Seat) -> Option<[Option<Tagged>; 2]> {
         let node = &mut self.nodes[seat.node];
         let children = &node.children;
         let leaf = |slot: Option<SlotId>| children.get(slot?).filter(|child| child.as_node().is_none());
-        match &mut node.order {
-            Order::Grouped(order) => order.upcoming(seat.slot).map(leaf),
-            Order::RateShare(order) => {
-                let [far, soon, next] = order.look_ahead(seat.slot);
-                if let Some(far) = far {
-                    children.prefetch(far);
-                }
-                [leaf(next), leaf(soon), None]
-            }
-            _ => [None; 3],
+        let Order::RateShare(order) = &mut node.order else { return None };
+        let [far, soon, next] = order.look_ahead(seat.slot);
+        if let Some(far) = far {
+            children.prefetch(far);
         }
+        Some([leaf(next), leaf(soon)])
     }
 
     /// Makes a bundle active below its class. One that returns from a limit keeps its earlier rank.
@@ -405,50 +436,57 @@ impl Forest {
     }
 
     /// The bundle that goes next below `root`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pick(&mut self, root: TreeId, now: Nanos) -> Option<Pick> {
         let mut at = root;
-        if !self.is_active(at) {
+        let mut node = &mut self.nodes[at];
+        if node.active == 0 || node.pauses && is_paused(node, &self.gates) {
             return None;
         }
         loop {
-            let node = &mut self.nodes[at];
-            let promised = node.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
-            node.guaranteed = promised.is_some();
-            let slot = promised.or_else(|| node.order.pick(now))?;
+            let slot =
+                if node.guarantee.is_none() { node.order.pick(now)? } else { node.pick_promised(now)? };
             let child = node.children[slot];
             let Some(below) = child.as_node() else {
                 return Some(Pick { child, seat: Seat { node: at, slot } });
             };
             at = below;
+            node = &mut self.nodes[at];
         }
     }
 
-    /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last.
-    #[inline]
-    pub(crate) fn settle(&mut self, seat: Seat, mut outcome: Settlement<'_>) {
+    /// Tells every node on the way up what became of the bundle that [`Forest::pick`] returned last, and that it sent `len` bytes;
+    /// 0 if it waits for a limit. Returns whether the root is still active.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, seat: Seat, entrant: &Entrant, len: u64, fate: Fate) -> bool {
+        let node = &mut self.nodes[seat.node];
+        if let (Order::Grouped(order), true) = (&mut node.order, node.alone) {
+            let stays = fate == Fate::Remains;
+            order.settle(seat.slot, len, stays);
+            node.active -= u32::from(!stays);
+            return node.active > 0;
+        }
+        self.settle_path(seat, entrant, len, fate)
+    }
+
+    #[inline(never)]
+    fn settle_path(&mut self, seat: Seat, entrant: &Entrant, len: u64, mut fate: Fate) -> bool {
         let Seat { node: mut at, mut slot } = seat;
-        let mut stays = outcome.remains;
+        let mut stays = fate == Fate::Remains;
         loop {
             let node = &mut self.nodes[at];
-            let mut charged = outcome.len;
-            if let Some(guarantee) = &mut node.guarantee {
-                if node.guaranteed && charged > 0 {
-                    guarantee.charge(slot, charged);
-                    charged = 0;
-                }
-                if !stays {
-                    guarantee.remove(slot);
-                }
+            let mut charged = len;
+            if node.guarantee.is_some() {
+                charged = node.settle_promised(slot, charged, stays);
             }
-            node.order.settle(slot, charged, &outcome, stays);
+            node.order.settle(slot, entrant, charged, fate, stays);
             node.active -= u32::from(!stays);
             stays = node.active > 0;
             if node.pauses && stays && node.stops(&mut self.gates, &mut self.alarms) {
-                (stays, outcome.idle) = (false, false); // it leaves, but is not idle
+                (stays, fate) = (false, Fate::Waits); // it leaves, but is not idle
             }
             if node.parent == TreeId::NONE {
-                return;
+                return stays;
             }
             (at, slot) = (node.parent, node.slot);
         }
@@ -533,6 +571,28 @@ impl Forest {
 }
 
 impl Node {
+    /// The child that goes next: one that is promised a minimum, or else the order's own choice.
+    #[inline(never)]
+    fn pick_promised(&mut self, now: Nanos) -> Option<SlotId> {
+        let promised = self.guarantee.as_mut().and_then(|guarantee| guarantee.pick(now));
+        self.guaranteed = promised.is_some();
+        promised.or_else(|| self.order.pick(now))
+    }
+
+    /// Charges a child that was served under its guarantee. Returns the bytes that the order accounts for.
+    #[inline(never)]
+    fn settle_promised(&mut self, slot: SlotId, len: u64, stays: bool) -> u64 {
+        let Some(guarantee) = &mut self.guarantee else { return len };
+        let promised = self.guaranteed && len > 0;
+        if promised {
+            guarantee.charge(slot, len);
+        }
+        if !stays {
+            guarantee.remove(slot);
+        }
+        if promised { 0 } else { len }
+    }
+
     fn real_rates(&self) -> Option<&RateShare> {
         let Order::RateShare(order) = &self.order else { return None };
         order.is_real().then_some(order)
@@ -567,6 +627,11 @@ impl Node {
         gate.hold_back(alarms);
         true
     }
+}
+
+/// Whether a node that may pause does.
+fn is_paused(node: &Node, gates: &Table<GateId, Gate>) -> bool {
+    node.asleep || gates.get(node.gate).is_some_and(|gate| gate.closed)
 }
 
 fn order_of(program: &Program, id: NodeId, purpose: Purpose, ranked_above: bool) -> Order {

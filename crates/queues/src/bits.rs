@@ -58,6 +58,16 @@ impl Bits {
         self.levels[0].get(n >> 6).is_some_and(|word| word >> (n & 63) & 1 == 1)
     }
 
+    /// The least member.
+    #[inline]
+    #[must_use]
+    pub fn first(&self) -> Option<usize> {
+        match self.levels[0][0] {
+            0 => self.next(64),
+            word => Some(word.trailing_zeros() as usize),
+        }
+    }
+
     /// The least member that is not below `from`.
     #[inline]
     #[must_use]
@@ -101,6 +111,7 @@ mod tests {
                     _ => {}
                 }
                 proptest::prop_assert_eq!(bits.next(n), oracle.range(n..).next().copied());
+                proptest::prop_assert_eq!(bits.first(), oracle.first().copied());
                 proptest::prop_assert_eq!(bits.contains(n), oracle.contains(&n));
             }
         }

@@ -18,18 +18,26 @@ pub struct Pace {
     memo: Memo,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memo {
     len: u32,
     ns: u32,
-    rest: u64,
+    /// What the time lacks of one nanosecond more, in bit-nanoseconds.
+    lacks: u64,
+}
+
+impl Memo {
+    /// No time for no bytes.
+    fn empty(rate: u64) -> Self {
+        Self { len: 0, ns: 0, lacks: rate }
+    }
 }
 
 impl Pace {
     /// A clock that owes nothing.
     #[must_use]
     pub fn new(rate: BitRate) -> Self {
-        Self { at: 0, rest: 0, rate: rate.get(), memo: Memo::default() }
+        Self { at: 0, rest: 0, rate: rate.get(), memo: Memo::empty(rate.get()) }
     }
 
     /// The rate.
@@ -45,12 +53,19 @@ impl Pace {
         Nanos::new(self.at.saturating_add(u64::from(self.rest > 0)))
     }
 
+    /// Whether everything has been earned at `now`.
+    #[inline]
+    #[must_use]
+    pub fn is_earned(&self, now: Nanos) -> bool {
+        self.at < now.as_u64() || self.at == now.as_u64() && self.rest == 0
+    }
+
     /// Forgets credit that was saved up before `now`.
     #[inline]
     pub fn catch_up(&mut self, now: Nanos) {
-        if self.at < now.as_u64() {
-            (self.at, self.rest) = (now.as_u64(), 0);
-        }
+        // Whether there is any cannot be predicted, so there is no branch.
+        let kept = u64::from(self.at >= now.as_u64()).wrapping_neg();
+        (self.at, self.rest) = (self.at.max(now.as_u64()), self.rest & kept);
     }
 
     /// Charges `len`, at most 2^30 bytes.
@@ -62,10 +77,11 @@ impl Pace {
         if u64::from(self.memo.len) != len.as_u64() {
             return self.charge_slowly(len);
         }
-        let (rest, wrapped) = self.rest.overflowing_add(self.memo.rest);
-        let carry = wrapped || rest >= self.rate;
-        self.rest = if carry { rest.wrapping_sub(self.rate) } else { rest };
-        self.at = self.at.saturating_add(u64::from(self.memo.ns) + u64::from(carry));
+        // A sum that does not reach a nanosecond is short of it by less than the rate.
+        let (beyond, short) = self.rest.overflowing_sub(self.memo.lacks);
+        // Whether it does cannot be predicted, so there is no branch.
+        self.rest = beyond.wrapping_add(self.rate & u64::from(short).wrapping_neg());
+        self.at = self.at.saturating_add(u64::from(self.memo.ns) + u64::from(!short));
     }
 
     /// Takes back a charge of `len` that was made since the clock last stood at the present.
@@ -83,7 +99,7 @@ impl Pace {
         let (Ok(short), Ok(ns)) = (u32::try_from(len.as_u64()), u32::try_from(bit_nanos / self.rate)) else {
             return;
         };
-        self.memo = Memo { len: short, ns, rest: bit_nanos % self.rate };
+        self.memo = Memo { len: short, ns, lacks: self.rate - bit_nanos % self.rate };
     }
 
     #[cold]
@@ -97,7 +113,7 @@ impl Pace {
     pub fn change_rate(&mut self, rate: BitRate, now: Nanos) {
         let owed = u128::from(self.at.saturating_sub(now.as_u64())) * u128::from(self.rate)
             + u128::from(if self.at >= now.as_u64() { self.rest } else { 0 });
-        (self.rate, self.memo) = (rate.get(), Memo::default());
+        (self.rate, self.memo) = (rate.get(), Memo::empty(rate.get()));
         if owed > 0 {
             let wait = owed / u128::from(self.rate);
             self.at = now.as_u64().saturating_add(u64::try_from(wait).unwrap_or(u64::MAX));
@@ -112,7 +128,7 @@ impl Pace {
     #[must_use]
     pub fn wire_time(&self, len: Bytes) -> Span {
         if u64::from(self.memo.len) == len.as_u64() {
-            return Span::ns(u64::from(self.memo.ns) + u64::from(self.memo.rest > 0));
+            return Span::ns(u64::from(self.memo.ns) + u64::from(self.memo.lacks < self.rate));
         }
         self.rate().wire_time(len)
     }

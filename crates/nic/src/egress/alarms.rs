@@ -97,5 +97,6 @@ impl Nic {
         let fronts = || alone().filter_map(Bundle::front);
         fronts().for_each(|queue| self.host.prefetch(queue));
         fronts().for_each(|queue| self.host.prefetch_head(queue));
+        fronts().for_each(|queue| self.host.prefetch_second(queue));
     }
 }

@@ -5,7 +5,7 @@
 //! Not here: when a descriptor is scheduled (`doorbells`), the rings (`host`), caps (`account`).
 //! Invariant: each descriptor that was taken completes exactly once.
 
-use plimsoll_policy::{NodeId, TenantId};
+use plimsoll_policy::TenantId;
 
 use super::Nic;
 use crate::account::NO_TENANT;
@@ -62,8 +62,9 @@ impl Nic {
     fn retire(&mut self, queue: QueueId) {
         let held = self.host.resolve(queue).filter(|_| self.host.is_scarce());
         let Some(id) = held.filter(|&id| self.host.is_empty(id)) else { return };
-        if let Some(class) = self.host.home(queue).and_then(Tagged::as_class) {
-            self.add_up(id, class);
+        let Some(home) = self.host.home(queue) else { return };
+        self.add_up(id, home);
+        if let Some(class) = home.as_class() {
             self.forest.hang(self.forest.seat(class), Tagged::queue(queue));
         }
         self.host.take_record(queue);
@@ -109,11 +110,13 @@ impl Nic {
         self.completions.pop()
     }
 
-    /// Adds what a class's only flow queue has counted to the class's sum.
-    pub(crate) fn add_up(&mut self, record: RecordId, class: NodeId) {
-        let (packets, bytes) = self.host.take_counted(record);
-        let [all_packets, all_bytes] = &mut self.sums[class];
-        *all_packets += u64::from(packets);
-        *all_bytes += u64::from(bytes);
+    /// Adds what a flow queue has counted to the sums of its home: the class whose only one it is, or its bundle.
+    pub(crate) fn add_up(&mut self, record: RecordId, home: Tagged) {
+        let counted = self.host.take_counted(record);
+        if let Some(class) = home.as_class() {
+            self.sums[class].add(counted);
+        } else if let Some(bundle) = home.as_bundle() {
+            self.bundles[bundle].done.add(counted);
+        }
     }
 }

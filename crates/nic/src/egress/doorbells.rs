@@ -14,50 +14,50 @@ use crate::doorbell::{self, Note};
 use crate::ids::{GateId, QueueId, RecordId};
 use crate::tree::Seat;
 
+/// Flow queues that held no descriptors before these doorbells, in the order of the doorbells.
+#[derive(Debug)]
+struct Woken {
+    records: [RecordId; WOKEN],
+    count: usize,
+    /// Whether their homes are brought into the cache until they join them.
+    wide: bool,
+}
+
+const WOKEN: usize = 32;
+
+impl Default for Woken {
+    fn default() -> Self {
+        Self { records: [RecordId::NONE; WOKEN], count: 0, wide: false }
+    }
+}
+
 impl Nic {
     /// A batch of doorbell words arrives. Words that make no sense are counted and change nothing.
     #[inline]
     pub fn ring(&mut self, doorbells: &[u16], now: Nanos) {
         self.now = now;
-        if self.outgrows_cache() {
-            self.prefetch_rung(doorbells);
-        }
+        let mut woken = Woken { wide: self.outgrows_cache(), ..Woken::default() };
         let mut words = doorbells;
         while let Some((&word, rest)) = words.split_first() {
             words = rest;
             if word == ESCAPE {
                 let (note, used) = doorbell::read_extension(rest);
                 words = rest.get(used..).unwrap_or(&[]);
-                self.heed(note, now);
+                self.heed(note, &mut woken, now);
             } else {
-                self.admit(QueueId(word.into()), now);
+                self.admit(QueueId(word.into()), &mut woken, now);
             }
         }
-    }
-
-    fn prefetch_rung(&self, doorbells: &[u16]) {
-        let mut words = doorbells;
-        while let Some((&word, rest)) = words.split_first() {
-            words = rest;
-            let mut queue = u32::from(word);
-            if word == ESCAPE {
-                let (note, used) = doorbell::read_extension(rest);
-                words = rest.get(used..).unwrap_or(&[]);
-                queue = if let Note::NewDescriptors(QueueId(queue)) = note { queue } else { continue };
-            }
-            let home = self.host.home_of(RecordId(queue));
-            if let Some(class) = home.as_class() {
-                self.forest.prefetch_seat(class);
-            } else if let Some(bundle) = home.as_bundle() {
-                self.bundles.prefetch(bundle);
-            }
-        }
+        self.join_woken(&mut woken, now);
     }
 
     /// An entry with extension words.
-    fn heed(&mut self, note: Note, now: Nanos) {
+    fn heed(&mut self, note: Note, woken: &mut Woken, now: Nanos) {
+        if let Note::NewDescriptors(queue) = note {
+            return self.admit(queue, woken, now);
+        }
+        self.join_woken(woken, now);
         match note {
-            Note::NewDescriptors(queue) => self.admit(queue, now),
             Note::Tag(queue, tag) if self.host.is_open(queue) => self.host.set_tag(queue, tag),
             Note::Weight(node, weight) if self.forest.knows(node) && weight > 0 => {
                 self.set_weight(node, weight)
@@ -68,13 +68,41 @@ impl Nic {
         }
     }
 
-    /// New descriptors of a flow queue: the queue joins its bundle, the bundle its tree.
+    /// New descriptors of a flow queue. If it held none before, it joins its bundle, and the bundle its tree, at the end of the
+    /// batch: whether it does cannot be predicted, so there is no branch.
     #[inline]
-    fn admit(&mut self, queue: QueueId, now: Nanos) {
+    fn admit(&mut self, queue: QueueId, woken: &mut Woken, now: Nanos) {
         match self.host.take_new(queue, now, &mut self.arrivals) {
-            Some((id, home)) => self.join(home, id, now),
+            Some((record, wakes)) => {
+                woken.records[woken.count % WOKEN] = record;
+                woken.count += usize::from(wakes);
+                if woken.wide {
+                    self.prefetch_home(record);
+                }
+                if woken.count == WOKEN {
+                    self.join_woken(woken, now);
+                }
+            }
             None => self.stats.bad_doorbells += u64::from(!self.host.is_open(queue)),
         }
+    }
+
+    #[inline]
+    fn prefetch_home(&self, record: RecordId) {
+        let home = self.host.home_of(record);
+        if let Some(bundle) = home.as_bundle() {
+            self.bundles.prefetch(bundle);
+        } else if let Some(class) = home.as_class() {
+            self.forest.prefetch_seat(class);
+        }
+    }
+
+    fn join_woken(&mut self, woken: &mut Woken, now: Nanos) {
+        for &record in &woken.records[..woken.count] {
+            let home = self.host.begin(record, now);
+            self.join(home, record, now);
+        }
+        woken.count = 0;
     }
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {

@@ -15,10 +15,31 @@ use super::Nic;
 use crate::bundle::{Asks, Place};
 use crate::ids::{BundleId, GateId};
 use crate::order::ranked::Head;
-use crate::order::{Entrant, Settlement};
+use crate::order::{Entrant, Fate};
 use crate::tree::Pick;
 
 impl Nic {
+    /// Whether the bundle neither has nor asks for a grant, and each of its limits would grant it any pull now: then it leaves as if
+    /// it had no limits, but for what it pays.
+    #[inline]
+    pub(super) fn is_calm(&self, id: BundleId, now: Nanos) -> bool {
+        let bundle = &self.bundles[id];
+        bundle.gate == GateId::NONE
+            && self.holds[bundle.holds.range()].iter().all(|hold| {
+                hold.asks == Asks::No && hold.granted == 0 && self.limits[hold.limit].is_calm(now)
+            })
+    }
+
+    /// A pull of a calm bundle that has left is paid to its limits. Returns whether they are still calm.
+    #[inline]
+    pub(super) fn pass_calm_limits(&mut self, id: BundleId, charge: u32, now: Nanos) -> bool {
+        self.holds[self.bundles[id].holds.range()].iter_mut().fold(true, |calm, hold| {
+            let limit = &mut self.limits[hold.limit];
+            limit.leave(charge, &mut hold.granted, now);
+            calm & limit.is_calm(now)
+        })
+    }
+
     /// Whether a limit does not let the bundle's head, which is charged `len`, leave now. Gates are asked by `keep_back`.
     #[inline]
     pub(super) fn is_held(&self, id: BundleId, len: u32, now: Nanos) -> bool {
@@ -113,8 +134,7 @@ impl Nic {
             }
             let limit = &mut self.limits[hold.limit];
             if let Some(seat) = hold.asking_seat() {
-                let outcome = Settlement { entrant: &entrant, len: 0, remains: false, idle: true };
-                self.forest.settle(seat, outcome);
+                self.forest.settle(seat, &entrant, 0, Fate::Idle);
             }
             hold.asks = Asks::No;
             limit.waiting -= u32::from(left);
@@ -165,7 +185,7 @@ impl Nic {
         state.waiting -= u32::from(!remains);
         if let Some(pick) = pick {
             let (entrant, len) = (self.entrant(id), self.limits[limit].in_bytes(asked, len));
-            self.forest.settle(pick.seat, Settlement { entrant: &entrant, len, remains, idle: false });
+            self.forest.settle(pick.seat, &entrant, len, Fate::of(remains, false));
         }
         let bundle = &mut self.bundles[id];
         if needed == Asks::Needs && bundle.place == Place::Waits {
@@ -199,6 +219,14 @@ impl Nic {
             self.enter_tree(id, now)
         }
         !held
+    }
+
+    /// Limits that let a bundle into the main tree before the last pick choose again.
+    #[cold]
+    pub(super) fn arm_rested(&mut self) {
+        while let Some(limit) = self.resting.pop() {
+            self.arm(limit);
+        }
     }
 
     /// Puts the limit on the wheel for as long as a bundle asks.

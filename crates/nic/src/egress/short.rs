@@ -9,37 +9,32 @@
 use plimsoll_queues::codel::Verdict;
 use plimsoll_units::Nanos;
 
-use super::{Nic, transmit};
+use super::Nic;
+use crate::host::Turn;
 use crate::ids::{BundleId, RecordId};
+use crate::order::Seen;
 use crate::stats::Transmit;
 
 impl Nic {
-    /// Counts the mark, or takes the head off its flow queue and hands it out as dropped. Returns whether it did: the picked
-    /// bundle then stands where it stood, and is picked again unless its new head ranks behind another bundle's.
+    /// Takes the head off its flow queue and hands it out as dropped. The picked bundle then stands where it stood, and is picked
+    /// again unless its new head ranks behind another bundle's.
     #[cold]
-    pub(super) fn signal(
-        &mut self,
-        id: BundleId,
-        record: RecordId,
-        verdict: Verdict,
-        now: Nanos,
-        out: &mut Vec<Transmit>,
-    ) -> bool {
-        let bundle = &mut self.bundles[id];
-        let [marked, dropped] = &mut self.signalled[bundle.class];
-        if verdict == Verdict::Mark {
-            *marked += u64::from(self.host.frames_of_pull(record));
-            return false;
-        }
-        let pull = self.host.pull(record, now, None);
+    pub(super) fn drop_head(&mut self, id: BundleId, record: RecordId, now: Nanos, out: &mut Vec<Transmit>) {
+        let bundle = &self.bundles[id];
+        let (class, turn) = (bundle.class, Turn { quantum: None, limited: bundle.has_limits() });
+        let pull = self.host.pull(record, class, turn, now, out);
         assert!(pull.more, "a drop leaves packets behind");
-        *dropped += u64::from(pull.frames);
-        out.push(transmit(bundle.class, (bundle.limited_by, bundle.limited), &pull, verdict));
+        self.note_limits(id, out);
+        if let Some(dropped) = out.last_mut() {
+            dropped.verdict = Verdict::Drop;
+            self.host.uncount(record, dropped);
+            self.bundles[id].note_drop(dropped.frames);
+        }
+        let bundle = &mut self.bundles[id];
         bundle.forget_waits();
         bundle.entries = 1; // its next head stands in the tree
-        if bundle.ranks_packets {
+        if bundle.seen == Seen::Head {
             self.announce_head(id);
         }
-        true
     }
 }

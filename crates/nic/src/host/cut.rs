@@ -11,7 +11,7 @@ use super::Descriptor;
 use super::rings::Slot;
 use crate::refusal::Refusal;
 
-/// How frames are cut and charged.
+/// How frames are cut and charged: a frame is charged less than 2^31 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
     pub(crate) overhead: u32,
@@ -25,6 +25,8 @@ pub(super) struct Piece {
     pub(super) payload: u32,
     pub(super) len: u32,
     pub(super) frames: u32,
+    /// Bytes on the wire, each segment's header included, overhead not.
+    pub(super) bytes: u32,
     pub(super) charge: u32,
     pub(super) last: bool,
 }
@@ -46,21 +48,34 @@ impl Cut {
         if too_long { Err(Refusal::Oversize) } else { Ok(()) }
     }
 
+    /// A frame that leaves as it is.
+    #[inline]
+    pub(super) fn whole(self, slot: &Slot) -> Piece {
+        let len = slot.len;
+        Piece { payload: len, len, frames: 1, bytes: len, charge: len + self.overhead, last: true }
+    }
+
     /// The pull of at most `pull` bytes, or of one frame, that begins at `offset`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn piece(self, slot: &Slot, offset: u32, pull: u32) -> Piece {
+        if slot.segment == 0 { self.whole(slot) } else { self.segments(slot, offset, pull) }
+    }
+
+    /// Not inlined: most descriptors are whole frames, and need none of the divisions.
+    #[inline(never)]
+    fn segments(self, slot: &Slot, offset: u32, pull: u32) -> Piece {
         let header = u32::from(slot.header);
         let segment = u32::from(slot.segment);
-        if segment == 0 || slot.len <= header + segment {
-            let Slot { len, .. } = *slot;
-            return Piece { payload: len, len, frames: 1, charge: len + self.overhead, last: true };
+        if slot.len <= header + segment {
+            return self.whole(slot);
         }
         let rest = slot.len - header - offset;
         let frame = header + segment + self.overhead;
         let payload = rest.min((pull / frame).max(1) * segment);
         let frames = payload.div_ceil(segment);
-        let charge = payload + frames * (header + self.overhead);
-        Piece { payload, len: header + payload, frames, charge, last: payload == rest }
+        let bytes = payload + frames * header;
+        let charge = bytes + frames * self.overhead;
+        Piece { payload, len: header + payload, frames, bytes, charge, last: payload == rest }
     }
 }
 

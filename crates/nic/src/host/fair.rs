@@ -57,21 +57,16 @@ impl Host {
         self.fair[record.queue].codel.decide(times, leaving, now)
     }
 
-    /// Frames of the next pull.
-    pub(crate) fn frames_of_pull(&self, id: RecordId) -> u32 {
-        let record = &self.records[id];
-        self.cut.piece(self.rings.slot(id, record.head), record.offset, record.pull).frames
-    }
-
     /// A flow that was empty holds packets, at a turn of its bundle. Returns whether it goes first: because it begins a full turn,
     /// and the next one not before the end of this round, or because the rest of its last turn pays for its next packet.
     #[inline]
     pub(crate) fn comes_first(&mut self, id: RecordId, turn: u64, round: u64) -> bool {
-        let record = &mut self.records[id];
-        let rests_until = &mut self.fair[record.queue].rests_until;
-        if *rests_until > turn {
+        let record = &self.records[id];
+        if self.fair[record.queue].rests_until > turn {
             return i64::from(record.deficit) >= i64::from(record.charge);
         }
+        let record = &mut self.records[id];
+        let rests_until = &mut self.fair[record.queue].rests_until;
         *rests_until = round;
         record.deficit = record.deficit.min(0); // a full turn takes the place of the rest of the last one
         true
@@ -97,8 +92,8 @@ impl Host {
 
     /// A flow has become empty: until this turn of its bundle it may only use up what is left of its own.
     #[inline]
-    pub(crate) fn rest(&mut self, queue: QueueId, until: u64) {
-        self.fair[queue].rests_until = until;
+    pub(crate) fn rest(&mut self, id: RecordId, until: u64) {
+        self.fair[self.records[id].queue].rests_until = until;
     }
 }
 

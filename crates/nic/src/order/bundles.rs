@@ -7,6 +7,7 @@
 use plimsoll_policy::FlowOrder;
 use plimsoll_queues::RankQueue;
 
+use super::Seen;
 use super::ranked::Head;
 use crate::ids::{SlotId, Table};
 
@@ -34,6 +35,14 @@ impl Bundles {
         self.queue.grow(self.starts.len());
     }
 
+    /// The part of a bundle that this order looks at.
+    pub(crate) fn looks_at(&self) -> Seen {
+        match self.order {
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Seen::Head,
+            FlowOrder::Drr | FlowOrder::Fq(_) => Seen::Flows,
+        }
+    }
+
     #[inline]
     pub(crate) fn insert(&mut self, slot: SlotId, head: Head, returning: bool) {
         let rank = match self.order {
@@ -56,7 +65,7 @@ impl Bundles {
 
     /// The bundle sent `len` bytes (0: it waits for a limit) and has `flows` flow queues; `next` is its new head, if it
     /// stays.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn settle(&mut self, slot: SlotId, len: u64, flows: u32, next: Option<Head>) {
         if len > 0 {
             let start = &mut self.starts[slot];

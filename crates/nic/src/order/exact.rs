@@ -26,6 +26,14 @@ pub(crate) struct Exact {
 struct Child {
     start: u64,
     weight: Weight,
+    /// The virtual time that a largest packet takes at its weight.
+    reach: u64,
+}
+
+impl Child {
+    fn new(weight: Weight, largest: u64) -> Self {
+        Self { start: 0, weight, reach: weight.span(largest) }
+    }
 }
 
 /// Beyond this many children `grouped` takes over.
@@ -35,13 +43,14 @@ impl Exact {
     pub(crate) fn new(weights: &[u32], largest: u64) -> Self {
         assert!(weights.len() <= MOST_CHILDREN, "few enough children to look at each");
         let weight = |slot: usize| Weight::new(weights.get(slot).copied().unwrap_or(1).into());
-        let children = core::array::from_fn(|slot| Child { start: 0, weight: weight(slot) });
+        let children = core::array::from_fn(|slot| Child::new(weight(slot), largest));
         let total = Weight::total(weights.iter().map(|&w| u64::from(w)).sum());
         Self { v: 0, total, active: 0, largest, count: weights.len(), children }
     }
 
     pub(crate) fn set_weight(&mut self, slot: SlotId, weight: u32) {
-        self.children[slot.0 as usize].weight = Weight::new(weight.into());
+        let child = &mut self.children[slot.0 as usize];
+        *child = Child { start: child.start, ..Child::new(Weight::new(weight.into()), self.largest) };
         self.total =
             Weight::total(self.children.iter().take(self.count).map(|child| child.weight.get()).sum());
     }
@@ -49,7 +58,7 @@ impl Exact {
     #[inline]
     pub(crate) fn insert(&mut self, slot: SlotId, returning: bool) {
         let child = &mut self.children[slot.0 as usize];
-        let floor = if returning { self.v.wrapping_sub(child.weight.span(self.largest)) } else { self.v };
+        let floor = if returning { self.v.wrapping_sub(child.reach) } else { self.v };
         raise(&mut child.start, floor);
         self.active |= 1 << slot.0;
     }
@@ -77,9 +86,9 @@ impl Exact {
     /// Keeps children that have been idle for long within half the range of virtual time.
     #[cold]
     fn raise_idle(&mut self) {
-        let (v, largest, active) = (self.v, self.largest, self.active);
+        let (v, active) = (self.v, self.active);
         for (_, child) in self.children.iter_mut().enumerate().filter(|(slot, _)| active >> slot & 1 == 0) {
-            let floor = v.wrapping_sub(child.weight.span(largest));
+            let floor = v.wrapping_sub(child.reach);
             raise(&mut child.start, floor);
         }
     }
@@ -87,34 +96,32 @@ impl Exact {
     /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
     #[inline]
     pub(crate) fn pick(&mut self) -> Option<SlotId> {
-        let first = match self.eligible_or_first()? {
-            Ok(slot) => return Some(slot),
-            Err(first) => first,
-        };
-        self.advance(first);
-        self.eligible_or_first().and_then(Result::ok)
+        self.eligible().or_else(|| self.jump())
     }
 
-    /// The eligible child with the least finish, or else the first start of all.
+    /// The eligible child with the least finish. Which children are eligible, and which finish is less, cannot be predicted, so
+    /// there is no branch.
     #[inline]
-    fn eligible_or_first(&self) -> Option<Result<SlotId, u64>> {
-        let mut left = self.active;
-        let mut best: Option<(u64, u32)> = None;
-        let mut first: Option<u64> = None;
-        while left != 0 {
-            let slot = left.trailing_zeros();
-            left &= left - 1;
-            let Child { start, weight } = self.children[slot as usize % MOST_CHILDREN];
-            if earlier(self.v, start) {
-                first = Some(first.map_or(start, |first| if earlier(start, first) { start } else { first }));
-                continue;
-            }
-            let finish = start.wrapping_add(weight.span(self.largest));
-            if best.is_none_or(|(least, _)| earlier(finish, least)) {
-                best = Some((finish, slot));
-            }
+    fn eligible(&self) -> Option<SlotId> {
+        let mut best = (i64::MAX, u32::MAX);
+        for (slot, child) in (0..).zip(&self.children[..self.count.min(MOST_CHILDREN)]) {
+            let takes_part = (self.active >> slot & 1 == 1) & !earlier(self.v, child.start);
+            // Counted from V, from which no eligible child's finish is half the range away.
+            let finish = child.start.wrapping_add(child.reach).wrapping_sub(self.v) as i64;
+            let finish = if takes_part { finish } else { i64::MAX };
+            best = if finish < best.0 { (finish, slot) } else { best };
         }
-        best.map(|(_, slot)| Ok(SlotId(slot))).or(first.map(Err))
+        (best.1 != u32::MAX).then_some(SlotId(best.1))
+    }
+
+    /// No child is eligible: V jumps to the first start.
+    #[inline(never)]
+    fn jump(&mut self) -> Option<SlotId> {
+        let starts =
+            (0..self.count).filter(|slot| self.active >> slot & 1 == 1).map(|slot| self.children[slot].start);
+        let first = starts.reduce(|first, start| if earlier(start, first) { start } else { first })?;
+        self.advance(first);
+        self.eligible()
     }
 
     /// How far the child's start lies ahead of V, in bytes at weight 1.

@@ -62,28 +62,27 @@ impl Grouped {
         self.rows.link(slot);
     }
 
+    /// The child, which was picked, sent `len` bytes; 0 if it waits for a limit. It has its next place at once if it stays.
     #[inline]
-    pub(crate) fn remove(&mut self, slot: SlotId) {
-        self.rows.unlink(slot);
+    pub(crate) fn settle(&mut self, slot: SlotId, len: u64, stays: bool) {
+        if len > 0 && stays {
+            let child = &self.rows.children[slot];
+            let start = child.start.wrapping_add(child.span(len));
+            self.advance(self.v.wrapping_add(self.total.span(len)));
+            self.rows.requeue(slot, start);
+        } else if !stays {
+            self.leave(slot, len);
+        }
     }
 
-    /// Charges a child and moves it to its new place. A child that is about to leave is charged by
-    /// [`Grouped::charge_and_remove`] instead.
-    #[inline]
-    pub(crate) fn charge(&mut self, slot: SlotId, len: u64) {
-        let mut child = self.rows.children[slot];
-        self.rows.leave(child.place);
-        child.start = child.start.wrapping_add(child.span(len));
-        self.advance(self.v.wrapping_add(self.total.span(len)));
-        self.rows.enter(slot, child);
-    }
-
-    #[inline]
-    pub(crate) fn charge_and_remove(&mut self, slot: SlotId, len: u64) {
+    #[inline(never)]
+    fn leave(&mut self, slot: SlotId, len: u64) {
         self.rows.unlink(slot);
-        let child = &mut self.rows.children[slot];
-        child.start = child.start.wrapping_add(child.span(len));
-        self.advance(self.v.wrapping_add(self.total.span(len)));
+        if len > 0 {
+            let child = &mut self.rows.children[slot];
+            child.start = child.start.wrapping_add(child.span(len));
+            self.advance(self.v.wrapping_add(self.total.span(len)));
+        }
     }
 
     #[inline]
@@ -108,28 +107,31 @@ impl Grouped {
     /// start.
     #[inline]
     pub(crate) fn pick(&mut self) -> Option<SlotId> {
+        let Some(group) = self.rows.only_group() else { return self.pick_among_groups() };
+        // With one group busy, its first child is the answer; V jumps to it when it has to.
+        let (start, slot) = self.rows.first_of(group);
+        if earlier(self.v, start) {
+            self.advance(start);
+        }
+        Some(slot)
+    }
+
+    #[inline(never)]
+    fn pick_among_groups(&mut self) -> Option<SlotId> {
         if self.rows.is_empty() {
             return None;
-        }
-        if let Some(group) = self.rows.only_group() {
-            // With one group busy, its first child is the answer; V jumps to it when it has to.
-            let start = self.rows.start_of(group);
-            if earlier(self.v, start) {
-                self.advance(start);
-            }
-            return Some(self.rows.first_of(group));
         }
         let first = self.rows.first_start();
         if earlier(self.v, first) {
             self.advance(first);
         }
-        self.rows.best(self.v).map(|(_, group)| self.rows.first_of(group))
+        self.rows.best(self.v).map(|(_, group)| self.rows.first_of(group).1)
     }
 
-    /// The children behind `slot` in the same row of equal starts, as far as there are any.
+    /// The child behind `slot` in the same row of equal starts, or `NONE`; and brings its record into the cache.
     #[inline]
-    pub(crate) fn upcoming(&self, slot: SlotId) -> [Option<SlotId>; 3] {
-        self.rows.upcoming(slot)
+    pub(crate) fn next_in_row(&self, slot: SlotId) -> SlotId {
+        self.rows.next_in_row(slot)
     }
 
     #[inline]
@@ -170,17 +172,17 @@ mod tests {
             let mut order = order();
             order.insert(idle, false);
             assert_eq!(order.pick(), Some(idle));
-            order.charge_and_remove(idle, 1_500);
+            order.settle(idle, 1_500, false);
             order.insert(busy, false);
             for _ in 0..gibibytes {
                 assert_eq!(order.pick(), Some(busy));
-                order.charge(busy, 1 << 30);
+                order.settle(busy, 1 << 30, true);
             }
             order.insert(idle, false);
             let mut served = [0; 20];
             for _ in 0..40 {
                 let slot = order.pick().expect("two are active");
-                order.charge(slot, 1_500);
+                order.settle(slot, 1_500, true);
                 served[slot.0 as usize] += 1;
             }
             assert!(served[idle.0 as usize] >= 18, "after {gibibytes} GiB: {served:?}");

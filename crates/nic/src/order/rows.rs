@@ -44,6 +44,7 @@ struct Row {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Links {
     next: SlotId,
+    /// Of no meaning in the first child of a row: a child that leaves from there, as nearly all do, writes nothing to the next.
     prev: SlotId,
     group: u8,
     /// The row, as an index into the group's; or `ABSENT`.
@@ -114,10 +115,11 @@ impl Rows {
         self.groups[group].base << self.groups[group].shift
     }
 
-    /// The first child of a busy group.
+    /// The first child of a busy group, and its rounded start.
     #[inline]
-    pub(crate) fn first_of(&self, group: usize) -> SlotId {
-        self.groups[group].first()
+    pub(crate) fn first_of(&self, group: usize) -> (u64, SlotId) {
+        let group = &self.groups[group];
+        (group.base << group.shift, group.first())
     }
 
     /// The least rounded start; at least one child must be queued.
@@ -160,8 +162,8 @@ impl Rows {
         while left != 0 {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
-            let first = self.first_of(index);
-            let finish = self.start_of(index).wrapping_add(2 << self.groups[index].shift);
+            let (start, first) = self.first_of(index);
+            let finish = start.wrapping_add(2 << self.groups[index].shift);
             let started = self.children[first].start <= v;
             if started && best.is_none_or(|(least, _)| earlier(finish, least)) {
                 best = Some((finish, first));
@@ -175,21 +177,19 @@ impl Rows {
         let mut left = self.busy;
         let mut first = None;
         while left != 0 {
-            let start = self.children[self.first_of(left.trailing_zeros() as usize)].start;
+            let start = self.children[self.first_of(left.trailing_zeros() as usize).1].start;
             left &= left - 1;
             first = Some(first.map_or(start, |first: u64| first.min(start)));
         }
         first
     }
 
-    /// The children behind `slot` in the same row of equal starts, as far as there are any.
+    /// The child behind `slot` in the same row of equal starts, or `NONE`; and brings its record into the cache.
     #[inline]
-    pub(crate) fn upcoming(&self, slot: SlotId) -> [Option<SlotId>; 3] {
-        let mut at = slot;
-        core::array::from_fn(|_| {
-            at = self.children.get(at)?.place.next;
-            (at != NONE).then_some(at)
-        })
+    pub(crate) fn next_in_row(&self, slot: SlotId) -> SlotId {
+        let next = self.children.get(slot).map_or(NONE, |child| child.place.next);
+        self.prefetch(next);
+        next
     }
 
     #[inline]
@@ -197,40 +197,42 @@ impl Rows {
         self.children.prefetch(slot);
     }
 
+    /// Puts a child, which must not be queued, at the end of the row for its start.
     #[inline]
     pub(crate) fn link(&mut self, slot: SlotId) {
-        self.enter(slot, self.children[slot]);
+        let child = &mut self.children[slot];
+        let group = &mut self.groups[child.place.group as usize];
+        self.busy |= 1 << child.place.group;
+        let back = group.push_back(slot, child);
+        if back != NONE {
+            self.children[back].place.next = slot;
+        }
     }
 
     #[inline]
     pub(crate) fn unlink(&mut self, slot: SlotId) {
         let child = &mut self.children[slot];
-        if child.place.row != ABSENT {
-            let before = child.place;
-            child.place.row = ABSENT;
-            self.leave(before);
+        let before = child.place;
+        if before.row == ABSENT {
+            return;
+        }
+        child.place.row = ABSENT;
+        if !self.leave(slot, before) {
+            self.busy &= !(1 << before.group);
         }
     }
 
-    /// Writes the record of a child, which must not be queued, and puts it at the end of the row for its start.
-    #[inline(always)]
-    pub(crate) fn enter(&mut self, slot: SlotId, mut child: Child<Links>) {
-        let place = &mut child.place;
-        let group = &mut self.groups[place.group as usize];
-        if group.occupied == 0 {
-            self.busy |= 1 << place.group;
-        }
-        let index = (group.admit(child.start >> group.shift) % ROWS) as u8;
-        let row = &mut group.rows[usize::from(index) % ROWS as usize];
-        let back = core::mem::replace(&mut row.back, slot);
-        if back == NONE {
-            row.front = slot;
-            group.occupied |= 1 << index;
-        } else {
+    /// Moves a queued child to the end of the row for another start.
+    #[inline]
+    pub(crate) fn requeue(&mut self, slot: SlotId, start: u64) {
+        let place = self.children[slot].place;
+        self.leave(slot, place);
+        let child = &mut self.children[slot];
+        child.start = start;
+        let back = self.groups[place.group as usize].push_back(slot, child);
+        if back != NONE {
             self.children[back].place.next = slot;
         }
-        (place.row, place.next, place.prev) = (index, NONE, back);
-        self.children[slot] = child;
     }
 
     /// Puts a child, which must not be queued, in front of the row for its start.
@@ -248,58 +250,83 @@ impl Rows {
         } else {
             self.children[front].place.prev = slot;
         }
-        (place.row, place.next, place.prev) = (index, front, NONE);
+        (place.row, place.next) = (index, front);
         self.children[slot] = child;
     }
 
-    /// Takes the child that stands there out of its row.
-    #[inline(always)]
-    pub(crate) fn leave(&mut self, place: Links) {
+    /// Takes the child that stands there out of its row. Returns whether its group holds others.
+    #[inline]
+    fn leave(&mut self, slot: SlotId, place: Links) -> bool {
         let Links { next, prev, group, row: index } = place;
         let home = &mut self.groups[group as usize];
         let row = &mut home.rows[usize::from(index) % ROWS as usize];
-        if prev == NONE {
-            row.front = next
-        } else {
-            self.children[prev].place.next = next
-        }
-        if next == NONE {
-            row.back = prev
-        } else {
-            self.children[next].place.prev = prev
-        }
-        if row.front == NONE {
-            home.vacate(index);
-            if home.occupied == 0 {
-                self.busy &= !(1 << group);
+        if row.front == slot {
+            row.front = next;
+            if next == NONE {
+                home.vacate(index);
             }
+        } else {
+            self.children[prev].place.next = next;
+            if next == NONE { row.back = prev } else { self.children[next].place.prev = prev }
         }
+        home.occupied != 0
     }
 
     /// The group and the row of a queued child, and whether it is the first there.
     #[inline]
     pub(crate) fn place(&self, slot: SlotId) -> (u8, u8, bool) {
-        let Links { group, row, prev, .. } = self.children[slot].place;
-        (group, row, prev == NONE)
+        let Links { group, row, .. } = self.children[slot].place;
+        (group, row, self.groups[group as usize].rows[usize::from(row) % ROWS as usize].front == slot)
     }
 }
 
 impl Group {
+    /// Puts a child at the end of the row for its start. Returns the child before it, whose `next` is to name it; `NONE` if it
+    /// is the first.
+    #[inline]
+    fn push_back(&mut self, slot: SlotId, child: &mut Child<Links>) -> SlotId {
+        let index = (self.admit(child.start >> self.shift) % ROWS) as u8;
+        let row = &mut self.rows[usize::from(index) % ROWS as usize];
+        let mut back = NONE;
+        if row.front == NONE {
+            row.front = slot;
+            self.occupied |= 1 << index;
+        } else {
+            back = row.back;
+        }
+        row.back = slot;
+        let place = &mut child.place;
+        (place.row, place.next, place.prev) = (index, NONE, back);
+        back
+    }
+
     /// The row to use for a start that rounds to row `number`, kept within those that the group has.
     #[inline]
     fn admit(&mut self, number: u64) -> u64 {
-        let mask = u64::MAX >> self.shift; // row numbers wrap with virtual time
         if self.occupied == 0 {
             self.base = number;
             return number;
         }
-        let ahead = number.wrapping_sub(self.base) & mask;
-        if ahead > mask / 2 {
-            let back = (self.base.wrapping_sub(number) & mask).min(ROWS - 1 - self.span());
-            self.base = self.base.wrapping_sub(back) & mask;
-            return self.base;
+        // Row numbers wrap with virtual time: the distance is one of as many bits as they have, with a sign.
+        let ahead = number.wrapping_sub(self.base) << self.shift;
+        if ahead > u64::MAX / 2 {
+            return self.lower_base(number);
         }
-        self.base.wrapping_add(ahead.min(ROWS - 1)) & mask
+        self.base.wrapping_add((ahead >> self.shift).min(ROWS - 1)) & self.mask()
+    }
+
+    /// A child comes before all others: the base moves back, as far as the last occupied row allows.
+    #[cold]
+    fn lower_base(&mut self, number: u64) -> u64 {
+        let back = (self.base.wrapping_sub(number) & self.mask()).min(ROWS - 1 - self.span());
+        self.base = self.base.wrapping_sub(back) & self.mask();
+        self.base
+    }
+
+    /// The bits of a row's number.
+    #[inline]
+    fn mask(&self) -> u64 {
+        u64::MAX >> self.shift
     }
 
     /// Distance from the base to the last occupied row.
@@ -317,13 +344,72 @@ impl Group {
     fn vacate(&mut self, row: u8) {
         self.occupied &= !(1 << row);
         if self.occupied != 0 {
-            self.base = self.base.wrapping_add(u64::from(self.occupied_ahead().trailing_zeros()))
-                & (u64::MAX >> self.shift);
+            self.base =
+                self.base.wrapping_add(u64::from(self.occupied_ahead().trailing_zeros())) & self.mask();
         }
     }
 
     #[inline]
     fn first(&self) -> SlotId {
         self.rows[(self.base % ROWS) as usize].front
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Rows, SlotId};
+    use std::collections::{BTreeMap, VecDeque};
+
+    const CHILDREN: u32 = 12;
+    /// log2 of a row's length.
+    const SHIFT: u32 = 4;
+
+    fn rows() -> Rows {
+        let mut rows = Rows::new((0..CHILDREN).map(|_| 1));
+        (0..CHILDREN).for_each(|slot| rows.join_group(SlotId(slot), 1 << SHIFT));
+        rows
+    }
+
+    proptest::proptest! {
+        /// Children leave from the front, from the middle and from the end of their rows as from a map of queues.
+        #[test]
+        fn agree_with_a_map_of_queues(ops in proptest::collection::vec((0..CHILDREN, 0_u64..32, 0..4_u8), 1..300)) {
+            let (mut rows, mut model) = (rows(), BTreeMap::<u64, VecDeque<u32>>::new());
+            for (slot, row, op) in ops {
+                let queued = rows.is_queued(SlotId(slot));
+                let start = row << SHIFT | 3;
+                if queued {
+                    model.values_mut().for_each(|queue| queue.retain(|&other| other != slot));
+                }
+                match (op, queued) {
+                    (0, true) => rows.unlink(SlotId(slot)),
+                    (_, true) => {
+                        rows.requeue(SlotId(slot), start);
+                        model.entry(row).or_default().push_back(slot);
+                    }
+                    (1, false) => {
+                        rows.children[SlotId(slot)].start = start;
+                        rows.link_first(SlotId(slot));
+                        model.entry(row).or_default().push_front(slot);
+                    }
+                    (_, false) => {
+                        rows.children[SlotId(slot)].start = start;
+                        rows.link(SlotId(slot));
+                        model.entry(row).or_default().push_back(slot);
+                    }
+                }
+                model.retain(|_, queue| !queue.is_empty());
+                let first = model.first_key_value().map(|(row, queue)| (row << SHIFT, SlotId(queue[0])));
+                proptest::prop_assert_eq!(rows.only_group().map(|group| rows.first_of(group)), first);
+                for queue in model.values() {
+                    let mut at = SlotId(queue[0]);
+                    for &slot in queue {
+                        proptest::prop_assert_eq!(at, SlotId(slot));
+                        at = rows.next_in_row(at);
+                    }
+                    proptest::prop_assert_eq!(at, SlotId::NONE);
+                }
+            }
+        }
     }
 }

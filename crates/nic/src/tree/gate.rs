@@ -57,7 +57,7 @@ impl Forest {
         let above = self.gate_above(Seat { node: parent, slot: SlotId(0) });
         self.gates.push(Gate::new(node, limit, above));
         let node = &mut self.nodes[node];
-        (node.gate, node.pauses) = (id, true);
+        (node.gate, node.pauses, node.alone) = (id, true, false);
         self.reserve_alarms();
         Some(id)
     }

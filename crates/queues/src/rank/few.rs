@@ -1,0 +1,71 @@
+//! Few ranked integers, sorted, in a ring.
+//!
+//! Why: a new rank is mostly among the greatest, so its place is found from the back in a step or two; a heap moves the entry
+//! that it puts on top all the way down, and no processor predicts on which way.
+//! From: insertion sort.
+//! Not here: many integers (`heap`), as a rank in the middle moves all entries behind it.
+//! Invariant: entries ascend from `head` on; bit `id` of `queued` says whether `id` is among them.
+
+use super::{Entry, key};
+
+/// Integers below [`FEW`].
+#[derive(Clone, Debug, Default)]
+pub(super) struct Few {
+    ring: [Entry; FEW],
+    head: usize,
+    len: usize,
+    queued: u32,
+}
+
+pub(super) const FEW: usize = 32;
+
+impl Few {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, id: u32, rank: u64) {
+        self.remove(id);
+        self.queued |= 1 << id;
+        let mut at = self.head + self.len;
+        while at > self.head && key(self.ring[(at - 1) % FEW]) > key((rank, id)) {
+            self.ring[at % FEW] = self.ring[(at - 1) % FEW];
+            at -= 1;
+        }
+        self.ring[at % FEW] = (rank, id);
+        self.len += 1;
+    }
+
+    #[inline]
+    pub(super) fn remove(&mut self, id: u32) {
+        if self.queued >> id & 1 == 0 {
+            return;
+        }
+        self.queued &= !(1 << id);
+        let mut at = self.head % FEW;
+        self.len -= 1;
+        if self.ring[at].1 == id {
+            self.head = (at + 1) % FEW;
+            return;
+        }
+        while self.ring[at].1 != id {
+            at = (at + 1) % FEW;
+        }
+        let end = (self.head + self.len) % FEW;
+        while at != end {
+            let next = (at + 1) % FEW;
+            self.ring[at] = self.ring[next];
+            at = next;
+        }
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> Option<Entry> {
+        (self.len > 0).then(|| self.ring[self.head % FEW])
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
+        (0..self.len).map(|at| self.ring[(self.head + at) % FEW])
+    }
+}
