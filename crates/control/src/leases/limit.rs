@@ -1,0 +1,52 @@
+//! A limit over all threads: what it has earned, and what it lends for a lease.
+//!
+//! Not here: each thread's part (`parts`).
+//! Invariant: the credit is never above the burst.
+
+use plimsoll_policy::{Counts, Scope};
+use plimsoll_units::Span;
+
+use super::rates::{bytes_of, rate_of};
+
+/// A limit, over all threads.
+#[derive(Clone, Debug)]
+pub(super) struct Limit {
+    /// Bits per second.
+    pub(super) rate: u64,
+    /// Bytes.
+    pub(super) burst: u64,
+    /// Bytes that may leave at once, on all threads together; below zero, bytes that left too early.
+    pub(super) credit: i64,
+    /// Whether it cuts across the tree.
+    pub(super) by_match: bool,
+    pub(super) is_listed: bool,
+    /// Members behind it that are active in this epoch.
+    pub(super) members: Vec<u32>,
+}
+
+impl Limit {
+    pub(super) fn new(limit: &plimsoll_policy::Limit) -> Self {
+        Self {
+            rate: limit.rate.get(),
+            burst: limit.burst.as_u64(),
+            credit: i64::try_from(limit.burst.as_u64()).unwrap_or(i64::MAX),
+            by_match: matches!(limit.scope, Scope::Match { .. }) && limit.counts == Counts::Bytes,
+            is_listed: false,
+            members: Vec::new(),
+        }
+    }
+
+    /// Bytes have passed on all threads together.
+    pub(super) fn pass(&mut self, bytes: u64, elapsed: Span) {
+        let earned = i64::try_from(bytes_of(self.rate, elapsed)).unwrap_or(i64::MAX);
+        let passed = i64::try_from(bytes).unwrap_or(i64::MAX);
+        let burst = i64::try_from(self.burst).unwrap_or(i64::MAX);
+        self.credit = self.credit.saturating_add(earned).saturating_sub(passed).min(burst);
+    }
+
+    /// Bits per second that threads may use together in the next lease: the rate, less what was used too much, half at most.
+    pub(super) fn lends(&self, elapsed: Span) -> u64 {
+        let owed = self.credit.min(0).unsigned_abs();
+        self.rate - rate_of(owed, elapsed).min(self.rate / 2)
+    }
+}
