@@ -9,6 +9,7 @@ mod alarms;
 mod descriptors;
 mod doorbells;
 mod grants;
+mod leases;
 mod link;
 mod short;
 
@@ -30,6 +31,7 @@ use crate::order::{Entrant, Settlement};
 use crate::refusal::Refusal;
 use crate::stats::{EngineStats, Transmit};
 use crate::tree::{Forest, Pick, Seat};
+pub use leases::ClassBytes;
 pub(crate) use link::Link;
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.
