@@ -23,9 +23,11 @@ mod limit;
 mod member;
 mod parts;
 mod rates;
+mod spread;
 mod tree;
 
 pub use coordinator::{Coordinator, MemberId, NoMember, Report, Settings};
 pub use exchange::{Exchange, Taken};
 pub use lease::{Lease, LimitLease, NodeLease};
+pub use spread::{Move, PERIOD, Spread};
 pub use tree::for_threads;

@@ -1,6 +1,7 @@
 //! Several engines under one policy, by leases: shares and limits equal those of one engine.
 
 mod kit;
+mod moving;
 
 use plimsoll_policy::{LimitId, NodeId, NodeKind};
 use proptest::strategy::{Strategy, ValueTree};
