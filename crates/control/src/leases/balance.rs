@@ -6,7 +6,7 @@
 //! Not here: the rates (`coordinator`).
 //! Invariant: the balances of a bottleneck's members add up to zero, but for rounding, and none exceeds [`MOST_LEASES`] leases.
 
-use super::fill::scaled;
+use super::rates::Factor;
 
 /// Sums over the members that a bottleneck holds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +17,10 @@ pub(super) struct Sums {
     rate: u64,
     /// Balances.
     owed: i64,
+    /// Bytes that left for each bit per second, once that is computed.
+    due: Option<Factor>,
+    /// The same of what the balances do not add up to zero.
+    uneven: Option<Factor>,
 }
 
 /// How many leases' bytes a balance may reach.
@@ -31,7 +35,8 @@ impl Sums {
     /// A member's balance after an epoch in which `served` bytes of it left: its part of what left of all members of the
     /// bottleneck, by rates, less its own bytes. `lease` is what its rate is worth in a lease.
     pub(super) fn balance(&mut self, before: i64, served: u64, rate: u64, lease: u64) -> i64 {
-        let due = scaled(self.served, rate, self.rate);
+        let (served_by_all, all) = (self.served, self.rate);
+        let due = self.due.get_or_insert_with(|| Factor::new(served_by_all, all)).of(rate);
         let most = signed(lease).saturating_mul(MOST_LEASES);
         let balance = before.saturating_add(signed(due)).saturating_sub(signed(served)).clamp(-most, most);
         self.owed = self.owed.saturating_add(balance);
@@ -39,8 +44,9 @@ impl Sums {
     }
 
     /// Takes a member's part of what the balances do not add up to zero.
-    pub(super) fn even_out(&self, balance: i64, rate: u64) -> i64 {
-        let part = signed(scaled(self.owed.unsigned_abs(), rate, self.rate));
+    pub(super) fn even_out(&mut self, balance: i64, rate: u64) -> i64 {
+        let (owed, all) = (self.owed.unsigned_abs(), self.rate);
+        let part = signed(self.uneven.get_or_insert_with(|| Factor::new(owed, all)).of(rate));
         balance - part * self.owed.signum()
     }
 }

@@ -8,12 +8,12 @@ use plimsoll_policy::{Counts, LimitId, NodeKind, Placement, Program, Scope, Unsu
 use plimsoll_units::{Nanos, Span};
 
 use super::balance::Sums;
-use super::fill::{Fill, Source, is_less, scaled};
+use super::fill::{Fill, Source, is_less};
 use super::lease::Lease;
 use super::limit::Limit;
 use super::member::{Behind, Member, UNHELD};
 use super::parts::Parts;
-use super::rates::{bytes_of, rate_of};
+use super::rates::{Elapsed, Factor};
 use super::tree::{Tree, for_threads};
 
 /// Sizes and times of a coordinator.
@@ -192,7 +192,7 @@ impl Coordinator {
 
     /// An epoch is over: computes the next leases. `now` must not run backwards.
     pub fn handle_epoch(&mut self, now: Nanos) {
-        let elapsed = now.since(self.at).max(Span::micros(1));
+        let elapsed = Elapsed::new(now.since(self.at).max(Span::micros(1)));
         self.at = now;
         self.measure(elapsed);
         self.share();
@@ -213,7 +213,7 @@ impl Coordinator {
     }
 
     /// What each active member could use.
-    fn measure(&mut self, elapsed: Span) {
+    fn measure(&mut self, elapsed: Elapsed) {
         let link = self.program.link.get();
         let mut at = 0;
         while let Some(&id) = self.active.get(at) {
@@ -272,7 +272,7 @@ impl Coordinator {
     }
 
     /// Members that share a bottleneck make up for what some of them got too much.
-    fn balance(&mut self, elapsed: Span) {
+    fn balance(&mut self, elapsed: Elapsed) {
         let held = |member: &Member| (member.held_by != UNHELD).then_some(member.held_by as usize);
         for member in self.active.iter().map(|&id| &self.members[id as usize]) {
             if let Some(at) = held(member) {
@@ -290,14 +290,14 @@ impl Coordinator {
                 member.balance = 0;
                 continue;
             };
-            let lease = bytes_of(member.rate, elapsed);
+            let lease = elapsed.bytes_of(member.rate);
             member.balance = self.sums[at].balance(member.balance, member.served, member.rate, lease);
         }
         for &id in &self.active {
             let member = &mut self.members[id as usize];
             let Some(at) = held(member) else { continue };
             member.balance = self.sums[at].even_out(member.balance, member.rate);
-            let (most, change) = (member.rate / 2, rate_of(member.balance.unsigned_abs() / 4, elapsed));
+            let (most, change) = (member.rate / 2, elapsed.rate_of(member.balance.unsigned_abs() / 4));
             let change = change.min(most);
             member.rate = if member.balance < 0 { member.rate - change } else { member.rate + change };
         }
@@ -335,7 +335,7 @@ impl Coordinator {
     }
 
     /// Turns rates into leases.
-    fn hand_out(&mut self, elapsed: Span) {
+    fn hand_out(&mut self, elapsed: Elapsed) {
         self.parts.begin();
         self.divide_link();
         for &id in &self.active {
@@ -349,32 +349,39 @@ impl Coordinator {
     }
 
     /// Each thread's part of the link: the sum of its members' rates. Members that send all that they have get room to grow; those
-    /// that are held back give way for it, by an eighth at most.
+    /// that the link holds back give way for it, by a quarter at most.
     fn divide_link(&mut self) {
         let link = self.program.link.get();
         let active = || self.active.iter().map(|&id| &self.members[id as usize]);
-        let nodes = self.tree.nodes as u32;
-        let (mut used, mut by_link, mut room) = (0, 0, 0);
+        let (mut used, mut by_link, mut starved) = (0, 0, 0_u64);
         for member in active() {
             used += member.rate;
             by_link += if member.held_by == 0 { member.rate } else { 0 };
-            room += member.grows(nodes);
+            starved |= u64::from(member.held_by == 0 && member.rate == 0) << (member.thread % 64);
         }
+        // Where a member gets nothing that waits for the link, it would take what another one may use besides.
+        let grows = |member: &Member| {
+            let gets_it = starved >> (member.thread % 64) & 1 == 0 || member.held_by == UNHELD;
+            if gets_it { member.grows(self.tree.nodes as u32) } else { 0 }
+        };
+        let room: u64 = active().map(grows).sum();
         let short = (used + room).saturating_sub(link).min(by_link / 4);
         let granted = (link + short).saturating_sub(used).min(room);
         // Balances do not quite add up to zero.
         let left = link.saturating_sub(used + granted);
+        let (short, left) = (Factor::new(short, by_link), Factor::new(left, by_link));
+        let granted = Factor::new(granted, room);
         for member in active() {
-            let gives = if member.held_by == 0 { scaled(member.rate, short, by_link) } else { 0 };
-            let gets = if member.held_by == 0 { scaled(member.rate, left, by_link) } else { 0 };
-            let grows = scaled(member.grows(nodes), granted, room);
+            let gives = if member.held_by == 0 { short.of(member.rate) } else { 0 };
+            let gets = if member.held_by == 0 { left.of(member.rate) } else { 0 };
+            let grows = granted.of(grows(member));
             self.parts.add_link(member.thread, member.rate - gives + gets + grows);
         }
         self.parts.divide_link(link);
     }
 
     /// Each thread's part of a limit that has members on several threads.
-    fn lease_limit(&mut self, id: LimitId, elapsed: Span) {
+    fn lease_limit(&mut self, id: LimitId, elapsed: Elapsed) {
         let limit = &mut self.limits[id.0 as usize];
         let served = limit.members.iter().map(|&id| self.members[id as usize].served).sum();
         limit.pass(served, elapsed);

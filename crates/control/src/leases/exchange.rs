@@ -160,7 +160,7 @@ impl Exchange {
             return None; // the next call takes that one
         }
         taken.seen = published;
-        taken.may_borrow = taken.link.bytes_in(self.epoch).as_u64() / 4;
+        taken.may_borrow = taken.link.bytes_in(self.epoch).as_u64() / 2;
         Some(Lease { link: taken.link, nodes: &taken.nodes, limits: &taken.limits })
     }
 
@@ -187,7 +187,7 @@ impl Exchange {
         }
     }
 
-    /// A thread takes up to `wanted` of what others could not use, and in a lease no more than a quarter of its own link: a thread
+    /// A thread takes up to `wanted` of what others could not use, and in a lease no more than half of its own link: a thread
     /// that the policy gives little gets little of this.
     pub fn borrow(&self, taken: &mut Taken, wanted: Bytes) -> Bytes {
         let spare = &self.spare.0;

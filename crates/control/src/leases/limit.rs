@@ -4,9 +4,8 @@
 //! Invariant: the credit is never above the burst.
 
 use plimsoll_policy::{Counts, Scope};
-use plimsoll_units::Span;
 
-use super::rates::{bytes_of, rate_of};
+use super::rates::Elapsed;
 
 /// A limit, over all threads.
 #[derive(Clone, Debug)]
@@ -37,16 +36,16 @@ impl Limit {
     }
 
     /// Bytes have passed on all threads together.
-    pub(super) fn pass(&mut self, bytes: u64, elapsed: Span) {
-        let earned = i64::try_from(bytes_of(self.rate, elapsed)).unwrap_or(i64::MAX);
+    pub(super) fn pass(&mut self, bytes: u64, elapsed: Elapsed) {
+        let earned = i64::try_from(elapsed.bytes_of(self.rate)).unwrap_or(i64::MAX);
         let passed = i64::try_from(bytes).unwrap_or(i64::MAX);
         let burst = i64::try_from(self.burst).unwrap_or(i64::MAX);
         self.credit = self.credit.saturating_add(earned).saturating_sub(passed).min(burst);
     }
 
     /// Bits per second that threads may use together in the next lease: the rate, less what was used too much, half at most.
-    pub(super) fn lends(&self, elapsed: Span) -> u64 {
+    pub(super) fn lends(&self, elapsed: Elapsed) -> u64 {
         let owed = self.credit.min(0).unsigned_abs();
-        self.rate - rate_of(owed, elapsed).min(self.rate / 2)
+        self.rate - elapsed.rate_of(owed).min(self.rate / 2)
     }
 }

@@ -4,10 +4,9 @@
 //! Invariant: a member that is silent for some epochs could use nothing.
 
 use plimsoll_policy::LimitId;
-use plimsoll_units::Span;
 
 use super::coordinator::Report;
-use super::rates::rate_of;
+use super::rates::Elapsed;
 
 /// A member's state.
 #[derive(Clone, Debug)]
@@ -81,24 +80,24 @@ impl Member {
     }
 
     /// What it could use, from what has left and what waits.
-    pub(super) fn measure(&mut self, elapsed: Span, link: u64) {
+    pub(super) fn measure(&mut self, elapsed: Elapsed, link: u64) {
         let Report { left, waiting } = self.report;
         self.served = left.wrapping_sub(self.seen);
         let had = self.served.saturating_add(waiting);
         let came = had.saturating_sub(self.waited);
         (self.seen, self.waited) = (left, waiting);
         self.behind_for = if waiting == 0 { 0 } else { self.behind_for.saturating_add(1) };
-        let rate = rate_of(came, elapsed).min(u64::MAX / AVERAGED);
+        let rate = elapsed.rate_of(came).min(u64::MAX / AVERAGED);
         self.coming = self.coming - self.coming / AVERAGED + rate / AVERAGED;
         let lags = !self.measured && (waiting > self.served / 2 + GROWTH || self.behind_for >= LONG_BEHIND);
         self.need = if lags {
-            rate_of(had.saturating_mul(2), elapsed)
+            elapsed.rate_of(had.saturating_mul(2))
         } else {
-            self.coming.saturating_add(rate_of(waiting, elapsed) / AVERAGED)
+            self.coming.saturating_add(elapsed.rate_of(waiting) / AVERAGED)
         };
         let soon = came.max(self.served);
         let soon = soon.saturating_add(soon / 8 + GROWTH).saturating_add(waiting);
-        self.room = if lags { 0 } else { rate_of(soon, elapsed).min(link) };
+        self.room = if lags { 0 } else { elapsed.rate_of(soon).min(link) };
         if came == 0 && self.served == 0 && waiting == 0 && self.need < link / FORGOTTEN {
             self.need = 0;
         }

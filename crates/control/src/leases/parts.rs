@@ -63,7 +63,8 @@ impl Parts {
         let row_of: Vec<u32> = row_of.collect();
         let across = program.limits.iter().filter(|limit| matches!(limit.scope, Scope::Match { .. })).count();
         let link = BitRate::new(program.link.get() / threads as u64).unwrap_or(program.link);
-        let leased = Leased {
+        // Not cloned: a clone has no spare capacity.
+        let leased = || Leased {
             link,
             nodes: Vec::with_capacity(rows as usize * (1 + across)),
             limits: Vec::with_capacity(program.limits.len()),
@@ -76,7 +77,7 @@ impl Parts {
             behind: vec![0; program.limits.len() * threads],
             touched: Vec::with_capacity(rows as usize),
             links: vec![0; threads],
-            leased: vec![leased; threads],
+            leased: (0..threads).map(|_| leased()).collect(),
             row_of,
         }
     }

@@ -195,7 +195,7 @@ impl Threads {
         for (thread, world) in self.worlds.iter_mut().enumerate() {
             let lease = self.coordinator.lease(thread);
             take(&mut world.nic, lease, Nanos::new(now));
-            self.may_borrow[thread] = lease.link.bytes_in(Span::ns(EPOCH)).as_u64() / 4;
+            self.may_borrow[thread] = lease.link.bytes_in(Span::ns(EPOCH)).as_u64() / 2;
             world.poll();
         }
     }
