@@ -26,7 +26,7 @@ mod rates;
 mod spread;
 mod tree;
 
-pub use coordinator::{Coordinator, MemberId, NoMember, Report, Settings};
+pub use coordinator::{Coordinator, Exactness, MemberId, NoMember, Report, Settings};
 pub use exchange::{Exchange, Taken};
 pub use lease::{Lease, LimitLease, NodeLease};
 pub use spread::{Move, PERIOD, Spread};

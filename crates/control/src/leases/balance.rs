@@ -32,11 +32,15 @@ impl Sums {
         self.rate += rate;
     }
 
-    /// A member's balance after an epoch in which `served` bytes of it left: its part of what left of all members of the
-    /// bottleneck, by rates, less its own bytes. `lease` is what its rate is worth in a lease.
-    pub(super) fn balance(&mut self, before: i64, served: u64, rate: u64, lease: u64) -> i64 {
-        let (served_by_all, all) = (self.served, self.rate);
-        let due = self.due.get_or_insert_with(|| Factor::new(served_by_all, all)).of(rate);
+    /// A member's part, by rates, of what left of all members of the bottleneck.
+    pub(super) fn due(&mut self, rate: u64) -> u64 {
+        let (served, all) = (self.served, self.rate);
+        self.due.get_or_insert_with(|| Factor::new(served, all)).of(rate)
+    }
+
+    /// A member's balance after an epoch in which `served` bytes of it left, and `due` should have. `lease` is what its rate is
+    /// worth in a lease.
+    pub(super) fn balance(&mut self, before: i64, served: u64, due: u64, lease: u64) -> i64 {
         let most = signed(lease).saturating_mul(MOST_LEASES);
         let balance = before.saturating_add(signed(due)).saturating_sub(signed(served)).clamp(-most, most);
         self.owed = self.owed.saturating_add(balance);

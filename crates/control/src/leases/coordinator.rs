@@ -4,17 +4,18 @@
 //! Invariant: a member that no report names for some epochs costs nothing; nothing is allocated after [`Coordinator::new`] but
 //! for members that join.
 
-use plimsoll_policy::{Counts, LimitId, NodeKind, Placement, Program, Scope, Unsupported};
-use plimsoll_units::{Nanos, Span};
+use plimsoll_policy::{Counts, LimitId, NodeKind, Placement, Program, SHARES_WITHIN, Scope, Unsupported};
+use plimsoll_units::{Bytes, Nanos, Span};
 
 use super::balance::Sums;
 use super::fill::{Fill, Source, is_less};
 use super::lease::Lease;
 use super::limit::Limit;
-use super::member::{Behind, Member, UNHELD};
+use super::member::{Behind, Member, Track, UNHELD};
 use super::parts::Parts;
 use super::rates::{Elapsed, Factor};
 use super::tree::{Tree, for_threads};
+use crate::PerMille;
 
 /// Sizes and times of a coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,17 @@ pub struct Report {
     pub left: u64,
     /// Bytes that wait.
     pub waiting: u64,
+}
+
+/// How exactly threads share, for a metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exactness {
+    /// The most that a class was off its part of what all classes with the same bottleneck sent, in thousandths, in the last
+    /// window of 10 ms ([`SHARES_WITHIN`]). Counts classes that had something waiting all the time, with at least a thousandth of
+    /// the link.
+    pub shares: PerMille,
+    /// The most bytes that left through a limit, on all threads, before it had earned them, as of an epoch's end.
+    pub excess: Bytes,
 }
 
 /// A member that can't join.
@@ -71,7 +83,13 @@ pub struct Coordinator {
     passing: Vec<u64>,
     /// When the last epoch ended.
     at: Nanos,
+    /// When the window ends in which shares are judged.
+    window: Nanos,
+    exactness: Exactness,
 }
+
+/// The part of the link below which a class's share is not judged: a few packets would decide.
+const LEAST_PART: u64 = 1_000;
 
 /// Rounds in which limits and the link answer each other in an epoch. What has not settled goes on in the next one.
 const ROUNDS: usize = 4;
@@ -97,6 +115,8 @@ impl Coordinator {
             sums: vec![Sums::default(); program.nodes.len() + program.limits.len()],
             passing: vec![0; settings.threads],
             at: Nanos::ZERO,
+            window: Nanos::ZERO + SHARES_WITHIN.0,
+            exactness: Exactness::default(),
             settings,
             program,
         })
@@ -161,6 +181,7 @@ impl Coordinator {
             behind_for: 0,
             room: 0,
             balance: 0,
+            track: Track::Lost,
             held_by: UNHELD,
             need: 0,
             rate: 0,
@@ -185,7 +206,7 @@ impl Coordinator {
         let Some(state) = self.members.get_mut(member.0 as usize) else { return };
         state.report = report;
         if !state.is_active {
-            state.is_active = true;
+            (state.is_active, state.track) = (true, Track::Lost);
             self.active.push(member.0);
         }
     }
@@ -198,6 +219,28 @@ impl Coordinator {
         self.share();
         self.balance(elapsed);
         self.hand_out(elapsed);
+        if now >= self.window {
+            self.window = now + SHARES_WITHIN.0;
+            self.judge();
+        }
+    }
+
+    /// How exactly the threads share.
+    #[must_use]
+    pub fn exactness(&self) -> Exactness {
+        self.exactness
+    }
+
+    /// A window is over: its worst share.
+    fn judge(&mut self) {
+        let least = Elapsed::new(SHARES_WITHIN.0).bytes_of(self.program.link.get() / LEAST_PART);
+        let mut worst = 0;
+        for &id in &self.active {
+            let track = core::mem::replace(&mut self.members[id as usize].track, Track::START);
+            worst = worst.max(track.off(least));
+        }
+        let owed = self.listed.iter().map(|&limit| self.limits[limit as usize].most_owed).max();
+        self.exactness = Exactness { shares: worst, excess: Bytes::new(owed.unwrap_or(0)) };
     }
 
     /// A thread's lease.
@@ -287,11 +330,13 @@ impl Coordinator {
         for &id in &self.active {
             let member = &mut self.members[id as usize];
             let Some(at) = held(member) else {
-                member.balance = 0;
+                (member.balance, member.track) = (0, Track::Lost);
                 continue;
             };
             let lease = elapsed.bytes_of(member.rate);
-            member.balance = self.sums[at].balance(member.balance, member.served, member.rate, lease);
+            let due = self.sums[at].due(member.rate);
+            member.track.add(member.served, due);
+            member.balance = self.sums[at].balance(member.balance, member.served, due, lease);
         }
         for &id in &self.active {
             let member = &mut self.members[id as usize];

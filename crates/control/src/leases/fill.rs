@@ -159,9 +159,15 @@ impl Fill {
     /// Minima first, and what is left by priority or weight.
     fn divide(&mut self, tree: &Tree, source: Source, parent: u32) {
         let (capacity, potential) = (self.found[parent as usize], self.potential[parent as usize]);
+        let mut child = self.first[parent as usize];
+        if self.next[child as usize] == NONE {
+            // Most classes have one member.
+            self.found[child as usize] = capacity.min(self.need[child as usize]);
+            self.potential[child as usize] = potential;
+            return self.cap(tree, source, parent);
+        }
         self.open.clear();
         let mut promised = 0;
-        let mut child = self.first[parent as usize];
         while child != NONE {
             let Vertex { place, weight, min, .. } = tree.vertices[child as usize];
             let need = self.need[child as usize];
@@ -244,13 +250,14 @@ pub(super) fn is_less(rate: u64, than: u64) -> bool {
     rate < than - than / 1_024
 }
 
-fn level_of(rest: u64, weight: u64) -> u128 {
-    (u128::from(rest) << FRACTION) / u128::from(weight.max(1))
+/// Up to 2^48, which no link has; what is beyond counts as that.
+fn level_of(rest: u64, weight: u64) -> u64 {
+    (rest.min(u64::MAX >> FRACTION) << FRACTION) / weight.max(1)
 }
 
 /// What a weight gets at a level, rounded down, so that children never get more than there is.
-fn at_level(level: u128, weight: u64) -> u64 {
-    u64::try_from((level * u128::from(weight)) >> FRACTION).unwrap_or(u64::MAX)
+fn at_level(level: u64, weight: u64) -> u64 {
+    u64::try_from((u128::from(level) * u128::from(weight)) >> FRACTION).unwrap_or(u64::MAX)
 }
 
 /// `value * part / whole`, rounded down.

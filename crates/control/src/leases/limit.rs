@@ -16,6 +16,8 @@ pub(super) struct Limit {
     pub(super) burst: u64,
     /// Bytes that may leave at once, on all threads together; below zero, bytes that left too early.
     pub(super) credit: i64,
+    /// The most bytes that left too early.
+    pub(super) most_owed: u64,
     /// Whether it cuts across the tree.
     pub(super) by_match: bool,
     pub(super) is_listed: bool,
@@ -29,6 +31,7 @@ impl Limit {
             rate: limit.rate.get(),
             burst: limit.burst.as_u64(),
             credit: i64::try_from(limit.burst.as_u64()).unwrap_or(i64::MAX),
+            most_owed: 0,
             by_match: matches!(limit.scope, Scope::Match { .. }) && limit.counts == Counts::Bytes,
             is_listed: false,
             members: Vec::new(),
@@ -41,6 +44,7 @@ impl Limit {
         let passed = i64::try_from(bytes).unwrap_or(i64::MAX);
         let burst = i64::try_from(self.burst).unwrap_or(i64::MAX);
         self.credit = self.credit.saturating_add(earned).saturating_sub(passed).min(burst);
+        self.most_owed = self.most_owed.max(self.credit.min(0).unsigned_abs());
     }
 
     /// Bits per second that threads may use together in the next lease: the rate, less what was used too much, half at most.

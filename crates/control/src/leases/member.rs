@@ -7,6 +7,7 @@ use plimsoll_policy::LimitId;
 
 use super::coordinator::Report;
 use super::rates::Elapsed;
+use crate::PerMille;
 
 /// A member's state.
 #[derive(Clone, Debug)]
@@ -29,6 +30,8 @@ pub(super) struct Member {
     pub(super) room: u64,
     /// Bytes that it should have got, and others have.
     pub(super) balance: i64,
+    /// What it got, and should have got, in the window in which shares are judged.
+    pub(super) track: Track,
     /// What holds it: a node by its maximum, the root for the link, or past all nodes a limit; [`UNHELD`] if it sends all that it has.
     pub(super) held_by: u32,
     /// Bits per second that it could use.
@@ -43,6 +46,35 @@ pub(super) struct Member {
     pub(super) offer: u64,
     /// Whether a limit holds it whose rate the coordinator does not know: then only what left says what it could use.
     pub(super) measured: bool,
+}
+
+/// What a member got in a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Track {
+    /// It has been held back all the time: bytes that left, and that should have.
+    Held { served: u64, due: u64 },
+    /// It sent all that it had for a while: then its share says nothing.
+    Lost,
+}
+
+impl Track {
+    pub(super) const START: Self = Self::Held { served: 0, due: 0 };
+
+    pub(super) fn add(&mut self, more: u64, more_due: u64) {
+        if let Self::Held { served, due } = self {
+            (*served, *due) = (served.saturating_add(more), due.saturating_add(more_due));
+        }
+    }
+
+    /// Thousandths by which it was off, if at least `least` bytes were due.
+    pub(super) fn off(self, least: u64) -> PerMille {
+        match self {
+            Self::Held { served, due } if due >= least.max(1) => {
+                u32::try_from(u128::from(served.abs_diff(due)) * 1_000 / u128::from(due)).unwrap_or(u32::MAX)
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// A member's place behind a limit.

@@ -4,6 +4,7 @@ mod kit;
 mod moving;
 
 use plimsoll_policy::{LimitId, NodeId, NodeKind};
+use plimsoll_units::Bytes;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -35,6 +36,8 @@ fn what_one_class_leaves_goes_to_its_sibling_on_the_other_thread() {
     for (class, wanted) in [(a, 1_000.0), (b, 4_000.0), (c, 2_500.0), (d, 2_500.0)] {
         assert_near("a class", threads.rate(class, 10 * MS, 20 * MS), wanted, 2.0);
     }
+    let exactness = threads.coordinator.exactness();
+    assert!(exactness.shares <= 20 && exactness.excess == Bytes::ZERO, "{exactness:?}");
 }
 
 /// The thread of each class of a random policy.
