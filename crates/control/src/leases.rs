@@ -13,6 +13,37 @@
 //! is the sum of its members' rates. At a node with members on several threads, each thread's engine divides by a part of the
 //! node's weight, its `min` and its limits, in proportion to the rates of the members there. All other nodes divide as the policy
 //! says: with the right rate above them, they come to the right rates by themselves.
+//!
+//! What a thread does, beside its engine's turns:
+//!
+//! ```
+//! use plimsoll_control::leases::{Coordinator, Exchange, Report, Settings};
+//! use plimsoll_policy::{Fields, TenantId, check_str};
+//! use plimsoll_units::{BitRate, Nanos, Span};
+//!
+//! let policy = "{uplink: {port: memory, rate: 12Gbps}, tenants: {a: {port: memory, weight: 3}, b: {port: memory}}}";
+//! let program = check_str("p.yaml", policy)?.program;
+//! let settings = Settings { threads: 2, members: 16, epoch: Span::micros(100) };
+//! let mut coordinator = Coordinator::new(&program, settings)?;
+//! // Each thread's engine gets `coordinator.program()`. Tenant a is on thread 0, and b on thread 1.
+//! let placement = |tenant| program.classify(&Fields { tenant: Some(TenantId(tenant)), ..Fields::default() });
+//! let members = [coordinator.join(&placement(0), 0)?, coordinator.join(&placement(1), 1)?];
+//! let exchange = Exchange::new(&coordinator);
+//!
+//! // Once each epoch every thread reports its members; one of them computes the leases.
+//! for (thread, member) in members.into_iter().enumerate() {
+//!     exchange.report(thread, member, Report { left: 0, waiting: 1_000_000 });
+//! }
+//! exchange.collect(&mut coordinator);
+//! coordinator.handle_epoch(Nanos::new(100_000));
+//! exchange.publish(&coordinator);
+//!
+//! // After its next turn a thread takes its lease, and puts it in force (`nic::Nic::lease_link` and so on).
+//! let mut taken = exchange.taken();
+//! let lease = exchange.take(0, &mut taken).expect("one was published");
+//! assert!(lease.link > BitRate::mbps(8_950) && lease.link < BitRate::mbps(9_050));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod balance;
 mod coordinator;
