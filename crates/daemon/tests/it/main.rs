@@ -11,6 +11,7 @@ mod fleet;
 mod guest;
 mod heavy;
 mod known_flows;
+mod leases;
 mod mediate;
 mod press;
 mod reload;
