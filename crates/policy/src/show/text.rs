@@ -84,6 +84,11 @@ fn threads_text(program: &Program, threads: u32) -> String {
         off % 10
     );
     let limits = program.spanning_limits();
+    if limits.iter().any(|&limit| matches!(program.limit(limit).scope, Scope::Match { .. })) {
+        text.push_str(
+            " It may be more where a limit by match and the link hold classes of one thread in turns.",
+        );
+    }
     for (index, &limit) in limits.iter().enumerate() {
         let name = &program.limit(limit).name;
         let more = program.excess(limit, threads).as_u64();
