@@ -23,6 +23,7 @@ mod sealed;
 mod simulator;
 mod target;
 mod testpmd;
+mod threads;
 mod vhost;
 mod vnic;
 
@@ -92,6 +93,8 @@ enum Part {
     Backpressure,
     /// Frames from the uplink to 64 tenants, by their shares of the CPU.
     Ingress,
+    /// Several engine threads under one policy, beside one.
+    Threads,
     /// The simulator beside ns-3.
     Simulator,
     /// TAP to TAP beside a copy loop; needs root.
@@ -138,6 +141,7 @@ fn main() -> Result<()> {
             Part::Heavy => apart(|| heavy::measure(effort)),
             Part::Backpressure => backpressure::measure(&options.plimsoll, effort),
             Part::Ingress => ingress::measure(effort),
+            Part::Threads => threads::measure(options.rounds),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Accuracy | Part::Cost if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");

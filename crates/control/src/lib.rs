@@ -15,6 +15,7 @@ pub mod distributor;
 pub mod fabric;
 pub mod feedback;
 mod hellos;
+pub mod leases;
 pub mod membership;
 pub mod news;
 pub mod packet_rate;

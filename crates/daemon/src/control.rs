@@ -481,6 +481,7 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
         ("`uplink.port`", old.uplink.port == new.uplink.port),
         ("`uplink.mtu`", old.uplink.mtu == new.uplink.mtu),
         ("`engine.cpu`", engine.cpu == next.cpu),
+        ("`engine.threads`", engine.threads == next.threads),
         ("`engine.busy_poll`", engine.busy_poll == next.busy_poll),
         ("`engine.queues`", engine.queues == next.queues),
         ("`engine.ring`", engine.ring == next.ring),

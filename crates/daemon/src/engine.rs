@@ -21,6 +21,7 @@ mod heavy;
 mod install;
 mod inward;
 mod lane;
+mod leased;
 mod load;
 mod mac_table;
 mod mediate;

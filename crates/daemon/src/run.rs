@@ -117,6 +117,15 @@ pub enum RunError {
         /// The cores that there are.
         cores: String,
     },
+    /// More engine threads than there are.
+    #[error(
+        "`engine.threads` is {threads}, and `plimsoll run` serves the uplink with one engine thread so far; write `threads: 1`, \
+         or leave it out"
+    )]
+    Threads {
+        /// The number in the policy.
+        threads: u32,
+    },
     /// An operation on a file or a socket failed.
     #[error("{what}: {source}")]
     Io {
@@ -368,6 +377,9 @@ fn begin(
 
 fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     let engine = &checked.config.engine;
+    if engine.threads > 1 {
+        return Err(RunError::Threads { threads: engine.threads });
+    }
     let cpu = options.cpu.or(engine.cpu);
     if let Some(cpu) = cpu {
         let cores = core_affinity::get_core_ids().unwrap_or_default();

@@ -10,6 +10,7 @@ mod alarms;
 mod descriptors;
 mod doorbells;
 mod grants;
+mod leases;
 mod link;
 mod short;
 
@@ -32,6 +33,7 @@ use crate::refusal::Refusal;
 use crate::stats::{EngineStats, Transmit};
 use crate::tree::{Forest, Seat};
 pub(crate) use ahead::Ahead;
+pub use leases::ClassBytes;
 pub(crate) use link::Link;
 
 /// The engine of one virtual NIC. See the crate's documentation for how it is driven.

@@ -59,7 +59,12 @@ impl Nic {
             limits,
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
-            link: Link { pace: Pace::new(program.link), catch_up: config.catch_up, emptied: Nanos::ZERO },
+            link: Link {
+                pace: Pace::new(program.link),
+                catch_up: config.catch_up,
+                emptied: Nanos::ZERO,
+                unused: Span::ZERO,
+            },
             ahead: Ahead::default(),
             arrivals: 0,
             refused: vec![[0; Refusal::COUNT]; program.nodes.len()].into(),

@@ -60,7 +60,7 @@ mod waits;
 
 pub use config::Config;
 pub use doorbell::{DoorbellQueue, ENTRIES_PER_LINE, PcieWrites};
-pub use egress::Nic;
+pub use egress::{ClassBytes, Nic};
 pub use footprint::{Footprint, Part, footprint};
 pub use host::{Descriptor, MAX_DESCRIPTOR};
 pub use ids::QueueId;

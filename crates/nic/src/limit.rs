@@ -88,6 +88,14 @@ impl Limit {
         self.set_full();
     }
 
+    /// Goes on at another rate and with another burst, of which at most `credit` is saved up.
+    pub(crate) fn lease(&mut self, rate: BitRate, burst: Bytes, credit: Bytes, now: Nanos) {
+        self.pace.change_rate(rate, now);
+        self.burst = burst;
+        self.set_full();
+        self.pace.catch_up(now + (self.full - rate.wire_time(credit)));
+    }
+
     /// The part of a head of `len` that the `granted` amount does not cover.
     #[inline]
     pub(crate) fn lacks(&self, len: u32, granted: u32) -> u32 {

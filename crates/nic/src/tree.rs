@@ -543,6 +543,13 @@ impl Forest {
         self.nodes[node].order.set_weight(slot, weight);
     }
 
+    /// Gives a node's child `slot` another minimum, if it has one.
+    pub(crate) fn set_min(&mut self, node: TreeId, slot: SlotId, min: BitRate, largest: u64, now: Nanos) {
+        if let Some(guarantee) = &mut self.nodes[node].guarantee {
+            guarantee.set_min(slot, min, largest, now);
+        }
+    }
+
     /// Gives a node's child `slot` another rate.
     pub(crate) fn set_rate(&mut self, node: TreeId, slot: SlotId, rate: BitRate, now: Nanos) {
         self.nodes[node].order.set_rate(slot, rate, now);

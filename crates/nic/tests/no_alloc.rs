@@ -4,6 +4,7 @@
 
 use std::alloc::System;
 
+use plimsoll_control::leases::{Coordinator, Exchange, MemberId, Report, Settings, Taken};
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
 use plimsoll_policy::{
     Codel, Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope,
@@ -149,8 +150,55 @@ fn main() {
     // With a record for each flow queue, and with fewer.
     [Config::default().descriptors, 256].into_iter().for_each(a_hundred_thousand_packets_allocate_nothing);
     println!("a hundred thousand packets allocate nothing: ok");
+    leases_allocate_nothing();
+    println!("leases allocate nothing: ok");
     an_idle_class_takes_what_is_said();
     println!("an idle class takes what is said: ok");
+}
+
+/// Reports, an epoch's computation, and taking a lease, for 200 classes on 4 threads, half of them behind a limit.
+fn leases_allocate_nothing() {
+    const THREADS: usize = 4;
+    let mut nodes = vec![node(None, NodeKind::Wfq, 1)];
+    for _ in 0..10 {
+        let group = add(&mut nodes, NodeId(0), NodeKind::Wfq, 3);
+        (0..20).for_each(|n| _ = add(&mut nodes, group, NodeKind::Class(FlowOrder::Drr), 1 + n % 5));
+    }
+    let program = Program { nodes, default_class: NodeId(2), ..program() };
+    let limits: Vec<Limit> =
+        program.limits.iter().filter(|limit| limit.counts == Counts::Bytes).cloned().collect();
+    let program = Program { limits, ..program };
+    let settings = Settings { threads: THREADS, members: 256, epoch: Span::micros(100) };
+    let mut coordinator = Coordinator::new(&program, settings).expect("a policy for threads");
+    let classes = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.children.is_empty());
+    let placed = classes.map(|(class, node)| {
+        let limits = if class.0 % 2 == 0 { vec![LimitId(0)] } else { vec![] };
+        assert!(matches!(node.kind, NodeKind::Class(_)));
+        Placement { class, limits }
+    });
+    let joined = placed.enumerate().map(|(n, placement)| coordinator.join(&placement, n % THREADS));
+    let members: Vec<MemberId> = joined.collect::<Result<_, _>>().expect("there is room");
+    let exchange = Exchange::new(&coordinator);
+    let mut taken: Vec<Taken> = (0..THREADS).map(|_| exchange.taken()).collect();
+    let (mut left, mut leased) = (vec![0_u64; members.len()], 0);
+    let region = Region::new(ALLOCATOR);
+    for epoch in 1..200_u64 {
+        for (n, (&member, left)) in members.iter().zip(&mut left).enumerate() {
+            *left += (n as u64 * 7_919 + epoch * 104_729) % 2_000;
+            let waiting = (n as u64 * 31 + epoch * 17) % 50 * 1_000;
+            exchange.report(n % THREADS, member, Report { left: *left, waiting });
+        }
+        exchange.collect(&mut coordinator);
+        coordinator.handle_epoch(Nanos::new(epoch * 100_000));
+        exchange.publish(&coordinator);
+        for (thread, taken) in taken.iter_mut().enumerate() {
+            let lease = exchange.take(thread, taken).expect("one was published");
+            leased += lease.nodes.len() + lease.limits.len();
+        }
+    }
+    let change = region.change();
+    assert_eq!((change.allocations, change.reallocations), (0, 0), "in 199 epochs");
+    assert!(leased > 10_000, "only {leased} parts were leased: nothing was proven about them");
 }
 
 /// Bytes that an engine with `classes` idle classes of a flow queue each holds, and what it says.

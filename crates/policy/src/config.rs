@@ -343,6 +343,8 @@ pub enum Netns {
 pub struct EngineConfig {
     /// The core to pin its thread to.
     pub cpu: Option<u32>,
+    /// Threads, each with an engine of its own.
+    pub threads: u32,
     /// Whether it never sleeps.
     pub busy_poll: bool,
     /// Flow queues in all.
@@ -428,6 +430,7 @@ impl Default for EngineConfig {
         let (max_depth, verify) = (10, 100);
         Self {
             cpu: None,
+            threads: 1,
             busy_poll: false,
             queues,
             ring,

@@ -9,6 +9,7 @@ use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::press::Press;
+use crate::threads::MOST_THREADS;
 use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Part, Text, Whole, Words};
 
 /// The schema of the operator's file.
@@ -226,6 +227,8 @@ mapping! {
     pub(crate) static ENGINE = "Engine" {
         /// Core to pin the engine's thread to.
         cpu: NUMBER,
+        /// Threads, each with an engine of its own; the daemon runs one so far.
+        threads: Whole(1, MOST_THREADS as u64),
         /// Never sleep.
         busy_poll: Flag,
         /// Flow queues in all.

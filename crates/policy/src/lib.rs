@@ -27,6 +27,7 @@ mod show;
 mod slo;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod threads;
 
 pub use addresses::{Addresses, Binding, MacAddr, MacAddrError};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
@@ -62,3 +63,4 @@ pub use slo::{
     CEILING_BURST, CEILING_SLACK, Ceiling, DEFAULT_SLOTS, DelayTarget, Envelope, FRAME_COST, LEAST_SLOTS,
     LEAST_THRESHOLD, MOST_SLOTS, Percentile, PercentileError, Slo,
 };
+pub use threads::{LEASE, MOST_THREADS, SHARES_WITHIN, Unsupported};

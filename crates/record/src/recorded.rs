@@ -148,6 +148,11 @@ impl Recorded {
         recorder.install(now, sources, &places);
     }
 
+    /// The engine, for a lease. Leases are not recorded: a trace of one of several threads does not replay.
+    pub fn leased(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+
     /// Calls [`Nic::set_descriptors`] and records it.
     pub fn set_descriptors(&mut self, descriptors: u32) {
         if let Some(recorder) = &mut self.recorder {

@@ -12,6 +12,7 @@ mod guest;
 mod heavy;
 mod known_flows;
 mod late;
+mod leases;
 mod mediate;
 mod press;
 mod reload;

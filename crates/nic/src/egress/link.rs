@@ -15,6 +15,8 @@ pub(crate) struct Link {
     pub(crate) catch_up: Span,
     /// When the tree was last left empty.
     pub(crate) emptied: Nanos,
+    /// The length of pauses that earned nothing, until it is taken by `take_unused`.
+    pub(crate) unused: Span,
 }
 
 impl Link {
@@ -30,6 +32,7 @@ impl Link {
     pub(super) fn resume(&mut self, now: Nanos) {
         let forgotten = now.since(self.emptied) > self.catch_up;
         let lag = if forgotten { Span::ZERO } else { self.emptied.since(self.pace.earned()) };
+        self.unused += (now - lag).since(self.pace.earned());
         self.pace.catch_up(now - lag);
     }
 }

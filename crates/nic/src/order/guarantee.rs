@@ -37,6 +37,17 @@ impl Guarantee {
         })
     }
 
+    /// Gives a child that has a minimum another one. What it has used beyond it is earned at the new one.
+    pub(crate) fn set_min(&mut self, slot: SlotId, min: BitRate, largest: u64, now: Nanos) {
+        if let Some(clock) = &mut self.clocks[slot] {
+            clock.pace.change_rate(min, now);
+            clock.slack = min.wire_time(Bytes::new(largest));
+            if self.later.rank(slot.0).is_some() {
+                self.later.set(slot.0, clock.pace.earned().as_u64());
+            }
+        }
+    }
+
     /// A child becomes active. If it is `returning`, from a limit for instance, it keeps up to one packet of what it is owed;
     /// after being idle it is owed nothing.
     #[inline]

@@ -160,7 +160,7 @@ pub struct World {
 }
 
 /// Descriptors that a greedy flow keeps in its queue.
-const DEPTH: usize = 3;
+const DEPTH: u64 = 3;
 
 impl World {
     pub fn new(program: &Program, config: &Config) -> Self {
@@ -194,13 +194,27 @@ impl World {
 
     pub fn greedy_with(&mut self, class: NodeId, limits: &[LimitId], descriptor: Descriptor) -> QueueId {
         let queue = self.open(class, limits);
+        self.refill(queue, descriptor, DEPTH);
+        queue
+    }
+
+    /// From now on `depth` descriptors wait in the flow queue, or as many as it holds.
+    pub fn refill(&mut self, queue: QueueId, descriptor: Descriptor, depth: u64) {
         self.greedy.resize(self.greedy.len().max(queue.0 as usize + 1), None);
         self.greedy[queue.0 as usize] = Some(descriptor);
-        for _ in 0..DEPTH {
-            self.post(queue, descriptor).expect("an empty flow queue takes a few");
+        for _ in 0..depth {
+            if self.post(queue, descriptor).is_err() {
+                break;
+            }
         }
         self.bell(queue);
-        queue
+    }
+
+    /// A greedy flow sends no more.
+    pub fn stop(&mut self, queue: QueueId) {
+        if let Some(descriptor) = self.greedy.get_mut(queue.0 as usize) {
+            *descriptor = None;
+        }
     }
 
     /// Posts a descriptor, with the next address, without a doorbell.

@@ -19,3 +19,4 @@ mod queues;
 mod rate_share;
 mod reference;
 mod shares;
+mod threads;

@@ -12,16 +12,16 @@ use crate::fluid;
 use crate::kit::{FRAME, MS, Plan, ROOT, World, burst_of, mbps};
 
 /// The most bytes of a burst: a longer one takes long to be used up.
-const LONG_BURST: u64 = 60_000;
+pub const LONG_BURST: u64 = 60_000;
 
-const LINK_MBPS: u64 = 10_000;
+pub const LINK_MBPS: u64 = 10_000;
 
 /// Sizes of packets; a class has one.
-const SIZES: [u32; 5] = [64, 256, 576, 1_000, 1_500];
+pub const SIZES: [u32; 5] = [64, 256, 576, 1_000, 1_500];
 
 /// A node: a place among the earlier ones, and what it is.
 #[derive(Clone, Debug)]
-struct Seed {
+pub struct Seed {
     parent: usize,
     kind: usize,
     weight: u32,
@@ -29,7 +29,7 @@ struct Seed {
     min: Option<u64>,
     /// In thousandths of the link, beyond the minimum.
     max: Option<u64>,
-    size: usize,
+    pub size: usize,
     silent: bool,
     /// Which limits by match hold it, by bit.
     limits: u8,
@@ -37,12 +37,12 @@ struct Seed {
 
 /// A policy with greedy senders.
 #[derive(Clone, Debug)]
-struct Case {
-    seeds: Vec<Seed>,
+pub struct Case {
+    pub seeds: Vec<Seed>,
     /// Limits by match, in thousandths of the link.
-    limits: Vec<u64>,
+    pub limits: Vec<u64>,
     /// Whether bursts are two frames, not a millisecond.
-    short: bool,
+    pub short: bool,
 }
 
 /// How packets are posted, and when shares are measured.
@@ -78,7 +78,7 @@ fn seed() -> impl Strategy<Value = Seed> {
         })
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+pub fn cases() -> impl Strategy<Value = Case> {
     let limits = proptest::collection::vec(30_u64..600, 0..3);
     (prop_oneof![2 => proptest::collection::vec(seed(), 3..14), 1 => proptest::collection::vec(seed(), 14..25)], limits, prop::bool::weighted(0.2))
         .prop_map(|(seeds, limits, short)| Case { seeds, limits, short })
@@ -90,7 +90,7 @@ impl Case {
     }
 
     /// The policy, the limits by match of each node's own packets, and what each sends in Mb/s.
-    fn program(&self, most_burst: u64) -> (Program, Vec<Vec<LimitId>>, Vec<f64>) {
+    pub fn program(&self, most_burst: u64) -> (Program, Vec<Vec<LimitId>>, Vec<f64>) {
         let parents = tree(self.seeds.iter().map(|seed| seed.parent), DEPTH);
         let inner = |node: usize| parents.contains(&Some(node));
         let kinds = [NodeKind::Priority, NodeKind::Wfq, NodeKind::Drr];

@@ -26,6 +26,7 @@ mod rates;
 mod rules;
 mod shadow;
 mod short;
+mod threads;
 mod unread;
 
 use std::io::{self, Write};
@@ -222,6 +223,7 @@ fn check_tree(
 fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<Checked, Errors> {
     let (uplink, mut engine, api) = (host.uplink.take(), host.engine.clone(), host.api.clone());
     let (engine_at, cpu_at, host_descriptors) = (host.engine_at, host.cpu_at, host.descriptors);
+    let threads_at = host.threads_at;
     let (overlay_stated, counted) = (host.overlay.take(), host.backpressure.take());
 
     composer.compose(host);
@@ -272,6 +274,9 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     cost::too_many_limits(&graph, &program, of_pairs, &mut problems);
     if rate.is_some() {
         cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
+    }
+    if let Some(at) = threads_at.filter(|_| engine.threads > 1) {
+        threads::judge(&program, engine.threads, at, overlay_stated.is_some(), &mut problems);
     }
     let broken = problems.has_errors() || overlay.is_none() != overlay_stated.is_none();
     let (true, Some(uplink), false) = (rate.is_some() || alone, uplink, broken) else {

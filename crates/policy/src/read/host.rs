@@ -17,6 +17,7 @@ use crate::keys::{
 };
 use crate::law::{Law, Problem};
 use crate::slo::{DelayTarget, Percentile};
+use crate::threads::MOST_THREADS;
 use plimsoll_document::{Fields, FileId, Located, Mark, Name, Tree, Value, bad};
 
 /// `sun_path` less the closing zero.
@@ -31,7 +32,7 @@ const PORT_HELP: &str = "a port is one of `{af_xdp: eth0}`, `{af_packet: eth0}`,
 pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
     let top = reader.fields(tree, tree.at, "the policy file", &HOST_FILE);
     let engine_at = top.key_at("engine").or(top.key_at("uplink")).unwrap_or(tree.at);
-    let (engine, [cpu_at, descriptors_at]) =
+    let (engine, [cpu_at, descriptors_at, threads_at]) =
         top.get("engine").map_or_else(Default::default, |tree| engine(reader, tree));
     let flows = top.get("engine").and_then(|engine| engine.get("flows"));
     HostFile {
@@ -39,6 +40,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         engine,
         engine_at,
         cpu_at,
+        threads_at,
         flows: flows.and_then(|tree| class::default_flows(reader, tree)).unwrap_or_default(),
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
@@ -82,6 +84,7 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
         engine: EngineConfig::default(),
         engine_at: at,
         cpu_at: None,
+        threads_at: None,
         flows: Flows::default(),
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
@@ -178,7 +181,7 @@ fn mtu(reader: &mut Reader, tree: &Tree) -> Option<u16> {
 }
 
 /// The engine, and where its core and its descriptors are stated.
-fn engine(reader: &mut Reader, tree: &Tree) -> (EngineConfig, [Option<Mark>; 2]) {
+fn engine(reader: &mut Reader, tree: &Tree) -> (EngineConfig, [Option<Mark>; 3]) {
     let keys = reader.fields(tree, tree.at, "`engine`", &ENGINE);
     let mut engine = EngineConfig::default();
     if let Some(tree) = keys.get("cpu") {
@@ -198,6 +201,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (EngineConfig, [Option<Mark>; 2])
         }
     };
     let mut ring = u32::from(engine.ring);
+    number("threads", MOST_THREADS, &mut engine.threads);
     number("queues", MOST_QUEUES, &mut engine.queues);
     number("ring", 16_384, &mut ring);
     number("descriptors", MOST_DESCRIPTORS, &mut engine.descriptors);
@@ -214,7 +218,7 @@ fn engine(reader: &mut Reader, tree: &Tree) -> (EngineConfig, [Option<Mark>; 2])
         engine.line_rate_frame = found.map(|found: Located<Bytes>| found.value.max(Bytes::new(64)));
     }
     engine.experiment = keys.get("experiment").map(|tree| experiment(reader, tree));
-    (engine, ["cpu", "descriptors"].map(|key| keys.get(key).map(|tree| tree.at)))
+    (engine, ["cpu", "descriptors", "threads"].map(|key| keys.get(key).map(|tree| tree.at)))
 }
 
 fn experiment(reader: &mut Reader, tree: &Tree) -> Experiment {

@@ -21,6 +21,8 @@ pub(crate) struct HostFile {
     pub engine_at: Mark,
     /// Where `engine.cpu` is stated.
     pub cpu_at: Option<Mark>,
+    /// Where `engine.threads` is stated.
+    pub threads_at: Option<Mark>,
     /// The order of flows in leaf classes that state none.
     pub flows: Flows,
     pub descriptors: HostDescriptors,

@@ -15,6 +15,7 @@ use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Up
 use crate::grain::Grain;
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
+use crate::threads::{LEASE, SHARES_WITHIN};
 
 /// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
 ///
@@ -51,6 +52,7 @@ pub fn tree_text(checked: &Checked) -> String {
     text.push_str(&backpressure_text(&checked.config));
     text.push_str(&addresses_text(&checked.config));
     text.push_str(&standby_text(&checked.config.uplink));
+    text.push_str(&threads_text(program, checked.config.engine.threads));
     text.push_str(&grain_text(program));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text
@@ -67,6 +69,35 @@ fn standby_text(uplink: &Uplink) -> String {
         "\nUplink: {port}; while it has no carrier, the standby {standby} carries all frames at {rate}. {port} takes back \
          {back}\n"
     )
+}
+
+/// How exactly several threads share the link; nothing for one thread.
+fn threads_text(program: &Program, threads: u32) -> String {
+    if threads == 1 {
+        return String::new();
+    }
+    let (within, off) = SHARES_WITHIN;
+    let mut text = format!(
+        "\nEngine threads: {threads}, which share the link by leases of {LEASE}. Within {within} each class gets its share, give or \
+         take {}.{} %.",
+        off / 10,
+        off % 10
+    );
+    let limits = program.spanning_limits();
+    if limits.iter().any(|&limit| matches!(program.limit(limit).scope, Scope::Match { .. })) {
+        text.push_str(
+            " It may be more where a limit by match and the link hold classes of one thread in turns.",
+        );
+    }
+    for (index, &limit) in limits.iter().enumerate() {
+        let name = &program.limit(limit).name;
+        let more = program.excess(limit, threads).as_u64();
+        let begin = if index == 0 { " More than a limit allows may leave: " } else { ", " };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{begin}`{name}` {more} bytes");
+    }
+    text.push_str(if limits.is_empty() { "\n" } else { " at most\n" });
+    text
 }
 
 /// The wake-up grain, and what it costs.

@@ -7,3 +7,4 @@ mod golden;
 mod language;
 mod one_go;
 mod properties;
+mod threads;

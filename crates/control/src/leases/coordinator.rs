@@ -1,0 +1,450 @@
+//! The coordinator: from threads' reports to the rate of each member, once each epoch.
+//!
+//! Not here: how one source is divided (`fill`), and each thread's parts (`parts`).
+//! Invariant: a member that no report names for some epochs costs nothing; nothing is allocated after [`Coordinator::new`] but
+//! for members that join.
+
+use plimsoll_policy::{Counts, LimitId, NodeKind, Placement, Program, SHARES_WITHIN, Scope, Unsupported};
+use plimsoll_units::{Bytes, Nanos, Span};
+
+use super::balance::Sums;
+use super::fill::{Fill, Source, is_less};
+use super::lease::Lease;
+use super::limit::Limit;
+use super::member::{Behind, Member, Track, UNHELD};
+use super::parts::Parts;
+use super::rates::{Elapsed, Factor};
+use super::tree::{Tree, for_threads};
+use crate::PerMille;
+
+/// Sizes and times of a coordinator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Threads that share the link, 1 to 64.
+    pub threads: usize,
+    /// Members that there may be.
+    pub members: usize,
+    /// How long a lease lasts, 50 to 200 us.
+    pub epoch: Span,
+}
+
+/// The flow queues of one thread that have one class and pass the same limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u32);
+
+/// What a thread says of a member. Bytes are as charged: overhead and the headers of all segments included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes that have left since the member joined; wraps.
+    pub left: u64,
+    /// Bytes that wait.
+    pub waiting: u64,
+}
+
+/// How exactly threads share, for a metric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exactness {
+    /// The most that a class was off its part of what all classes with the same bottleneck sent, in thousandths, in the last
+    /// window of 10 ms ([`SHARES_WITHIN`]). Counts classes that had something waiting all the time, with at least a thousandth of
+    /// the link.
+    pub shares: PerMille,
+    /// The most bytes that left through a limit, on all threads, before it had earned them, as of an epoch's end.
+    pub excess: Bytes,
+}
+
+/// A member that can't join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoMember {
+    /// There are as many as [`Settings::members`] allows.
+    #[error("there are as many members as the settings allow")]
+    Full,
+    /// The placement names no class, or a limit that the policy does not have.
+    #[error("the placement names no class of the policy, or no limit of it")]
+    Unknown,
+}
+
+/// Divides a link among threads. See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Coordinator {
+    settings: Settings,
+    program: Program,
+    tree: Tree,
+    fill: Fill,
+    parts: Parts,
+    members: Vec<Member>,
+    /// Members that something was heard of lately.
+    active: Vec<u32>,
+    limits: Vec<Limit>,
+    /// Limits by match, and those with members on several threads.
+    listed: Vec<u32>,
+    /// By bottleneck: nodes, and then limits.
+    sums: Vec<Sums>,
+    /// Bits per second that pass a limit, by thread.
+    passing: Vec<u64>,
+    /// When the last epoch ended.
+    at: Nanos,
+    /// When the window ends in which shares are judged.
+    window: Nanos,
+    exactness: Exactness,
+}
+
+/// The part of the link below which a class's share is not judged: a few packets would decide.
+const LEAST_PART: u64 = 1_000;
+
+/// Rounds in which limits and the link answer each other in an epoch. What has not settled goes on in the next one.
+const ROUNDS: usize = 4;
+
+impl Coordinator {
+    /// A coordinator for a policy, whose threads are idle.
+    ///
+    /// # Errors
+    /// What the policy states that several threads do not keep.
+    pub fn new(program: &Program, settings: Settings) -> Result<Self, Unsupported> {
+        let program = for_threads(program)?;
+        let tree = Tree::new(&program, settings.members);
+        let fill = Fill::new(tree.nodes + settings.members);
+        let parts = Parts::new(&program, &program.spanning(), settings.threads);
+        Ok(Self {
+            tree,
+            fill,
+            parts,
+            limits: program.limits.iter().map(Limit::new).collect(),
+            members: Vec::with_capacity(settings.members),
+            active: Vec::with_capacity(settings.members),
+            listed: Vec::with_capacity(program.limits.len()),
+            sums: vec![Sums::default(); program.nodes.len() + program.limits.len()],
+            passing: vec![0; settings.threads],
+            at: Nanos::ZERO,
+            window: Nanos::ZERO + SHARES_WITHIN.0,
+            exactness: Exactness::default(),
+            settings,
+            program,
+        })
+    }
+
+    /// The program for each thread's engine.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Its sizes and times.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Most entries of [`Lease::nodes`].
+    #[must_use]
+    pub fn most_node_leases(&self) -> usize {
+        let behind = self.limits.iter().filter(|limit| limit.by_match).count();
+        self.parts.rows() * (1 + behind)
+    }
+
+    /// Most entries of [`Lease::limits`].
+    #[must_use]
+    pub fn most_limit_leases(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Adds a member. Members of a thread that have the same placement are one, which joins once.
+    ///
+    /// # Errors
+    /// [`NoMember`].
+    pub fn join(&mut self, placement: &Placement, thread: usize) -> Result<MemberId, NoMember> {
+        let node = self.program.nodes.get(placement.class.0 as usize).ok_or(NoMember::Unknown)?;
+        let known = placement.limits.iter().all(|limit| (limit.0 as usize) < self.program.limits.len());
+        if !matches!(node.kind, NodeKind::Class(_)) || !known || thread >= self.settings.threads {
+            return Err(NoMember::Unknown);
+        }
+        if self.members.len() == self.settings.members {
+            return Err(NoMember::Full);
+        }
+        let behind = placement.limits.iter().filter(|limit| self.limits[limit.0 as usize].by_match);
+        let behind = behind.map(|limit| Behind { limit: limit.0, offer: u64::MAX }).collect();
+        let measured = placement.limits.iter().any(|&limit| {
+            let limit = self.program.limit(limit);
+            matches!(limit.scope, Scope::Peer(_)) || limit.counts == Counts::Packets
+        });
+        let id = self.members.len() as u32;
+        let vertex = self.tree.add_member(placement.class);
+        self.parts.join(&self.tree, vertex, thread, &placement.limits);
+        self.members.push(Member {
+            vertex,
+            thread: thread as u32,
+            report: Report::default(),
+            seen: 0,
+            is_active: false,
+            served: 0,
+            waited: 0,
+            coming: 0,
+            behind_for: 0,
+            room: 0,
+            balance: 0,
+            track: Track::Lost,
+            held_by: UNHELD,
+            need: 0,
+            rate: 0,
+            limits: placement.limits.clone(),
+            behind,
+            offer: u64::MAX,
+            measured,
+        });
+        for limit in &placement.limits {
+            let state = &mut self.limits[limit.0 as usize];
+            if !state.is_listed && (state.by_match || self.parts.spans_limit(*limit)) {
+                state.is_listed = true;
+                self.listed.push(limit.0);
+            }
+            state.members.reserve(self.members.len() - state.members.len());
+        }
+        Ok(MemberId(id))
+    }
+
+    /// A thread's report of a member.
+    pub fn handle_report(&mut self, member: MemberId, report: Report) {
+        let Some(state) = self.members.get_mut(member.0 as usize) else { return };
+        state.report = report;
+        if !state.is_active {
+            (state.is_active, state.track) = (true, Track::Lost);
+            self.active.push(member.0);
+        }
+    }
+
+    /// An epoch is over: computes the next leases. `now` must not run backwards.
+    pub fn handle_epoch(&mut self, now: Nanos) {
+        let elapsed = Elapsed::new(now.since(self.at).max(Span::micros(1)));
+        self.at = now;
+        self.measure(elapsed);
+        self.share();
+        self.balance(elapsed);
+        self.hand_out(elapsed);
+        if now >= self.window {
+            self.window = now + SHARES_WITHIN.0;
+            self.judge();
+        }
+    }
+
+    /// How exactly the threads share.
+    #[must_use]
+    pub fn exactness(&self) -> Exactness {
+        self.exactness
+    }
+
+    /// A window is over: its worst share.
+    fn judge(&mut self) {
+        let least = Elapsed::new(SHARES_WITHIN.0).bytes_of(self.program.link.get() / LEAST_PART);
+        let mut worst = 0;
+        for &id in &self.active {
+            let track = core::mem::replace(&mut self.members[id as usize].track, Track::START);
+            worst = worst.max(track.off(least));
+        }
+        let owed = self.listed.iter().map(|&limit| self.limits[limit as usize].most_owed).max();
+        self.exactness = Exactness { shares: worst, excess: Bytes::new(owed.unwrap_or(0)) };
+    }
+
+    /// A thread's lease.
+    #[must_use]
+    pub fn lease(&self, thread: usize) -> Lease<'_> {
+        self.parts.lease(thread)
+    }
+
+    /// Bits per second that the policy gives a member now.
+    #[must_use]
+    pub fn rate(&self, member: MemberId) -> u64 {
+        self.members.get(member.0 as usize).map_or(0, |member| member.rate)
+    }
+
+    /// What each active member could use.
+    fn measure(&mut self, elapsed: Elapsed) {
+        let link = self.program.link.get();
+        let mut at = 0;
+        while let Some(&id) = self.active.get(at) {
+            let member = &mut self.members[id as usize];
+            member.measure(elapsed, link);
+            if member.need == 0 {
+                (member.is_active, member.rate, member.balance) = (false, 0, 0);
+                self.active.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// The rate of each active member: the least of what the link and its limits give it.
+    fn share(&mut self) {
+        for &limit in &self.listed {
+            self.limits[limit as usize].members.clear();
+        }
+        let mut limited = false;
+        for &id in &self.active {
+            let member = &self.members[id as usize];
+            limited |= !member.behind.is_empty();
+            for limit in &member.limits {
+                let limit = &mut self.limits[limit.0 as usize];
+                if limit.is_listed {
+                    limit.members.push(id);
+                }
+            }
+        }
+        let rounds = if limited { ROUNDS } else { 0 };
+        for _ in 0..rounds {
+            self.fill_link();
+            for &id in &self.active {
+                let member = &mut self.members[id as usize];
+                member.offer = self.fill.potential(member.vertex);
+            }
+            for at in 0..self.listed.len() {
+                self.fill_limit(self.listed[at]);
+            }
+        }
+        self.fill_link();
+        let limits = self.tree.nodes as u32;
+        for &id in &self.active {
+            let member = &mut self.members[id as usize];
+            member.rate = self.fill.found(member.vertex);
+            let least = member.behind.iter().min_by_key(|behind| behind.offer);
+            let limit =
+                least.filter(|least| !is_less(member.rate, least.offer)).map(|least| limits + least.limit);
+            member.held_by = match limit {
+                _ if !is_less(member.rate, member.need) => UNHELD,
+                Some(limit) => limit,
+                None => self.fill.held_by(member.vertex),
+            };
+        }
+    }
+
+    /// Members that share a bottleneck make up for what some of them got too much.
+    fn balance(&mut self, elapsed: Elapsed) {
+        let held = |member: &Member| (member.held_by != UNHELD).then_some(member.held_by as usize);
+        for member in self.active.iter().map(|&id| &self.members[id as usize]) {
+            if let Some(at) = held(member) {
+                self.sums[at] = Sums::default();
+            }
+        }
+        for member in self.active.iter().map(|&id| &self.members[id as usize]) {
+            if let Some(at) = held(member) {
+                self.sums[at].add(member.served, member.rate);
+            }
+        }
+        for &id in &self.active {
+            let member = &mut self.members[id as usize];
+            let Some(at) = held(member) else {
+                (member.balance, member.track) = (0, Track::Lost);
+                continue;
+            };
+            let lease = elapsed.bytes_of(member.rate);
+            let due = self.sums[at].due(member.rate);
+            member.track.add(member.served, due);
+            member.balance = self.sums[at].balance(member.balance, member.served, due, lease);
+        }
+        for &id in &self.active {
+            let member = &mut self.members[id as usize];
+            let Some(at) = held(member) else { continue };
+            member.balance = self.sums[at].even_out(member.balance, member.rate);
+            let (most, change) = (member.rate / 2, elapsed.rate_of(member.balance.unsigned_abs() / 4));
+            let change = change.min(most);
+            member.rate = if member.balance < 0 { member.rate - change } else { member.rate + change };
+        }
+    }
+
+    fn fill_link(&mut self) {
+        let members = &self.members;
+        let leaves = self.active.iter().map(|&id| {
+            let member = &members[id as usize];
+            let offers = member.behind.iter().map(|behind| behind.offer);
+            (member.vertex, offers.fold(member.need, u64::min))
+        });
+        self.fill.run(&self.tree, Source::Link, self.program.link.get(), leaves);
+    }
+
+    fn fill_limit(&mut self, limit: u32) {
+        let Limit { rate, members: behind, by_match, .. } = &self.limits[limit as usize];
+        if behind.is_empty() || !by_match {
+            return;
+        }
+        let members = &self.members;
+        let leaves = behind.iter().map(|&id| {
+            let member = &members[id as usize];
+            let others = member.behind.iter().filter(|other| other.limit != limit).map(|other| other.offer);
+            (member.vertex, others.fold(member.need.min(member.offer), u64::min))
+        });
+        self.fill.run(&self.tree, Source::Limit, *rate, leaves);
+        for &id in behind {
+            let member = &mut self.members[id as usize];
+            let potential = self.fill.potential(member.vertex);
+            for behind in member.behind.iter_mut().filter(|behind| behind.limit == limit) {
+                behind.offer = potential;
+            }
+        }
+    }
+
+    /// Turns rates into leases.
+    fn hand_out(&mut self, elapsed: Elapsed) {
+        self.parts.begin();
+        self.divide_link();
+        for &id in &self.active {
+            let Member { vertex, thread, rate, held_by, .. } = self.members[id as usize];
+            self.parts.add(&self.tree, vertex, thread, rate, held_by != UNHELD);
+        }
+        self.parts.lease_nodes(&self.tree, &self.program, None);
+        for at in 0..self.listed.len() {
+            self.lease_limit(LimitId(self.listed[at]), elapsed);
+        }
+    }
+
+    /// Each thread's part of the link: the sum of its members' rates. Members that send all that they have get room to grow; those
+    /// that the link holds back give way for it, by a quarter at most.
+    fn divide_link(&mut self) {
+        let link = self.program.link.get();
+        let active = || self.active.iter().map(|&id| &self.members[id as usize]);
+        let (mut used, mut by_link, mut starved) = (0, 0, 0_u64);
+        for member in active() {
+            used += member.rate;
+            by_link += if member.held_by == 0 { member.rate } else { 0 };
+            starved |= u64::from(member.held_by == 0 && member.rate == 0) << (member.thread % 64);
+        }
+        // Where a member gets nothing that waits for the link, it would take what another one may use besides.
+        let grows = |member: &Member| {
+            let gets_it = starved >> (member.thread % 64) & 1 == 0 || member.held_by == UNHELD;
+            if gets_it { member.grows(self.tree.nodes as u32) } else { 0 }
+        };
+        let room: u64 = active().map(grows).sum();
+        let short = (used + room).saturating_sub(link).min(by_link / 4);
+        let granted = (link + short).saturating_sub(used).min(room);
+        // Balances do not quite add up to zero.
+        let left = link.saturating_sub(used + granted);
+        let (short, left) = (Factor::new(short, by_link), Factor::new(left, by_link));
+        let granted = Factor::new(granted, room);
+        for member in active() {
+            let gives = if member.held_by == 0 { short.of(member.rate) } else { 0 };
+            let gets = if member.held_by == 0 { left.of(member.rate) } else { 0 };
+            let grows = granted.of(grows(member));
+            self.parts.add_link(member.thread, member.rate - gives + gets + grows);
+        }
+        self.parts.divide_link(link);
+    }
+
+    /// Each thread's part of a limit that has members on several threads.
+    fn lease_limit(&mut self, id: LimitId, elapsed: Elapsed) {
+        let limit = &mut self.limits[id.0 as usize];
+        let served = limit.members.iter().map(|&id| self.members[id as usize].served).sum();
+        limit.pass(served, elapsed);
+        if !self.parts.spans_limit(id) {
+            return;
+        }
+        self.passing.fill(0);
+        for &member in &limit.members {
+            let Member { vertex, thread, rate, held_by, .. } = self.members[member as usize];
+            self.passing[thread as usize] += rate;
+            if limit.by_match {
+                self.parts.add(&self.tree, vertex, thread, rate, held_by != UNHELD);
+            }
+        }
+        let credit = limit.credit.max(0).unsigned_abs();
+        self.parts.lease_limit(id, limit.lends(elapsed), limit.burst, credit, &self.passing);
+        if limit.by_match {
+            self.parts.lease_nodes(&self.tree, &self.program, Some(id));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! A member: what it could use, from its thread's reports.
+//!
+//! Not here: what the policy gives it (`coordinator`).
+//! Invariant: a member that is silent for some epochs could use nothing.
+
+use plimsoll_policy::LimitId;
+
+use super::coordinator::Report;
+use super::rates::Elapsed;
+use crate::PerMille;
+
+/// A member's state.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) vertex: u32,
+    pub(super) thread: u32,
+    pub(super) report: Report,
+    /// `report.left` when the last epoch ended.
+    pub(super) seen: u64,
+    pub(super) is_active: bool,
+    /// Bytes that left during the last epoch.
+    pub(super) served: u64,
+    /// Bytes that waited when the last epoch ended.
+    pub(super) waited: u64,
+    /// Bits per second that have come, on average over some epochs.
+    pub(super) coming: u64,
+    /// Epochs in a row at whose end it had something waiting.
+    pub(super) behind_for: u32,
+    /// Bits per second that it may soon use.
+    pub(super) room: u64,
+    /// Bytes that it should have got, and others have.
+    pub(super) balance: i64,
+    /// What it got, and should have got, in the window in which shares are judged.
+    pub(super) track: Track,
+    /// What holds it: a node by its maximum, the root for the link, or past all nodes a limit; [`UNHELD`] if it sends all that it has.
+    pub(super) held_by: u32,
+    /// Bits per second that it could use.
+    pub(super) need: u64,
+    /// Bits per second that it gets.
+    pub(super) rate: u64,
+    /// The limits that hold it.
+    pub(super) limits: Vec<LimitId>,
+    /// Of these, the ones by match.
+    pub(super) behind: Vec<Behind>,
+    /// What the link would give it.
+    pub(super) offer: u64,
+    /// Whether a limit holds it whose rate the coordinator does not know: then only what left says what it could use.
+    pub(super) measured: bool,
+}
+
+/// What a member got in a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Track {
+    /// It has been held back all the time: bytes that left, and that should have.
+    Held { served: u64, due: u64 },
+    /// It sent all that it had for a while: then its share says nothing.
+    Lost,
+}
+
+impl Track {
+    pub(super) const START: Self = Self::Held { served: 0, due: 0 };
+
+    pub(super) fn add(&mut self, more: u64, more_due: u64) {
+        if let Self::Held { served, due } = self {
+            (*served, *due) = (served.saturating_add(more), due.saturating_add(more_due));
+        }
+    }
+
+    /// Thousandths by which it was off, if at least `least` bytes were due.
+    pub(super) fn off(self, least: u64) -> PerMille {
+        match self {
+            Self::Held { served, due } if due >= least.max(1) => {
+                u32::try_from(u128::from(served.abs_diff(due)) * 1_000 / u128::from(due)).unwrap_or(u32::MAX)
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// A member's place behind a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    pub(super) limit: u32,
+    /// Bits per second that the limit would give it.
+    pub(super) offer: u64,
+}
+
+/// Epochs over which what comes is averaged.
+const AVERAGED: u64 = 8;
+
+/// Epochs in a row with something waiting after which a member counts as one that could use more.
+const LONG_BEHIND: u32 = 8;
+
+/// The part of the link below which a member that is silent is forgotten.
+const FORGOTTEN: u64 = 4_096;
+
+/// Marks a member that sends all that it has.
+pub(super) const UNHELD: u32 = u32::MAX;
+
+/// Bytes by which a member that sends all that it has may grow within a lease: two frames.
+const GROWTH: u64 = 3_000;
+
+impl Member {
+    /// Bits per second of the link that it gets beyond its rate: one that sends all that it has may send more soon, and one that
+    /// a limit holds must not wait for the link besides.
+    pub(super) fn grows(&self, nodes: u32) -> u64 {
+        match self.held_by {
+            UNHELD => self.room.saturating_sub(self.rate),
+            limit if limit >= nodes => self.rate / 8,
+            _ => 0,
+        }
+    }
+
+    /// What it could use, from what has left and what waits.
+    pub(super) fn measure(&mut self, elapsed: Elapsed, link: u64) {
+        let Report { left, waiting } = self.report;
+        self.served = left.wrapping_sub(self.seen);
+        let had = self.served.saturating_add(waiting);
+        let came = had.saturating_sub(self.waited);
+        (self.seen, self.waited) = (left, waiting);
+        self.behind_for = if waiting == 0 { 0 } else { self.behind_for.saturating_add(1) };
+        let rate = elapsed.rate_of(came).min(u64::MAX / AVERAGED);
+        self.coming = self.coming - self.coming / AVERAGED + rate / AVERAGED;
+        let lags = !self.measured && (waiting > self.served / 2 + GROWTH || self.behind_for >= LONG_BEHIND);
+        self.need = if lags {
+            elapsed.rate_of(had.saturating_mul(2))
+        } else {
+            self.coming.saturating_add(elapsed.rate_of(waiting) / AVERAGED)
+        };
+        let soon = came.max(self.served);
+        let soon = soon.saturating_add(soon / 8 + GROWTH).saturating_add(waiting);
+        self.room = if lags { 0 } else { elapsed.rate_of(soon).min(link) };
+        if came == 0 && self.served == 0 && waiting == 0 && self.need < link / FORGOTTEN {
+            self.need = 0;
+        }
+        self.need = self.need.min(link);
+    }
+}
