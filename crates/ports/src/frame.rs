@@ -79,15 +79,22 @@ impl<'a> Frame<'a> {
         Self { front, rest: self.rest.map(rest).filter(|rest| rest.len() > 0) }
     }
 
+    /// Whether the sender's memory is still there.
+    #[inline]
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        self.rest.is_none_or(|rest| rest.is_intact())
+    }
+
     /// Copies it. Returns whether the sender's memory was there: otherwise some bytes may be zero.
     ///
     /// Panics when `into` is shorter than the frame.
     pub fn copy(&self, into: &mut [u8]) -> bool {
         let (front, behind) = into.split_at_mut(self.front.len());
         front.copy_from_slice(self.front);
-        self.rest.is_none_or(|rest| {
+        if let Some(rest) = self.rest {
             rest.copy(&mut behind[..rest.len()]);
-            rest.is_intact()
-        })
+        }
+        self.is_intact()
     }
 }

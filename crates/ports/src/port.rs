@@ -165,11 +165,18 @@ impl Port {
         }
     }
 
-    /// Whether the payload of a frame that was taken may stay with its sender until the frame leaves: [`Port::leave`].
+    /// Whether the payload of the frame taken last may stay with its sender until the frame leaves: [`Port::leave`].
     #[must_use]
     #[inline]
     pub fn keeps(&self) -> bool {
         matches!(self, Self::VhostUser(port) if port.keeps())
+    }
+
+    /// Offers the frames whose bytes were left with their sender once more, as the owner cannot read them there any longer.
+    pub fn offer_again(&mut self) {
+        if let Self::VhostUser(port) = self {
+            port.offer_again();
+        }
     }
 
     /// Copies the first bytes of the frame taken last, from a port that [`Port::keeps`] is true of.

@@ -32,7 +32,7 @@ use front_end::{CLOSED, FrontEnd, listen, watch};
 pub use guest_bytes::GuestBytes;
 use memory::Memory;
 use message::feature;
-use ring::{Direction, Live, MOST_PARTS, Next, Part, Ring};
+use ring::{Direction, Live, MOST_KEPT, MOST_PARTS, Next, Part, Ring};
 
 use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received, Trouble, vnet_bytes};
 use crate::counters::{Counters, DropReason, PairCounters, Sending};
@@ -274,11 +274,22 @@ impl VhostUser {
         }
     }
 
-    /// Whether a frame's payload may stay where it is until it leaves.
+    /// Whether the payload of the frame taken last may stay where it is until it leaves: not in very many parts, as their places are
+    /// kept; and only where the descriptor may be offered again.
     #[must_use]
     #[inline]
     pub fn keeps(&self) -> bool {
-        self.config.completions != CompletionOrder::Early
+        self.config.completions == CompletionOrder::OutOfOrder && self.parts.len() <= MOST_KEPT
+    }
+
+    /// Offers the frames that were left where they are once more, as the owner cannot read them there any longer.
+    pub fn offer_again(&mut self) {
+        for ring in self.rings.iter_mut().skip(1).step_by(2).filter(|ring| ring.has_kept()) {
+            ring.stop(&self.memory);
+        }
+        if self.start_rings().is_err() {
+            self.hang_up();
+        }
     }
 
     /// Copies the first bytes of the frame taken last, without those that are longer than the frame.
@@ -304,7 +315,7 @@ impl VhostUser {
             (*place, *len, first) = (place.plus(count), *len - count, first - count);
         }
         if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) {
-            live.keep(ticket.cookie as u16, &mut self.parts);
+            live.keep(ticket.cookie as u16, &self.parts);
         }
     }
 
@@ -424,7 +435,8 @@ impl VhostUser {
         vnet_header[VnetHeader::LEN..].copy_from_slice(&(self.buffers.len() as u16).to_le_bytes());
         let pieces = (&[&vnet_header[..room], header, front][..], payload.rest());
         if !put(live, &self.memory, pieces, &self.places, &self.buffers) {
-            return Ok(self.counters.refuse(DropReason::Gone));
+            // The sender's loss, which is counted there.
+            return Ok(Sending::Refused(DropReason::Gone));
         }
         self.pairs[pair].tx_packets += 1;
         Ok(self.counters.sent(len))

@@ -259,6 +259,8 @@ impl Engine {
         };
         // The thread reads every message of the client; the engine bounds how many of them it handles.
         port.hold_requests(false);
+        // That thread copies what waits in the guest's memory, as it takes it.
+        port.offer_again();
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {

@@ -209,7 +209,9 @@ impl Engine {
         }
         let outcome = lane.tally.account(handed);
         self.lanes[from as usize] = Some(lane);
-        outcome.map(|outcome| (outcome, 1))
+        // A pull that is cut here takes as long as its frames.
+        let cut = !self.uplink.segments && !matches!(way, Some(Owner::Lane(to)) if to != from);
+        outcome.map(|outcome| (outcome, if cut { transmit.frames.max(1) as usize } else { 1 }))
     }
 
     /// Sends the frames of a train, one after the other; each may be lost by itself.

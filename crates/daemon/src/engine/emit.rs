@@ -103,7 +103,8 @@ fn send(
         return Ok(port.send(whole, vnet)?.into());
     }
     if port.gathers() {
-        return Ok(port.send_gathered(&scratch[..header], payload, vnet)?.into());
+        let sending = port.send_gathered(&scratch[..header], payload, vnet)?;
+        return Ok(if payload.is_intact() { sending.into() } else { Emitted::TakenBack });
     }
     let len = header + payload.len();
     if port.places() {

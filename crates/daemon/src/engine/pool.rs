@@ -144,6 +144,11 @@ impl<H: Copy + Default> Pool<H> {
         self.large.free.pop().map(|index| Buffer(index | LARGE_BIT))
     }
 
+    /// Whether `len` bytes fit this buffer.
+    pub(crate) fn has_room_for(&self, buffer: Buffer, len: usize) -> bool {
+        self.bytes(buffer).len() >= len
+    }
+
     /// Whether there is a buffer for a frame of any length.
     #[must_use]
     pub fn has_room(&self) -> bool {

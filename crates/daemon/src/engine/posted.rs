@@ -231,8 +231,9 @@ impl Engine {
     ) -> Option<Buffer> {
         let lane = self.lanes[index].as_mut()?;
         let rest = origin.ticket.and_then(|ticket| lane.port.as_ref()?.kept(ticket));
-        let whole = rest.zip(lane.pool.take(len));
-        let Some((rest, whole)) = whole else {
+        let here = lane.pool.has_room_for(buffer, len);
+        let whole = rest.and_then(|_| if here { Some(buffer) } else { lane.pool.take(len) });
+        let (Some(rest), Some(whole)) = (rest, whole) else {
             lane.tally.lost_many(Loss::TakenBack, 1);
             lane.give(buffer, origin, Status::Dropped);
             return None;
@@ -241,7 +242,9 @@ impl Engine {
         let at_hand = origin.at_hand(len);
         front[..at_hand].copy_from_slice(&lane.pool.bytes(buffer)[..at_hand]);
         let intact = Frame::late(&front[..at_hand], rest).copy(&mut lane.pool.bytes_mut(whole)[..len]);
-        lane.pool.give(buffer);
+        if whole != buffer {
+            lane.pool.give(buffer);
+        }
         // Memory that has disappeared reads as zeros, and its sender is cut off.
         intact.then_some(whole).or_else(|| {
             lane.tally.lost_many(Loss::TakenBack, 1);
@@ -300,6 +303,9 @@ impl Lane {
                 && metadata == metadata_of(first, looked_at)
                 && next.ticket.follows(first.ticket);
             if !same {
+                return (following - 1, Some(next));
+            }
+            if late && !port.keeps() {
                 return (following - 1, Some(next));
             }
             let len = at_hand(first.len, late);

@@ -202,6 +202,65 @@ fn frames_of_a_guest_that_has_gone_are_counted_and_another_guest_is_served() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5]);
 }
 
+/// The guest's memory has kept a thread waiting, and the port is served by a thread of its own from now on.
+#[test]
+fn frames_that_wait_when_their_tenant_goes_apart_are_taken_again_there() {
+    let mut world = World::new(SLOW);
+    for n in 0..6 {
+        world.vm().post(n, &udp(1, OUTSIDE, 7, n.into(), LEN));
+    }
+    let mut left = world.run(Span::millis(12));
+    assert!(left.len() < 6 && world.engine.serve_apart(0, world.now));
+    let begun = Instant::now();
+    while left.len() < 6 && begun.elapsed() < Duration::from_secs(10) {
+        left.extend(world.run(Span::millis(20)));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let numbers: Vec<u32> = left.iter().map(|frame| number(frame).1).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "{:?}", world.losses(0));
+}
+
+/// A long segment is cut from the guest's memory, with a header of its own for each part.
+#[test]
+fn a_segment_is_cut_where_it_lies() {
+    let mut world = World::new(&SLOW.replace("max: 1Mbps", "max: 20Mbps"));
+    let mut large = udp(1, OUTSIDE, 7, 0, 42 + 3_000);
+    large[42..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 1_000) as u8 + 1);
+    // UDP segments of 1,000 bytes, with their checksum to be completed.
+    let mut header = [0; 12];
+    (header[0], header[1], header[6], header[8]) = (1, 5, 34, 6);
+    header[2..4].copy_from_slice(&42_u16.to_le_bytes());
+    header[4..6].copy_from_slice(&1_000_u16.to_le_bytes());
+    world.vm().post_with(0, &header, &large);
+    let left = world.run(Span::millis(20));
+    assert_eq!(left.len(), 3, "{:?}", world.losses(0));
+    for (n, frame) in (1..).zip(&left) {
+        assert!(frame.len() == 1_042 && frame[42..].iter().all(|byte| *byte == n), "segment {n}");
+        let parsed = plimsoll_wire::parse(frame).expect("a packet");
+        assert_eq!(parsed.ip.map(|ip| ip.end as usize), Some(1_042));
+        assert_eq!(
+            plimsoll_wire::TransportChecksum::of(frame),
+            Some(plimsoll_wire::TransportChecksum::Right)
+        );
+    }
+    assert_eq!(world.vm().heads(FROM), [0]);
+}
+
+/// Neither TCP nor UDP: somebody may look behind the first bytes, so the frame is copied at once.
+#[test]
+fn a_frame_of_another_protocol_is_made_whole_at_once() {
+    let mut world = World::new(SLOW);
+    let mut frame = udp(1, OUTSIDE, 7, 0, LEN);
+    frame[23] = 1;
+    world.vm().post(0, &udp(1, OUTSIDE, 7, 9, LEN));
+    world.vm().post(1, &udp(1, OUTSIDE, 7, 9, LEN));
+    world.vm().post(2, &frame);
+    world.turn();
+    world.vm().region.write(buffer(2), &[0xee; LEN + 12]);
+    let left = world.run(Span::millis(60));
+    assert_eq!(left.last(), Some(&frame), "{:?}", world.losses(0));
+}
+
 /// Connects again, as QEMU does, to the engine's port.
 fn come_back(world: &mut World, path: &Path) {
     let guest = world.vm();

@@ -326,7 +326,7 @@ impl VhostUser {
     }
 
     /// Starts the rings that are fully described.
-    fn start_rings(&mut self) -> Result<(), ProtocolError> {
+    pub(super) fn start_rings(&mut self) -> Result<(), ProtocolError> {
         for (index, ring) in self.rings.iter_mut().enumerate() {
             if ring.live.is_some() || self.memory.is_empty() {
                 continue;

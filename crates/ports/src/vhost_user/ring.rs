@@ -56,6 +56,8 @@ pub(super) struct Live {
     heads: Vec<Holder>,
     /// The bytes of each head's buffer that have not been read yet, where the device has it and they wait there.
     kept: Vec<Vec<Part>>,
+    /// Lists for the next ones.
+    spare: Vec<Vec<Part>>,
     /// Heads in the order in which they must complete; none where any order will do.
     order: Option<VecDeque<u16>>,
     /// Number of heads in flight.
@@ -132,6 +134,7 @@ impl Ring {
             published: 0,
             heads: vec![Holder::Guest; size],
             kept: Vec::new(),
+            spare: Vec::new(),
             order: in_order.then(|| VecDeque::with_capacity(size)),
             in_flight: 0,
             muted: false,
@@ -161,6 +164,11 @@ impl Ring {
             self.ring_bell();
         }
         self.base = if again { live.filled } else { live.next };
+    }
+
+    /// Whether bytes of a buffer that was taken have been left where they are.
+    pub(super) fn has_kept(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.heads.contains(&Holder::Late))
     }
 
     /// Number of posted buffers that have not been taken; at most the ring's size, whatever the guest wrote.
@@ -320,14 +328,15 @@ impl Live {
 
     /// Leaves the bytes of a buffer that was taken where they are; `parts` says where that is.
     #[inline]
-    pub(super) fn keep(&mut self, head: u16, parts: &mut Vec<Part>) {
+    pub(super) fn keep(&mut self, head: u16, parts: &[Part]) {
         if self.kept.is_empty() {
             self.kept = vec![Vec::new(); self.size.into()];
         }
         let place = usize::from(head);
         if let (Some(holder), Some(kept)) = (self.heads.get_mut(place), self.kept.get_mut(place)) {
             *holder = Holder::Late;
-            core::mem::swap(kept, parts);
+            *kept = self.spare.pop().unwrap_or_default();
+            kept.extend(parts.iter().filter(|(_, len)| *len > 0));
         }
     }
 
@@ -359,7 +368,13 @@ impl Live {
     #[inline]
     pub(super) fn give(&mut self, memory: &Memory, head: u16, len: u32) {
         match self.heads.get_mut(usize::from(head)) {
-            Some(holder) if matches!(holder, Holder::Device | Holder::Late) => *holder = Holder::Done,
+            Some(holder) if *holder == Holder::Device => *holder = Holder::Done,
+            Some(holder) if *holder == Holder::Late => {
+                *holder = Holder::Done;
+                let mut kept = core::mem::take(&mut self.kept[usize::from(head)]);
+                kept.clear();
+                self.spare.push(kept);
+            }
             _ => return,
         }
         self.in_flight -= 1;
@@ -505,3 +520,5 @@ const LONGEST_BUFFER: u32 = 1 << 24;
 /// Most parts of one frame, as each part costs the other tenants time. Linux needs at most 20 for a frame, DPDK one for
 /// each 2 KiB.
 pub(super) const MOST_PARTS: usize = 128;
+/// Most parts of a frame whose bytes stay where they are.
+pub(super) const MOST_KEPT: usize = 20;
