@@ -7,7 +7,7 @@ mod guest;
 
 use guest::{BUFFERS, EVENT_IDX, Guest, INDIRECT, MEMORY, MERGEABLE, VERSION_1};
 use libfuzzer_sys::fuzz_target;
-use plimsoll_ports::{CompletionOrder, Sending, Took, VhostUser, VhostUserConfig};
+use plimsoll_ports::{CompletionOrder, Frame, Sending, Ticket, Took, VhostUser, VhostUserConfig};
 
 /// Descriptors of a ring: few, so that it wraps soon.
 const SIZE: u16 = 8;
@@ -41,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
 fn batch(
     port: &mut VhostUser,
     bytes: &mut [u8],
-    waiting: &mut Vec<plimsoll_ports::Ticket>,
+    waiting: &mut Vec<(Ticket, Option<usize>)>,
     keep: u8,
     size: u8,
 ) {
@@ -51,8 +51,15 @@ fn batch(
         assert!(took < most, "more than the ring holds");
         match port.take() {
             Took::Frame(taken) => {
-                port.copy(&mut bytes[..taken.len]);
-                waiting.push(taken.ticket);
+                let late = keep & 2 != 0 && port.keeps();
+                if late {
+                    let front = taken.len.min(128);
+                    port.peek(&mut bytes[..front]);
+                    port.leave(front, taken.ticket);
+                } else {
+                    port.copy(&mut bytes[..taken.len]);
+                }
+                waiting.push((taken.ticket, late.then_some(taken.len)));
             }
             Took::Refused => {}
             Took::Nothing => break,
@@ -60,9 +67,24 @@ fn batch(
     }
     assert!(port.in_flight() <= SIZE.into());
     assert_eq!(port.in_flight() as usize, waiting.len());
+    // What was left with the guest is as long as it was, whatever the guest has written meanwhile.
+    for &(ticket, len) in waiting.iter() {
+        let kept = port.kept(ticket);
+        assert_eq!(kept.is_some(), len.is_some());
+        if let Some((kept, len)) = kept.zip(len) {
+            let frame = Frame::late(&[0; 128][..len.min(128)], kept);
+            assert!(frame.len() == len && frame.copy(&mut bytes[..len]));
+            assert_eq!(frame.part(100..len).len(), len.saturating_sub(100));
+        }
+    }
+    if keep & 4 != 0 && waiting.iter().any(|(_, late)| late.is_some()) {
+        port.offer_again();
+        assert!(waiting.drain(..).all(|(ticket, _)| port.kept(ticket).is_none() && !port.complete(ticket)));
+        assert_eq!(port.in_flight(), 0);
+    }
     if keep % 2 == 0 {
         // The last first: any order is right.
-        waiting.drain(..).rev().for_each(|ticket| {
+        waiting.drain(..).rev().for_each(|(ticket, _)| {
             port.complete(ticket);
         });
         assert_eq!(port.in_flight(), 0);
