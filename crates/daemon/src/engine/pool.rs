@@ -41,7 +41,7 @@ pub struct Held {
     pub given: u16,
     /// Frames of a train that have been sent, a bit for each: the others are lost when it ends.
     pub sent: u32,
-    /// Whether the buffer holds only the first [`FRONT`] bytes, and the others are still with the sender.
+    /// Whether the buffer holds only the first 128 bytes, and the others are still with the sender.
     pub late: bool,
     /// Its receiver in a fleet.
     pub to: Mac,

@@ -36,7 +36,7 @@ pub(crate) struct Origin {
     pub(crate) ticket: Option<Ticket>,
     /// Further frames of a train, which stand behind it in its buffer.
     pub(crate) following: u16,
-    /// Whether only its first [`FRONT`] bytes are in its buffer, and its port has the others.
+    /// Whether only its first 128 bytes are in its buffer, and its port has the others.
     pub(crate) late: bool,
     /// What it has waited for, if its flow is slowed down.
     pub(crate) passed: Passed,
