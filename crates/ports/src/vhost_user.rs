@@ -319,7 +319,7 @@ impl VhostUser {
         }
     }
 
-    /// The bytes of a frame that [`VhostUser::keep`] left where they are; none once its ring was stopped.
+    /// The bytes of a frame that [`VhostUser::leave`] left where they are; none once its ring was stopped.
     #[must_use]
     #[inline]
     pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
