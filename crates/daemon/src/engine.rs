@@ -572,7 +572,7 @@ impl Engine {
     }
 
     /// Frees the buffers of frames that have left, and queues frames that are parked behind them.
-    fn free_completed(&mut self, now: Nanos) {
+    pub(super) fn free_completed(&mut self, now: Nanos) {
         let mut unparked = false;
         while let Some(done) = self.nic.poll_completion() {
             let (index, buffer) = Buffer::from_address(done.addr);

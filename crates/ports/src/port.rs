@@ -172,10 +172,12 @@ impl Port {
         matches!(self, Self::VhostUser(port) if port.keeps())
     }
 
-    /// Offers the frames whose bytes were left with their sender once more, as the owner cannot read them there any longer.
-    pub fn offer_again(&mut self) {
-        if let Self::VhostUser(port) = self {
-            port.offer_again();
+    /// Offers all frames in flight once more, if bytes of one were left with their sender, as the owner cannot read them there any
+    /// longer. Returns a session: what the owner has with tickets from before it ([`Ticket::is_before`]) is not to be sent.
+    pub fn offer_again(&mut self) -> Option<u32> {
+        match self {
+            Self::VhostUser(port) => port.offer_again(),
+            _ => None,
         }
     }
 

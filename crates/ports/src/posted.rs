@@ -47,6 +47,13 @@ impl Ticket {
         Self { cookie, ..self }
     }
 
+    /// Whether the ticket is of rings that ran before this session; see [`crate::Port::offer_again`].
+    #[must_use]
+    #[inline]
+    pub fn is_before(self, session: u32) -> bool {
+        self.session.wrapping_sub(session).cast_signed() < 0
+    }
+
     /// Whether the ticket is that of a frame that followed the one with this ticket; see [`Ticket::following`].
     #[must_use]
     #[inline]

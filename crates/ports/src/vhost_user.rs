@@ -39,7 +39,7 @@ use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
 use crate::frame::Frame;
-use crate::posted::{Taken, Ticket, Took};
+use crate::posted::{Taken, Ticket, Took, new_session};
 use crate::release::Release;
 
 /// Options of a [`VhostUser`].
@@ -282,14 +282,18 @@ impl VhostUser {
         self.config.completions == CompletionOrder::OutOfOrder && self.parts.len() <= MOST_KEPT
     }
 
-    /// Offers the frames that were left where they are once more, as the owner cannot read them there any longer.
-    pub fn offer_again(&mut self) {
-        for ring in self.rings.iter_mut().skip(1).step_by(2).filter(|ring| ring.has_kept()) {
-            ring.stop(&self.memory);
+    /// Offers all frames in flight once more, if any was left where it is, as the owner cannot read it there any longer. Returns a
+    /// session: what the owner has with tickets from before it is not to be sent.
+    pub fn offer_again(&mut self) -> Option<u32> {
+        if !self.rings.iter().any(Ring::has_kept) {
+            return None;
         }
+        self.rings.iter_mut().skip(1).step_by(2).for_each(|ring| ring.withdraw(&self.memory));
+        let session = new_session();
         if self.start_rings().is_err() {
             self.hang_up();
         }
+        Some(session)
     }
 
     /// Copies the first bytes of the frame taken last, without those that are longer than the frame.

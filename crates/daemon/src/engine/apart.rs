@@ -227,6 +227,8 @@ impl Engine {
     /// Moves a lane to a thread of its own, which alone touches its memory from now on.
     fn move_apart(&mut self, index: usize, why: Whither, now: Nanos) {
         let part = self.copying.part;
+        // What has left is given back first, so that it is not offered again.
+        self.free_completed(now);
         let Some(lane) = &mut self.lanes[index] else { return };
         // Its client has hung up meanwhile: the next one is served apart.
         let parted = lane.port.is_none() && lane.conduct.parted == Some(part);
@@ -259,8 +261,8 @@ impl Engine {
         };
         // The thread reads every message of the client; the engine bounds how many of them it handles.
         port.hold_requests(false);
-        // That thread copies what waits in the guest's memory, as it takes it.
-        port.offer_again();
+        // That thread takes again what waits in the guest's memory, and copies it.
+        lane.offered_again = port.offer_again().or(lane.offered_again);
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {

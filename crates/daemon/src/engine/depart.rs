@@ -180,6 +180,15 @@ impl Engine {
             (self.uplink.resume, self.uplink.flooded) = (0, 0);
             return Some((Outcome::Dropped, 1));
         };
+        if lane.was_offered_again(buffer) {
+            let gone = core::mem::take(&mut self.uplink.resume);
+            self.uplink.flooded = 0;
+            let train = lane.pool.held(buffer).following > 0;
+            let frames = if train { transmit.frames - gone } else { u32::from(transmit.last) };
+            lane.tally.lost_many(Loss::TakenBack, frames.into());
+            self.lanes[from as usize] = Some(lane);
+            return Some((Outcome::Dropped, 1));
+        }
         if transmit.verdict != Verdict::Pass && self.signal(&mut lane, buffer, transmit) {
             self.lanes[from as usize] = Some(lane);
             return Some((Outcome::Dropped, 1));

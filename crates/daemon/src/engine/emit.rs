@@ -73,6 +73,9 @@ pub(crate) fn emit(
     part: &mut Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
+    if offload.kind == OffloadKind::Plain {
+        return send(port, (0, frame), None, scratch);
+    }
     let able = port.capabilities();
     let several = offload.segment > 0 && part.payload > u32::from(offload.segment);
     let by_device = if several {
@@ -80,10 +83,10 @@ pub(crate) fn emit(
     } else {
         able.takes_partial_checksum
     };
-    match offload.kind {
-        OffloadKind::Plain => send(port, (0, frame), None, scratch),
-        _ if by_device => hand_over(port, frame, offload, *part, scratch),
-        _ => finish(port, frame, offload, part, scratch),
+    if by_device {
+        hand_over(port, frame, offload, *part, scratch)
+    } else {
+        finish(port, frame, offload, part, scratch)
     }
 }
 
@@ -93,6 +96,7 @@ fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload) -> bool {
 
 /// Sends the first `header` bytes of the scratch buffer and the payload behind them: without another copy where the port takes it so, or
 /// where it is a frame in one piece.
+#[inline]
 fn send(
     port: &mut Port,
     (header, payload): (usize, &Frame<'_>),

@@ -61,6 +61,8 @@ pub struct Lane {
     pub(crate) first_mac: Option<Mac>,
     /// When a client's rings last had a frame.
     pub(crate) quiet_since: Nanos,
+    /// The session since which frames count: those from before it were offered again.
+    pub(crate) offered_again: Option<u32>,
     /// Whether frames of one flow come together from its rings.
     pub(crate) alone: Alone,
     pub(crate) pool: Pool,
@@ -182,6 +184,7 @@ impl Lane {
             addresses: spec.addresses,
             first_mac: None,
             quiet_since: Nanos::ZERO,
+            offered_again: None,
             alone: Alone::default(),
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),

@@ -255,6 +255,13 @@ impl Engine {
 }
 
 impl Lane {
+    /// Whether the frames in a buffer were offered again since they were taken.
+    #[inline]
+    pub(super) fn was_offered_again(&self, buffer: Buffer) -> bool {
+        let Some(since) = self.offered_again else { return false };
+        self.pool.held(buffer).ticket.is_some_and(|ticket| ticket.is_before(since))
+    }
+
     /// One of the frames in a buffer, whose payload may be with its sender, if it is still there.
     #[inline]
     pub(super) fn frame(&self, buffer: Buffer, number: u16) -> Option<Frame<'_>> {

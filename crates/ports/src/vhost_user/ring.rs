@@ -166,6 +166,17 @@ impl Ring {
         self.base = if again { live.filled } else { live.next };
     }
 
+    /// Stops the ring, and offers all heads in flight again, also those whose bytes have been copied, so that their order stays. Where
+    /// the ring may not go on at the used ring's end, it is only stopped.
+    pub(super) fn withdraw(&mut self, memory: &Memory) {
+        let may = |live: &mut Live| live.offered.is_some() && live.order.is_none();
+        let Some(mut live) = self.live.take_if(may) else { return self.stop(memory) };
+        if live.publish(memory) {
+            self.ring_bell();
+        }
+        self.base = live.filled;
+    }
+
     /// Whether bytes of a buffer that was taken have been left where they are.
     pub(super) fn has_kept(&self) -> bool {
         self.live.as_ref().is_some_and(|live| live.heads.contains(&Holder::Late))
