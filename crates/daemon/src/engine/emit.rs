@@ -112,13 +112,10 @@ fn send(
     }
     let len = header + payload.len();
     if port.places() {
-        let mut made = Ok(true);
-        let sending = port.place(len, vnet, |room| {
+        return place(port, len, vnet, |room| {
             room[..header].copy_from_slice(&scratch[..header]);
-            made = Ok(payload.copy(&mut room[header..]));
-            made == Ok(true)
-        })?;
-        return emitted(made, || Ok(sending));
+            Ok(payload.copy(&mut room[header..]))
+        });
     }
     let Some(room) = scratch.get_mut(header..len) else { return Ok(Emitted::Inconsistent) };
     if !payload.copy(room) {
@@ -158,12 +155,7 @@ fn finish(
         let Some(room) = scratch.get_mut(..len) else { return Ok(Emitted::Inconsistent) };
         let make = |room: &mut [u8]| make(frame, offload, part.offset, payload, room);
         let made = if port.places() {
-            let mut made = Ok(true);
-            let sending = port.place(len, None, |room| {
-                made = make(room);
-                made == Ok(true)
-            })?;
-            emitted(made, || Ok(sending))?
+            place(port, len, None, make)?
         } else {
             emitted(make(room), || port.send(room, None))?
         };
@@ -175,6 +167,21 @@ fn finish(
             return Ok(made);
         }
     }
+}
+
+/// Sends a frame that is made where the port sends it from.
+fn place(
+    port: &mut Port,
+    len: usize,
+    vnet: Option<&VnetHeader>,
+    make: impl FnOnce(&mut [u8]) -> Result<bool, SegmentError>,
+) -> Result<Emitted, Trouble> {
+    let mut made = Ok(true);
+    let sending = port.place(len, vnet, |room| {
+        made = make(room);
+        made == Ok(true)
+    })?;
+    emitted(made, || Ok(sending))
 }
 
 /// The result of a frame that was made, or not, and then sent.

@@ -199,9 +199,13 @@ impl<H: Copy + Default> Pool<H> {
 
     /// Notes what the buffer holds.
     pub fn set_held(&mut self, buffer: Buffer, held: H) {
+        *self.held_mut(buffer) = held;
+    }
+
+    fn held_mut(&mut self, buffer: Buffer) -> &mut H {
         match buffer.0 & LARGE_BIT {
-            0 => self.small.held[buffer.0 as usize] = held,
-            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize] = held,
+            0 => &mut self.small.held[buffer.0 as usize],
+            _ => &mut self.large.held[(buffer.0 & !LARGE_BIT) as usize],
         }
     }
 
@@ -312,18 +316,12 @@ impl Pool {
 
     /// Notes that these frames of a train, a bit for each, have been sent.
     pub(crate) fn add_sent(&mut self, buffer: Buffer, sent: u32) {
-        match buffer.0 & LARGE_BIT {
-            0 => self.small.held[buffer.0 as usize].sent |= sent,
-            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize].sent |= sent,
-        }
+        self.held_mut(buffer).sent |= sent;
     }
 
     /// Notes that the first frames of a train have been given back.
     pub(crate) fn set_given(&mut self, buffer: Buffer, given: u16) {
-        match buffer.0 & LARGE_BIT {
-            0 => self.small.held[buffer.0 as usize].given = given,
-            _ => self.large.held[(buffer.0 & !LARGE_BIT) as usize].given = given,
-        }
+        self.held_mut(buffer).given = given;
     }
 
     /// Notes the ticket of a frame that follows the first of a train; behind its frames there is room for that.
