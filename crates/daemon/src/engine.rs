@@ -205,6 +205,8 @@ pub struct Engine {
     pub(crate) sent: usize,
     pub(crate) scratch: Vec<u8>,
     pub(crate) landing: Vec<u8>,
+    /// Empty between two batches.
+    batch: Vec<posted::Copied>,
     pub(crate) inward: inward::Inward,
     pub(crate) fleet: Option<Box<fleet::Fleet>>,
     /// The flows that are counted, if any are.
@@ -352,6 +354,7 @@ impl Engine {
             sent: 0,
             scratch: vec![0; LARGE],
             landing: vec![0; LARGE],
+            batch: Vec::with_capacity(posted::POSTED),
             inward,
             fleet,
             heavy: None,

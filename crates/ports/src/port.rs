@@ -154,6 +154,24 @@ impl Port {
         }
     }
 
+    /// Whether [`Port::take_like`] may take frames.
+    #[must_use]
+    #[inline]
+    pub fn takes_like(&self) -> bool {
+        matches!(self, Self::VhostUser(_))
+    }
+
+    /// Takes the frame posted right behind the one taken last, which has this ticket and is of `len` bytes, if it is like that one but
+    /// for its bytes; copies as many of its first bytes as `into` has, and leaves the others with its sender if it is `late`. Returns
+    /// the cookie of its ticket.
+    #[inline]
+    pub fn take_like(&mut self, ticket: Ticket, len: usize, late: bool, into: &mut [u8]) -> Option<u32> {
+        match self {
+            Self::VhostUser(port) => port.take_like(ticket, len, late, into),
+            _ => None,
+        }
+    }
+
     /// Copies the frame taken last. Panics when `into` is shorter than the frame.
     #[inline]
     pub fn copy(&self, into: &mut [u8]) {
@@ -268,6 +286,20 @@ impl Port {
                 false
             }
             _ => false,
+        }
+    }
+
+    /// Completes frames of the same rings, or the same flow queue, as the one with this ticket, from the cookies of their tickets. Returns
+    /// whether another frame may be taken now.
+    #[inline]
+    pub fn complete_all(&mut self, first: Ticket, frames: impl Iterator<Item = (u32, Status)>) -> bool {
+        match self {
+            Self::VhostUser(port) => {
+                port.complete_all(first, frames.map(|(cookie, _)| cookie));
+                false
+            }
+            _ => frames
+                .fold(false, |more, (cookie, status)| self.complete(first.following(cookie), status) || more),
         }
     }
 

@@ -35,11 +35,26 @@ pub struct Taken {
 pub struct Ticket {
     pub(crate) session: u32,
     pub(crate) cookie: u32,
-    pub(crate) queue: u16,
-    pub(crate) descriptors: u16,
+    /// Ring and number of descriptors. One word, as a word that is read soon after its halves were written makes the processor wait.
+    place: u32,
 }
 
 impl Ticket {
+    #[inline]
+    pub(crate) fn new(session: u32, cookie: u32, queue: u16, descriptors: u16) -> Self {
+        Self { session, cookie, place: u32::from(descriptors) << 16 | u32::from(queue) }
+    }
+
+    #[inline]
+    pub(crate) fn queue(self) -> u16 {
+        self.place as u16
+    }
+
+    #[inline]
+    pub(crate) fn descriptors(self) -> u16 {
+        (self.place >> 16) as u16
+    }
+
     /// The ticket of a frame that followed this one in the same rings, from its [`Ticket::cookie`].
     #[must_use]
     #[inline]

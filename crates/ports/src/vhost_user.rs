@@ -117,6 +117,8 @@ pub struct VhostUser {
     places: Vec<Part>,
     /// The buffers for a frame for the guest: the head of each, and the end of its parts in `places`.
     buffers: Vec<(u16, usize)>,
+    /// The virtio-net header of the frame taken last, where it lies in one piece with others of its bytes.
+    header: Option<(u64, u32)>,
     counters: Counters,
     pairs: Vec<PairCounters>,
     problem: Option<PortError>,
@@ -177,6 +179,7 @@ impl VhostUser {
             parts: Vec::with_capacity(MOST_PARTS),
             places: Vec::with_capacity(MOST_PARTS),
             buffers: Vec::with_capacity(MOST_BUFFERS),
+            header: None,
             counters: Counters::default(),
             pairs: vec![PairCounters::default(); config.pairs.into()],
             problem: None,
@@ -198,6 +201,7 @@ impl VhostUser {
         for ring in self.rings.iter_mut().skip(1).step_by(2) {
             if let Some(live) = &mut ring.live {
                 live.mute(&self.memory);
+                live.look_ahead(&self.memory, LOOKED_AHEAD);
             }
         }
         Ok(())
@@ -219,7 +223,7 @@ impl VhostUser {
     /// Takes the next frame of the same ring as the frame taken last, which has this ticket.
     #[inline]
     pub fn take_after(&mut self, ticket: Ticket) -> Took {
-        self.take_from(ticket.queue.into())
+        self.take_from(ticket.queue().into())
     }
 
     #[inline]
@@ -236,12 +240,58 @@ impl VhostUser {
         }
     }
 
+    /// Takes the frame behind the one taken last, which has this ticket and is of `len` bytes, if it is as long, has the same virtio-net
+    /// header, and lies in one piece; copies its first bytes, and leaves the others where they are if it is `late`. Returns the cookie
+    /// of its ticket. [`VhostUser::copy`] and its like do not apply to it.
+    #[inline]
+    pub fn take_like(&mut self, ticket: Ticket, len: usize, late: bool, into: &mut [u8]) -> Option<u32> {
+        let (index, room, header) = (usize::from(ticket.queue()), self.header_len(), self.header?);
+        let memory = &self.memory;
+        let same = |place| {
+            let mut found = memory.twelve(place);
+            if room == VnetHeader::LEN {
+                found.1 &= FIRST_TWO;
+            }
+            found == header
+        };
+        let live = self.rings.get_mut(index)?.running()?;
+        if len < MIN_FRAME || live.session != ticket.session {
+            return None;
+        }
+        let (head, place) = live.take_plain(memory, room + len, same)?;
+        let frame = place.plus(room);
+        memory.read(frame, into);
+        if late {
+            live.keep(head, &[(frame.plus(into.len()), len - into.len())]);
+        } else if self.config.completions == CompletionOrder::Early {
+            live.give(memory, head, 0);
+        }
+        self.counters.received(len);
+        self.pairs[index / 2].rx_packets += 1;
+        Some(head.into())
+    }
+
     /// Reads the virtio-net header and removes it from `parts`.
     #[inline]
     fn take_frame(&mut self, index: usize, head: u16) -> Took {
         let room = self.header_len();
         let mut header = [0; VnetHeader::LEN_WITH_BUFFERS];
-        let read = take_front(&self.memory, &mut self.parts, &mut header[..room]);
+        let read = match self.parts.first_mut() {
+            // As numbers: bytes that were just written one by one are not read together without waiting.
+            Some((place, len)) if *len > header.len() => {
+                let (first, last) = self.memory.twelve(*place);
+                let last = if room == VnetHeader::LEN { last & FIRST_TWO } else { last };
+                self.header = Some((first, last));
+                header[..8].copy_from_slice(&first.to_ne_bytes());
+                header[8..].copy_from_slice(&last.to_ne_bytes());
+                (*place, *len) = (place.plus(room), *len - room);
+                room
+            }
+            _ => {
+                self.header = None;
+                take_front(&self.memory, &mut self.parts, &mut header[..room])
+            }
+        };
         let len: usize = self.parts.iter().map(|&(_, len)| len).sum();
         let Some(live) = &mut self.rings[index].live else { return Took::Nothing };
         if read < room || !(1..FRAME_ROOM).contains(&len) {
@@ -249,13 +299,16 @@ impl VhostUser {
             self.counters.lose(DropReason::BadDescriptor);
             return Took::Refused;
         }
-        let ticket =
-            Ticket { session: live.session, cookie: head.into(), queue: index as u16, descriptors: 1 };
+        let ticket = Ticket::new(live.session, head.into(), index as u16, 1);
         if self.config.completions == CompletionOrder::Early {
             // The guest gets the descriptor back at the next flush, after the copy.
             live.give(&self.memory, head, 0);
         }
-        let vnet = header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default();
+        let vnet = if self.header == Some((0, 0)) {
+            VnetHeader::default()
+        } else {
+            header.first_chunk().map(|bytes| VnetHeader::from_bytes(*bytes)).unwrap_or_default()
+        };
         self.counters.received(len);
         self.pairs[index / 2].rx_packets += 1;
         let metadata = PacketMetadata::default();
@@ -318,7 +371,7 @@ impl VhostUser {
             let count = first.min(*len);
             (*place, *len, first) = (place.plus(count), *len - count, first - count);
         }
-        if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) {
+        if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue())) {
             live.keep(ticket.cookie as u16, &self.parts);
         }
     }
@@ -327,7 +380,7 @@ impl VhostUser {
     #[must_use]
     #[inline]
     pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
-        let live = self.rings.get(usize::from(ticket.queue))?.live.as_ref()?;
+        let live = self.rings.get(usize::from(ticket.queue()))?.live.as_ref()?;
         let parts = live.kept(ticket.cookie as u16).filter(|_| live.session == ticket.session)?;
         Some(GuestBytes::new(&self.memory, parts))
     }
@@ -335,7 +388,7 @@ impl VhostUser {
     /// Completes a frame: gives its descriptor back to the guest, which [`VhostUser::flush`] shows. A ticket of a ring that
     /// was stopped since is ignored. Always returns false: no frame waits for this completion.
     pub fn complete(&mut self, ticket: Ticket) -> bool {
-        let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue)) else {
+        let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue())) else {
             return false;
         };
         if live.session != ticket.session {
@@ -343,6 +396,15 @@ impl VhostUser {
         }
         live.give(&self.memory, ticket.cookie as u16, 0);
         false
+    }
+
+    /// Like [`VhostUser::complete`], for frames of the same rings as the one with this ticket, from the cookies of their tickets.
+    pub fn complete_all(&mut self, ticket: Ticket, cookies: impl Iterator<Item = u32>) {
+        if let Some(Ring { live: Some(live), .. }) = self.rings.get_mut(usize::from(ticket.queue()))
+            && live.session == ticket.session
+        {
+            cookies.for_each(|cookie| live.give(&self.memory, cookie as u16, 0));
+        }
     }
 
     /// Asks the guest to ring for new frames. Returns whether the owner may sleep; if not, it should begin another batch.
@@ -629,6 +691,10 @@ const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUES
 
 /// Most buffers of one frame for the guest: enough for 64 KiB in buffers of 1,526 bytes, the smallest that Linux posts.
 const MOST_BUFFERS: usize = 64;
+/// The first two bytes of four, in memory.
+const FIRST_TWO: u32 = u32::from_ne_bytes([0xff, 0xff, 0, 0]);
+/// Most frames of a ring that are fetched when a batch begins.
+const LOOKED_AHEAD: u16 = 64;
 /// Number of batches between polls of the sockets while the rings are busy: one system call in 64 batches costs little.
 const LOOK_EVERY: u32 = 64;
 /// Most invalid descriptors skipped in one call.

@@ -9,9 +9,9 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_nic::{Outcome, Transmit, Verdict};
 use plimsoll_policy::NodeId;
-use plimsoll_ports::{DropReason, Frame, Port, Trouble};
+use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, OffloadKind, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
@@ -203,13 +203,16 @@ impl Engine {
         let mut part = Part { offset: transmit.offset, payload };
         part.skip(self.uplink.resume);
         let way = self.macs.owner(held.to);
-        let handed = match lane.frame(buffer, 0) {
-            Some(frame) => self.hand(&frame, held, &mut part, (from, way), now),
-            None => Handed::Lost(Loss::TakenBack),
-        };
-        if held.late {
+        let handed = if held.late {
             lane.conduct.touched = self.copying.part;
-        }
+            match lane.frame(buffer, 0) {
+                Some(frame) => self.hand(&frame, held, &mut part, (from, way), now),
+                None => Handed::Lost(Loss::TakenBack),
+            }
+        } else {
+            let frame = Frame::whole(lane.pool.frame(buffer).0);
+            self.hand(&frame, held, &mut part, (from, way), now)
+        };
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
             let frames = u32::from(transmit.last);
@@ -236,33 +239,45 @@ impl Engine {
         let (first, count) = held.pulled(transmit);
         let way = self.macs.owner(held.to);
         let gone = core::mem::take(&mut self.uplink.resume);
-        let (mut outcome, mut sent) = (Outcome::Dropped, 0);
+        let mut sent: u32 = 0;
         if held.late {
             lane.conduct.touched = self.copying.part;
         }
         let (bytes, len) = (lane.pool.frame(buffer).0, held.at_hand());
-        for number in gone..count {
-            let mut part = Part::whole(held.len, &held.offload);
-            let own = &bytes[(first + number) as usize * len..][..len];
-            let frame =
-                if held.late { lane.frame(buffer, (first + number) as u16) } else { Some(Frame::whole(own)) };
-            let handed = match frame {
-                Some(frame) => self.hand(&frame, &held, &mut part, (from, way), now),
-                None => Handed::Lost(Loss::TakenBack),
-            };
-            match lane.tally.account(handed) {
-                Some(Outcome::Sent) => {
-                    outcome = Outcome::Sent;
-                    sent |= 1 << (first + number);
-                }
-                Some(Outcome::Dropped) => {}
-                None => {
+        let finished = !held.late && held.offload.kind == OffloadKind::Plain;
+        let mut number = gone;
+        while number < count {
+            let behind = &bytes[(first + number) as usize * len..(first + count) as usize * len];
+            let run =
+                if finished { self.hand_run(behind.chunks_exact(len), &held, (from, way)) } else { None };
+            let (left, handed) = run.unwrap_or_else(|| {
+                let frame = if held.late {
+                    lane.frame(buffer, (first + number) as u16)
+                } else {
+                    Some(Frame::whole(&behind[..len]))
+                };
+                let mut part = Part::whole(held.len, &held.offload);
+                let handed = match frame {
+                    Some(frame) => self.hand(&frame, &held, &mut part, (from, way), now),
+                    None => Handed::Lost(Loss::TakenBack),
+                };
+                (0, Some(handed))
+            });
+            sent |= ((1 << left) - 1) << (first + number);
+            number += left;
+            match handed.map(|handed| lane.tally.account(handed)) {
+                None => break,
+                Some(Some(Outcome::Sent)) => sent |= 1 << (first + number),
+                Some(Some(Outcome::Dropped)) => {}
+                Some(None) => {
                     lane.pool.add_sent(buffer, sent);
                     self.uplink.resume = number;
                     return None;
                 }
             }
+            number += 1;
         }
+        let outcome = if sent == 0 { Outcome::Dropped } else { Outcome::Sent };
         lane.pool.add_sent(buffer, sent);
         if !transmit.last {
             lane.give_part(buffer, count);
@@ -327,10 +342,56 @@ impl Engine {
         }
     }
 
+    /// Sends finished frames to one receiver, one after the other, until one does not leave. Answers how many left, and what became of
+    /// the next one, if there is one; nothing where each needs a look.
+    #[inline]
+    fn hand_run<'f>(
+        &mut self,
+        mut frames: impl ExactSizeIterator<Item = &'f [u8]>,
+        held: &Held,
+        (from, way): (u32, Option<Owner>),
+    ) -> Option<(u32, Option<Handed>)> {
+        let to = match way {
+            Some(Owner::Lane(to)) if to != from => Some(to),
+            _ if self.fleet.is_some() || is_group(held.to) => return None,
+            _ => None,
+        };
+        let port = match to {
+            Some(to) => self.lanes.get_mut(to as usize).and_then(|lane| lane.as_mut()?.port.as_mut()),
+            None => self.uplink.port.as_mut(),
+        }?;
+        let all = frames.len() as u32;
+        let mut last = Ok(Sending::Sent);
+        for frame in frames.by_ref() {
+            last = port.send(frame, None);
+            if last != Ok(Sending::Sent) {
+                break;
+            }
+        }
+        let taken = port.taken();
+        let left = all - frames.len() as u32 - u32::from(last != Ok(Sending::Sent));
+        self.near.note_run(to, left + u32::from(left < all));
+        let emitted = last.map(Emitted::from);
+        let handed = match to {
+            Some(to) => self.after_lane(to, emitted),
+            None => {
+                self.uplink.senders.note(taken, from);
+                self.after_uplink(emitted)
+            }
+        };
+        Some((left, (left < all).then_some(handed)))
+    }
+
     fn send_uplink(&mut self, frame: &Frame<'_>, offload: &Offload, part: &mut Part, from: u32) -> Handed {
         let Some(port) = &mut self.uplink.port else { return Handed::Wait };
         let emitted = emit(port, frame, offload, part, &mut self.scratch);
         self.uplink.senders.note(port.taken(), from);
+        self.after_uplink(emitted)
+    }
+
+    /// What became of a frame for the uplink.
+    #[inline]
+    fn after_uplink(&mut self, emitted: Result<Emitted, Trouble>) -> Handed {
         self.uplink.down = emitted.is_err();
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
@@ -351,19 +412,40 @@ impl Engine {
     /// Sends to one tenant; a frame that its port cannot take is a loss of the sender, and counts there only.
     fn send_one(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part, to: u32) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
-        if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
+        self.blame_sender(&handed, to);
+        handed
+    }
+
+    /// Counts what a tenant's port could not take for the sender only.
+    #[inline]
+    fn blame_sender(&mut self, handed: &Handed, to: u32) {
+        if let (Handed::Refused(why), Some(Some(lane))) = (handed, self.lanes.get_mut(to as usize)) {
             lane.blamed[*why as usize] += 1;
         }
-        handed
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
     fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
+        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
+        let Some(port) = lane.and_then(|lane| lane.port.as_mut()) else {
+            return Handed::Lost(Loss::ReceiverGone);
+        };
+        let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
+        self.after_send(to, emitted)
+    }
+
+    /// What became of frames for one tenant, as [`Engine::send_one`] answers it.
+    #[inline]
+    fn after_lane(&mut self, to: u32, emitted: Result<Emitted, Trouble>) -> Handed {
+        let handed = self.after_send(to, emitted);
+        self.blame_sender(&handed, to);
+        handed
+    }
+
+    fn after_send(&mut self, to: u32, emitted: Result<Emitted, Trouble>) -> Handed {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
-        let Some(port) = &mut lane.port else { return Handed::Lost(Loss::ReceiverGone) };
-        let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         lane.wrote = true;
         lane.conduct.touched = self.copying.part;
         match emitted {

@@ -11,6 +11,7 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_nic::QueueId;
 use plimsoll_units::Nanos;
 use plimsoll_wire::{Front, HeaderCopy, Offload, VnetHeader, flow_tag};
+use prefetch_index::prefetch_index;
 
 use super::flows::Stay;
 use super::heavy::HashedCount;
@@ -86,6 +87,23 @@ impl FlowCache {
         let sets = (flows.clamp(16, 1_024) as usize).next_power_of_two() / WAYS;
         let none = Set { tags: [0; WAYS], places: [NOWHERE; WAYS], next: 0 };
         Self { sets: vec![none; sets].into(), flows: Vec::with_capacity(sets * WAYS), drawn: 0 }
+    }
+
+    /// The number under which the flow of this frame is kept; its place is asked for.
+    #[inline]
+    pub(super) fn tag(&self, frame: Front<'_>) -> u32 {
+        let tag = flow_tag(frame.bytes());
+        prefetch_index(&self.sets, self.set(tag));
+        tag
+    }
+
+    /// Asks for what is kept under this number.
+    #[inline]
+    pub(super) fn fetch(&self, tag: u32) {
+        let Set { tags, places, .. } = &self.sets[self.set(tag)];
+        if let Some(way) = tags.iter().position(|known| *known == tag) {
+            prefetch_index(&self.flows, places[way] as usize);
+        }
     }
 
     /// What the headers of this frame decide, if that is known.

@@ -113,6 +113,17 @@ impl Near {
         }
     }
 
+    /// Like [`Near::note`], for frames that are a packet each.
+    #[inline]
+    pub(super) fn note_run(&mut self, to: Option<u32>, frames: u32) {
+        let frames = u64::from(frames);
+        self.all += frames;
+        if to.is_some() && to == self.lane {
+            self.to_watched += frames;
+            self.packets += frames;
+        }
+    }
+
     /// Notes how long the round's departures took.
     pub(super) fn end(&mut self, took: Span) {
         if self.to_watched > 0 {

@@ -86,7 +86,7 @@ impl Engine {
                 return read;
             };
             match port.receive(lane.pool.bytes_mut(buffer)) {
-                Ok(Some(received)) => self.admit(index, buffer, &received, Origin::default(), now),
+                Ok(Some(received)) => self.admit(index, buffer, &received, &Origin::default(), now),
                 Ok(None) => {
                     lane.pool.give(buffer);
                     lane.ready = false;
@@ -111,11 +111,11 @@ impl Engine {
         index: usize,
         buffer: Buffer,
         received: &Received,
-        origin: Origin,
+        origin: &Origin,
         now: Nanos,
     ) {
-        let arrived = Arrived { index, buffer, received, origin: &origin, now };
-        let cached = self.caches_flows(&origin);
+        let arrived = Arrived { index, buffer, received, origin, now };
+        let cached = self.caches_flows(origin);
         if cached && self.admit_known(&arrived) {
             return;
         }
@@ -124,8 +124,8 @@ impl Engine {
         let parsed = parse_front(front);
         // The headers of frames in a train are at hand, as they are compared.
         if origin.late && origin.following == 0 && !are_headers_at_hand(&parsed) {
-            if let Some(whole) = self.make_whole(index, buffer, received.len, &origin) {
-                self.admit(index, whole, received, Origin { late: false, ..origin }, now);
+            if let Some(whole) = self.make_whole(index, buffer, received.len, origin) {
+                self.admit(index, whole, received, &Origin { late: false, ..*origin }, now);
             }
             return;
         }
@@ -134,16 +134,15 @@ impl Engine {
             Ok(checked) => checked,
             Err(why) => {
                 why.count(&mut lane.tally, origin.frames());
-                return lane.give(buffer, &origin, Status::Malformed);
+                return lane.give(buffer, origin, Status::Malformed);
             }
         };
         let verdict = self.bindings.verify(index, frame, parsed, &mut self.macs, &mut lane.first_mac);
         if let Err(why) = verdict {
             lane.tally.spoofed(why, origin.frames().into());
-            return lane.give(buffer, &origin, Status::Dropped);
+            return lane.give(buffer, origin, Status::Dropped);
         }
-        if self.fleet.is_some()
-            && !self.may_leave(index, buffer, parsed, &offload, &origin, received.len, now)
+        if self.fleet.is_some() && !self.may_leave(index, buffer, parsed, &offload, origin, received.len, now)
         {
             return;
         }
@@ -154,7 +153,7 @@ impl Engine {
                 Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
                 Learned::Foreign => {
                     lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
-                    return lane.give(buffer, &origin, Status::Dropped);
+                    return lane.give(buffer, origin, Status::Dropped);
                 }
                 Learned::TooMany => lane.tally.event(Event::TooManyAddresses),
             }
@@ -162,13 +161,13 @@ impl Engine {
         // The sender's address is known to be this tenant's by now: it is part of what other hosts ask for.
         if self.fleet.is_some()
             && origin.passed < Passed::Asked
-            && !self.may_go_there((index, buffer), parsed, &offload, &origin, received, now)
+            && !self.may_go_there((index, buffer), parsed, &offload, origin, received, now)
         {
             return;
         }
         if self.mediates
             && origin.passed < Passed::Reported
-            && !self.may_go_marked((index, buffer), parsed, &offload, &origin, received, now)
+            && !self.may_go_marked((index, buffer), parsed, &offload, origin, received, now)
         {
             return;
         }

@@ -245,7 +245,7 @@ impl Engine {
         let Some(lane) = &mut self.lanes[*index] else { return };
         lane.recent.pressed(now.since(*since), origin.frames());
         if lane.tenant.is_some() {
-            return self.admit(*index, *buffer, received, *origin, now);
+            return self.admit(*index, *buffer, received, origin, now);
         }
         lane.tally.lost_many(Loss::Stopped, origin.frames().into());
         lane.give(*buffer, origin, Status::Dropped);

@@ -324,11 +324,48 @@ impl Pool {
         self.held_mut(buffer).given = given;
     }
 
-    /// Notes the ticket of a frame that follows the first of a train; behind its frames there is room for that.
+    /// Notes the cookie of a train's frame; behind its frames there is room for that.
     #[inline]
-    pub fn set_following(&mut self, buffer: Buffer, number: u16, ticket: Ticket) {
+    pub fn set_cookie(&mut self, buffer: Buffer, number: u16, cookie: u32) {
         let place = cookie_at(number);
-        self.bytes_mut(buffer)[place..place + 4].copy_from_slice(&ticket.cookie().to_ne_bytes());
+        self.bytes_mut(buffer)[place..place + 4].copy_from_slice(&cookie.to_ne_bytes());
+    }
+
+    /// The cookies of a train's frames from this one up to `end`, which is not among them. Not for the first frame.
+    #[inline]
+    fn cookies(&self, buffer: Buffer, begin: u16, end: u16) -> impl Iterator<Item = u32> {
+        let cookies = &self.bytes(buffer)[cookie_at(begin)..cookie_at(end.max(begin))];
+        cookies.as_chunks().0.iter().map(|cookie| u32::from_ne_bytes(*cookie))
+    }
+
+    /// The tickets of the frames in a buffer from number `begin` up to `end`, as cookies, where the first frame has this ticket.
+    #[inline]
+    pub fn tickets(&self, buffer: Buffer, first: Ticket, begin: u16, end: u16) -> impl Iterator<Item = u32> {
+        let own = (begin == 0 && end > 0).then(|| first.cookie());
+        own.into_iter().chain(self.cookies(buffer, begin.max(1), end))
+    }
+
+    /// Moves the frames of a train from number `begin` up to `end`, each with `len` bytes, into a buffer of their own. Answers the
+    /// cookie of the first of them; none when there is no buffer.
+    pub fn part_train(&mut self, buffer: Buffer, begin: u16, end: u16, len: usize) -> Option<(Buffer, u32)> {
+        let own = self.take(len * usize::from(end - begin))?;
+        let mut copy = [0; SMALL];
+        let bytes = &mut copy[..len * usize::from(end - begin)];
+        bytes.copy_from_slice(&self.bytes(buffer)[len * usize::from(begin)..len * usize::from(end)]);
+        self.bytes_mut(own)[..bytes.len()].copy_from_slice(bytes);
+        let mut first = None;
+        for number in begin..end {
+            let cookie = self.cookies(buffer, number, number + 1).next()?;
+            first.get_or_insert(cookie);
+            self.set_cookie(own, number - begin, cookie);
+        }
+        Some((own, first?))
+    }
+
+    /// How many buffers for short frames are free.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.small.free.len()
     }
 
     /// The ticket of a frame of a train, whose first has this one.

@@ -42,20 +42,50 @@ pub(crate) struct Origin {
     pub(crate) passed: Passed,
 }
 
+/// A frame, or a train, that was copied out of its sender's memory and is to be admitted.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    buffer: Buffer,
+    received: Received,
+    origin: Origin,
+    /// Under which its flow is kept in mind, if it is.
+    tag: u32,
+}
+
+/// How far the batch of one sender is, in this turn.
+#[derive(Debug, Default)]
+struct Reading {
+    read: usize,
+    copied: usize,
+    /// A frame that was taken, and is the next to be copied.
+    next: Option<Taken>,
+}
+
 /// Frames in a row that no frame of their flow followed. Where flows come in turn, a train is tried for few frames only, as the frame
 /// behind is then copied twice.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Alone(u32);
+pub(crate) struct Alone {
+    frames: u32,
+    /// How many followed the last one.
+    last: u16,
+}
 
 impl Alone {
     #[inline]
     fn is_tried(self) -> bool {
-        self.0 < ALONE || self.0.is_multiple_of(ALONE)
+        self.frames < ALONE || self.frames.is_multiple_of(ALONE)
+    }
+
+    /// How many frames to copy before they are compared.
+    #[inline]
+    fn at_once(self) -> u16 {
+        self.last.max(1)
     }
 
     #[inline]
     fn note(&mut self, following: u16) {
-        self.0 = if following > 0 { 0 } else { self.0.wrapping_add(1) };
+        self.frames = if following > 0 { 0 } else { self.frames.wrapping_add(1) };
+        self.last = following;
     }
 }
 
@@ -87,7 +117,7 @@ impl Origin {
 const ATTENTION: Span = Span::micros(20);
 
 /// Most frames taken from one sender in a turn: as many as may leave in it, as taking one needs no system call.
-const POSTED: usize = 2 * BATCH;
+pub(super) const POSTED: usize = 2 * BATCH;
 
 /// Most bytes taken from one client in a turn, as the others wait while they are copied: 64 frames of an MTU, or two of the
 /// longest. The last frame that begins within them is taken whole.
@@ -97,7 +127,7 @@ impl Engine {
     /// Reads a batch from a sender's rings. Frames without room stay there.
     pub(super) fn read_posted(&mut self, index: usize, now: Nanos) -> usize {
         let Some(lane) = &mut self.lanes[index] else { return 0 };
-        let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return 0 };
+        let (Some(_), Some(port)) = (lane.tenant, &mut lane.port) else { return 0 };
         let halted = lane.trust.halted(now);
         let begun = if halted.is_some() { port.probe() } else { port.begin() };
         if let Err(trouble) = begun {
@@ -111,14 +141,34 @@ impl Engine {
             return 0;
         }
         self.answer_requests(index, now);
-        let (mut read, mut copied) = (0, 0);
-        let mut next = None;
-        while next.is_some() || read < POSTED && copied < COPIED {
-            let Some(lane) = &mut self.lanes[index] else { return read };
-            let Some(port) = &mut lane.port else { return read };
-            let full = if next.is_some() {
+        let mut reading = Reading::default();
+        let mut batch = core::mem::take(&mut self.batch);
+        loop {
+            let ended = self.take_batch(index, &mut reading, &mut batch, now);
+            self.admit_batch(index, &mut batch, now);
+            if ended {
+                break;
+            }
+        }
+        self.batch = batch;
+        reading.read
+    }
+
+    /// Takes frames from a sender's rings into the batch, as many as there is room for. Answers whether the turn has had its frames, or
+    /// there are no more.
+    fn take_batch(
+        &mut self,
+        index: usize,
+        reading: &mut Reading,
+        batch: &mut Vec<Copied>,
+        now: Nanos,
+    ) -> bool {
+        while reading.next.is_some() || reading.read < POSTED && reading.copied < COPIED {
+            let Some(lane) = &mut self.lanes[index] else { return true };
+            let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return true };
+            let full = if reading.next.is_some() {
                 None
-            } else if self.nic.tenant_room(tenant) == 0 {
+            } else if self.nic.tenant_room(tenant) as usize <= batch.len() {
                 Some(Event::TenantAtCap)
             } else if !lane.pool.has_room() {
                 Some(Event::BuffersInUse)
@@ -126,60 +176,72 @@ impl Engine {
                 None
             };
             if let Some(event) = full {
+                if !batch.is_empty() {
+                    // Some of these may be parked or lost, so that there is room again.
+                    return false;
+                }
                 lane.tally.event(event);
                 // This also finds out whether the client is still there; the next batch reacts to it.
                 let _ = port.probe();
                 self.attentive |= port.has_more_to_say();
-                return read;
+                return true;
             }
-            let took = next.take().map_or_else(|| port.take(self.window), Took::Frame);
+            let took = reading.next.take().map_or_else(|| port.take(self.window), Took::Frame);
             match took {
                 Took::Frame(taken) => {
                     // With early completions its descriptor has just been given back: the flush publishes that.
                     lane.wrote = true;
-                    let frames;
-                    // At the end of the turn no further frame is taken, as it could not be queued any more.
-                    let most = if copied < COPIED { POSTED.saturating_sub(read) } else { 1 };
-                    (frames, next) = self.admit_taken(index, &taken, most, now);
-                    (read, copied) = (read + frames, copied + frames * taken.len);
+                    self.copy_taken(index, &taken, reading, batch);
                 }
                 Took::Refused => {
                     lane.wrote = true;
-                    read += 1;
+                    reading.read += 1;
                 }
                 Took::Nothing => {
-                    if read > 0 {
+                    if reading.read > 0 {
                         lane.quiet_since = now;
                     } else if now.since(lane.quiet_since) >= ATTENTION {
                         lane.ready = !port.rest();
                     }
                     // While its rings are polled, the thread must not sleep: the client does not kick.
                     self.attentive |= lane.ready;
-                    return read;
+                    return true;
                 }
             }
         }
-        read
+        true
+    }
+
+    /// Admits the frames of a batch, and empties it. What is known of their flows is fetched for all of them first.
+    fn admit_batch(&mut self, index: usize, batch: &mut Vec<Copied>, now: Nanos) {
+        if let Some(Lane { pool, cache: Some(cache), .. }) = self.lanes[index].as_deref()
+            && batch.len() > 1
+        {
+            let tag =
+                |frame: &Copied| cache.tag(frame.origin.front(pool.bytes(frame.buffer), frame.received.len));
+            batch.iter_mut().for_each(|frame| frame.tag = tag(frame));
+            batch.iter().for_each(|frame| cache.fetch(frame.tag));
+        }
+        for Copied { buffer, received, origin, .. } in batch.iter() {
+            self.admit(index, *buffer, received, origin, now);
+        }
+        batch.clear();
     }
 
     /// Copies a frame out of the sender's memory, after which it can no longer change, and with it the frames that follow
-    /// and have the same headers, `most` in all. Answers how many it copied, and the frame after them, if it has been
-    /// taken.
-    fn admit_taken(
-        &mut self,
-        index: usize,
-        taken: &Taken,
-        most: usize,
-        now: Nanos,
-    ) -> (usize, Option<Taken>) {
-        let Some(lane) = &mut self.lanes[index] else { return (1, None) };
-        let Some(port) = &mut lane.port else { return (1, None) };
+    /// and have the same headers. The frame after them stays taken.
+    fn copy_taken(&mut self, index: usize, taken: &Taken, reading: &mut Reading, batch: &mut Vec<Copied>) {
+        // At the end of the turn no further frame is taken, as it could not be queued any more.
+        let most = if reading.copied < COPIED { POSTED.saturating_sub(reading.read) } else { 1 };
+        reading.read += 1;
+        reading.copied += taken.len;
+        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(port) = &mut lane.port else { return };
         let train = train_of(taken.len);
         // Where frames are wrapped or connections mediated, the payload is needed before the frame leaves.
         let late = train == 1 && self.fleet.is_none() && !self.mediates && port.keeps();
         let Some(buffer) = lane.pool.take(at_hand(taken.len, late)) else {
-            lane.complete(Some(taken.ticket), Status::Dropped);
-            return (1, None);
+            return lane.complete(Some(taken.ticket), Status::Dropped);
         };
         let bytes = &mut lane.pool.bytes_mut(buffer)[..at_hand(taken.len, late)];
         if late {
@@ -189,32 +251,64 @@ impl Engine {
             port.copy(bytes);
         }
         let train = if late { late_train_of(taken.len) } else { train };
-        // The frame that ends the train needs a buffer as well.
-        let more = lane.tenant.is_some_and(|tenant| self.nic.tenant_room(tenant) > 1) && lane.pool.has_room();
+        // Each frame that is copied may need a descriptor and a buffer of its own, and so may the one behind them.
+        let room = lane.tenant.map_or(0, |tenant| self.nic.tenant_room(tenant) as usize);
+        let room = room.saturating_sub(batch.len() + 1).min(lane.pool.free()).min(POSTED);
+        let more = room > 0 && lane.pool.has_room() && lane.alone.is_tried();
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
         let half = port.depth().unwrap_or(self.window) as usize / 2;
-        let most = if more && lane.alone.is_tried() { usize::from(train).min(most).min(half) } else { 1 };
+        let most = if more { usize::from(train).min(most).min(half) as u16 } else { 1 };
         let tenant = lane.tenant;
         let looked_at = *lane
             .looked_at
             .get_or_insert_with(|| tenant.map_or_else(LookedAt::default, |of| self.program.metadata_of(of)));
-        let (following, next) = lane.couple(buffer, (taken, late), looked_at, (most as u16, self.window));
+        let first = First { taken, late, looked_at };
+        let (copied, alike) = lane.follow(buffer, &first, most, room as u16);
+        let mut following = alike;
+        if copied == alike {
+            (following, reading.next) = lane.couple(buffer, &first, copied, (most, self.window));
+        }
+        reading.read += usize::from(following.max(copied));
+        reading.copied += usize::from(following.max(copied)) * taken.len;
         lane.alone.note(following);
-        let received = Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() };
-        let metadata = metadata_of(taken, looked_at);
-        // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.
-        let queue = taken.target.filter(|_| metadata == Metadata::default()).map(QueueId);
-        let origin = Origin {
-            queue,
-            tag: taken.tag,
-            metadata,
-            ticket: Some(taken.ticket),
-            following,
-            late,
-            passed: Passed::Nothing,
-        };
-        self.admit(index, buffer, &received, origin, now);
-        (1 + usize::from(following), next)
+        batch.push(first.copied(buffer, taken.ticket, following));
+        lane.part(buffer, &first, (alike + 1, copied + 1), batch);
+    }
+}
+
+/// The first frame of a train.
+struct First<'a> {
+    taken: &'a Taken,
+    late: bool,
+    looked_at: LookedAt,
+}
+
+impl First<'_> {
+    /// Bytes of each of its frames that are in the buffer.
+    fn at_hand(&self) -> usize {
+        at_hand(self.taken.len, self.late)
+    }
+
+    /// A frame like this one, with others that follow it.
+    #[inline]
+    fn copied(&self, buffer: Buffer, ticket: Ticket, following: u16) -> Copied {
+        let taken = self.taken;
+        let metadata = metadata_of(taken, self.looked_at);
+        Copied {
+            buffer,
+            received: Received { len: taken.len, vnet: Some(taken.vnet), ..Received::default() },
+            origin: Origin {
+                // A flow queue was opened for packets without metadata: packets with metadata are looked up one by one.
+                queue: taken.target.filter(|_| metadata == Metadata::default()).map(QueueId),
+                tag: taken.tag,
+                metadata,
+                ticket: Some(ticket),
+                following,
+                late: self.late,
+                passed: Passed::Nothing,
+            },
+            tag: 0,
+        }
     }
 }
 
@@ -283,20 +377,79 @@ impl Lane {
         }
     }
 
-    /// Puts frames that follow the one in the buffer, and have the same headers, behind it, until there are `most`.
-    /// Answers how many they were, and the first other frame, if it has been taken: its bytes must be copied anew.
+    /// Puts frames of a ring that may have the same headers behind the one in the buffer, until there are `most`, and then compares them;
+    /// at most `at_once` before they are compared. Answers how many it took, and how many of these are alike.
+    #[inline]
+    fn follow(&mut self, buffer: Buffer, first: &First<'_>, most: u16, at_once: u16) -> (u16, u16) {
+        let Some(port) = &mut self.port else { return (0, 0) };
+        if most <= 1 || !port.takes_like() || first.taken.vnet.gso_type != VnetHeader::GSO_NONE {
+            return (0, 0);
+        }
+        let len = first.at_hand();
+        let mut chunk = self.alone.at_once().min(at_once);
+        let mut copied = 0;
+        loop {
+            let (begun, end) = (copied, (copied + chunk).min(most - 1));
+            while copied < end {
+                let room = &mut self.pool.bytes_mut(buffer)[usize::from(copied + 1) * len..][..len];
+                let Some(cookie) = port.take_like(first.taken.ticket, first.taken.len, first.late, room)
+                else {
+                    break;
+                };
+                copied += 1;
+                self.pool.set_cookie(buffer, copied, cookie);
+            }
+            // Not one by one: the processor would wait for what has just been written.
+            let (head, behind) = self.pool.bytes(buffer).split_at(len);
+            let same = behind.chunks_exact(len).take(copied.into()).skip(begun.into());
+            let alike = begun + same.take_while(|frame| alike(head, frame)).count() as u16;
+            if alike < copied || copied < end || copied + 1 == most {
+                return (copied, alike);
+            }
+            chunk = at_once;
+        }
+    }
+
+    /// Moves the frames in the buffer from one number up to another, which are not alike to the first, into buffers of their own.
+    #[inline]
+    fn part(
+        &mut self,
+        buffer: Buffer,
+        first: &First<'_>,
+        (mut begin, end): (u16, u16),
+        batch: &mut Vec<Copied>,
+    ) {
+        let len = first.at_hand();
+        while begin < end {
+            let frames = &self.pool.bytes(buffer)[usize::from(begin) * len..usize::from(end) * len];
+            let (head, behind) = frames.split_at(len);
+            let following = behind.chunks_exact(len).take_while(|frame| alike(head, frame)).count() as u16;
+            let Some((own, cookie)) = self.pool.part_train(buffer, begin, begin + following + 1, len) else {
+                // There is one for each: `room` was asked before.
+                return;
+            };
+            batch.push(first.copied(own, first.taken.ticket.following(cookie), following));
+            self.alone.note(following);
+            begin += following + 1;
+        }
+    }
+
+    /// Puts frames that follow those in the buffer, and have the same headers, behind them, until there are `most`. `following` are
+    /// there behind the first. Answers how many they are then, and the first other frame, if it has been taken: its bytes must be
+    /// copied anew.
     fn couple(
         &mut self,
         buffer: Buffer,
-        (first, late): (&Taken, bool),
-        looked_at: LookedAt,
+        first: &First<'_>,
+        following: u16,
         (most, window): (u16, u32),
     ) -> (u16, Option<Taken>) {
-        let Some(port) = &mut self.port else { return (0, None) };
+        let &First { taken: first, late, looked_at } = first;
+        let Some(port) = &mut self.port else { return (following, None) };
         if first.vnet.gso_type != VnetHeader::GSO_NONE {
-            return (0, None);
+            return (following, None);
         }
-        for following in 1..most {
+        for following in following + 1..most {
             let next = match port.take_after(first.ticket, window) {
                 Took::Frame(next) => next,
                 Took::Refused => {
@@ -329,16 +482,17 @@ impl Lane {
             if late {
                 port.leave(len, next.ticket);
             }
-            self.pool.set_following(buffer, following, next.ticket);
+            self.pool.set_cookie(buffer, following, next.ticket.cookie());
         }
-        (most.saturating_sub(1), None)
+        (following.max(most.saturating_sub(1)), None)
     }
 
     /// Frees a buffer and completes the frames in it.
     pub(crate) fn give(&mut self, buffer: Buffer, origin: &Origin, status: Status) {
-        for number in 0..=origin.following {
-            let ticket = origin.ticket.map(|first| self.pool.ticket(buffer, first, number));
-            self.complete(ticket, status);
+        if let (Some(first), Some(port)) = (origin.ticket, &mut self.port) {
+            let frames = self.pool.tickets(buffer, first, 0, origin.following + 1);
+            self.ready |= port.complete_all(first, frames.map(|cookie| (cookie, status)));
+            self.wrote = true;
         }
         self.pool.give(buffer);
     }
@@ -362,16 +516,15 @@ impl Lane {
     /// Completes the frames in a buffer up to `end` that have not been given back. In a train each has been sent or lost by itself.
     #[inline]
     fn complete_train(&mut self, buffer: Buffer, held: &Held, end: u16, status: Status) {
-        let Some(first) = held.ticket else { return };
-        for number in held.given..end {
-            let ticket = self.pool.ticket(buffer, first, number);
-            let status = match held.following {
-                0 => status,
-                _ if held.sent & 1 << number != 0 => Status::Sent,
-                _ => Status::Dropped,
-            };
-            self.complete(Some(ticket), status);
-        }
+        let (Some(first), Some(port)) = (held.ticket, &mut self.port) else { return };
+        let status = |number: u16| match held.following {
+            0 => status,
+            _ if held.sent & 1 << number != 0 => Status::Sent,
+            _ => Status::Dropped,
+        };
+        let frames = self.pool.tickets(buffer, first, held.given, end).zip(held.given..);
+        self.ready |= port.complete_all(first, frames.map(|(cookie, number)| (cookie, status(number))));
+        self.wrote = true;
     }
 
     fn complete(&mut self, ticket: Option<Ticket>, status: Status) {

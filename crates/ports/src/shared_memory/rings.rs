@@ -77,7 +77,7 @@ impl VnicPort {
     /// Takes the frame behind the one taken last, in the flow queue that has this ticket, if it may be taken now.
     #[inline]
     pub fn take_after(&mut self, ticket: Ticket, window: u32) -> Took {
-        let queue = u32::from(ticket.queue);
+        let queue = u32::from(ticket.queue());
         let flow = &self.queues[queue as usize];
         let may = flow.head != flow.tail
             && flow.place != Place::Unmapped
@@ -104,10 +104,10 @@ impl VnicPort {
         if ticket.session != self.session {
             return false;
         }
-        let queue = u32::from(ticket.queue);
+        let queue = u32::from(ticket.queue());
         self.in_flight = self.in_flight.saturating_sub(1);
-        let Ticket { cookie, descriptors, .. } = ticket;
-        self.write_completion(Done { cookie, queue, status, descriptors: descriptors.into() });
+        let (cookie, descriptors) = (ticket.cookie(), ticket.descriptors().into());
+        self.write_completion(Done { cookie, queue, status, descriptors });
         let flow = &mut self.queues[queue as usize];
         flow.in_flight = flow.in_flight.saturating_sub(1);
         if flow.blocked {
@@ -283,12 +283,7 @@ impl VnicPort {
         self.queues[queue as usize].in_flight += 1;
         self.in_flight += 1;
         self.counters.received(len);
-        let ticket = Ticket {
-            session: self.session,
-            cookie: first.cookie,
-            queue: queue as u16,
-            descriptors: count as u16,
-        };
+        let ticket = Ticket::new(self.session, first.cookie, queue as u16, count as u16);
         Took::Frame(Taken {
             target: if let Place::Mapped(target) = place { Some(target) } else { None },
             len,

@@ -245,6 +245,29 @@ impl Live {
         bad && !told
     }
 
+    /// Asks the processor to fetch the first bytes of the next buffers, at most `most` of them: their lines are in another core's cache,
+    /// and a frame alone would wait for each. Nothing is checked but that a place is mapped, and nothing changes.
+    #[inline]
+    pub(super) fn look_ahead(&mut self, memory: &Memory, most: u16) {
+        for ahead in 0..self.read_available(memory).min(most) {
+            let head = self.word(memory, self.available_entry(self.slot(self.next.wrapping_add(ahead))));
+            if head >= self.size {
+                return;
+            }
+            let place = self.descriptors.plus(usize::from(head) * DESCRIPTOR);
+            let Some(Descriptor { address, len, .. }) = Descriptor::load(memory, place) else { return };
+            let Some((place, found)) = memory.guest(address, (len as usize).min(FETCHED)) else { return };
+            let mut at = 0;
+            while at < found {
+                memory.prefetch(place.plus(at));
+                at += LINE;
+            }
+            if found > 0 {
+                memory.prefetch(place.plus(found - 1));
+            }
+        }
+    }
+
     /// Takes the next buffer, and adds its parts to `parts`.
     #[inline]
     pub(super) fn take(&mut self, memory: &Memory, way: Direction, parts: &mut Vec<Part>) -> Next {
@@ -277,6 +300,39 @@ impl Live {
             return Next::Bad;
         }
         Next::Head(head)
+    }
+
+    /// Takes the next buffer, if it is one descriptor of `len` bytes that the device reads, in one piece, that `wanted` says yes to.
+    /// Otherwise nothing has happened, and [`Live::take`] looks at it anew.
+    #[inline]
+    pub(super) fn take_plain(
+        &mut self,
+        memory: &Memory,
+        len: usize,
+        wanted: impl FnOnce(GuestPlace) -> bool,
+    ) -> Option<(u16, GuestPlace)> {
+        if self.available(memory) == 0 {
+            return None;
+        }
+        let slot = self.slot(self.next);
+        let head = self.word(memory, self.available_entry(slot));
+        let place = self.descriptors.plus(usize::from(head) * DESCRIPTOR);
+        let holder = self.heads.get_mut(usize::from(head)).filter(|holder| **holder == Holder::Guest)?;
+        let found = Descriptor::load(memory, place)?;
+        if found.len as usize != len || found.flags != 0 || self.order.is_some() {
+            return None;
+        }
+        let (place, here) = memory.guest(found.address, len)?;
+        if here != len || !wanted(place) {
+            return None;
+        }
+        *holder = Holder::Device;
+        self.next = self.next.wrapping_add(1);
+        self.in_flight += 1;
+        if let Some(offered) = &mut self.offered {
+            offered.take(slot, head);
+        }
+        Some((head, place))
     }
 
     /// Follows a chain of descriptors to its end; `None` when it is invalid.
@@ -517,6 +573,10 @@ impl Descriptor {
     }
 }
 
+/// Most bytes of a buffer that are fetched ahead: a virtio-net header, and the first bytes of a frame.
+const FETCHED: usize = 12 + 128;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 /// Size of a descriptor.
 const DESCRIPTOR: usize = 16;
 const NEXT: u16 = 1;
