@@ -27,7 +27,7 @@ impl<'a> Frame<'a> {
     }
 
     /// A frame of which `rest` still lies with its sender; see [`crate::Port::kept`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn late(front: &'a [u8], rest: GuestBytes<'a>) -> Self {
         Self { front, rest: Some(rest) }
@@ -37,7 +37,7 @@ impl<'a> Frame<'a> {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.front.len() + self.rest.map_or(0, |rest| rest.len())
+        self.front.len() + self.rest.as_ref().map_or(0, GuestBytes::len)
     }
 
     /// Whether there are no bytes.
@@ -65,8 +65,8 @@ impl<'a> Frame<'a> {
 
     /// The bytes behind the first ones.
     #[inline]
-    pub(crate) const fn rest(&self) -> Option<GuestBytes<'a>> {
-        self.rest
+    pub(crate) const fn rest(&self) -> Option<&GuestBytes<'a>> {
+        self.rest.as_ref()
     }
 
     /// A part of it; what lies outside the frame is left out.
@@ -83,7 +83,7 @@ impl<'a> Frame<'a> {
     #[inline]
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        self.rest.is_none_or(|rest| rest.is_intact())
+        self.rest.as_ref().is_none_or(GuestBytes::is_intact)
     }
 
     /// Copies it. Returns whether the sender's memory was there: otherwise some bytes may be zero.
@@ -92,7 +92,7 @@ impl<'a> Frame<'a> {
     pub fn copy(&self, into: &mut [u8]) -> bool {
         let (front, behind) = into.split_at_mut(self.front.len());
         front.copy_from_slice(self.front);
-        if let Some(rest) = self.rest {
+        if let Some(rest) = &self.rest {
             rest.copy(&mut behind[..rest.len()]);
         }
         self.is_intact()

@@ -218,7 +218,7 @@ impl Port {
 
     /// The bytes of a frame that [`Port::leave`] left with their sender; none once the sender has stopped its rings, or is gone.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
         match self {
             Self::VhostUser(port) => port.kept(ticket),

@@ -258,7 +258,7 @@ impl VhostUser {
         if len < MIN_FRAME || live.session != ticket.session {
             return None;
         }
-        let (head, place) = live.take_plain(memory, room + len, same)?;
+        let (head, place) = live.take_plain(memory, Direction::Out, (room + len, room + len), same)?;
         let frame = place.plus(room);
         memory.read(frame, into);
         if late {
@@ -378,7 +378,7 @@ impl VhostUser {
 
     /// The bytes of a frame that [`VhostUser::leave`] left where they are; none once its ring was stopped.
     #[must_use]
-    #[inline]
+    #[inline(always)]
     pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
         let live = self.rings.get(usize::from(ticket.queue()))?.live.as_ref()?;
         let parts = live.kept(ticket.cookie as u16).filter(|_| live.session == ticket.session)?;
@@ -462,6 +462,41 @@ impl VhostUser {
         self.send_gathered(frame, &Frame::whole(&[]), vnet)
     }
 
+    /// Puts a frame that needs no work into the next buffer, if the guest has one pair of rings, and that buffer is a single piece with
+    /// room for the frame. Otherwise nothing has happened.
+    #[inline]
+    fn put_plain(&mut self, header: &[u8], payload: &Frame<'_>) -> Option<Sending> {
+        let (room, front) = (self.header_len(), payload.front().bytes());
+        let len = header.len() + payload.len();
+        if self.to_guest > 1 || len < MIN_FRAME {
+            return None;
+        }
+        let live = self.rings.first_mut()?.running()?;
+        let (head, place) =
+            live.take_plain(&self.memory, Direction::In, (room + len, FRAME_ROOM), |_| true)?;
+        // Of a header without work all bytes are zero but the number of buffers, which is one.
+        self.memory.write(place, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0][..room]);
+        let mut at = place.plus(room);
+        for piece in [header, front] {
+            self.memory.write(at, piece);
+            at = at.plus(piece.len());
+        }
+        if let Some(rest) = payload.rest() {
+            rest.each(|other, (from, len)| {
+                self.memory.write_from(at, other, from, len);
+                at = at.plus(len);
+            });
+            if !rest.is_intact() {
+                live.untake(core::iter::once(head));
+                // The sender's loss, which is counted there.
+                return Some(Sending::Refused(DropReason::Gone));
+            }
+        }
+        live.give(&self.memory, head, (room + len) as u32);
+        self.pairs[0].tx_packets += 1;
+        Some(self.counters.sent(len))
+    }
+
     /// Puts a frame that consists of two parts into buffers that the guest has posted; see [`crate::Port::send_gathered`].
     ///
     /// # Errors
@@ -472,6 +507,11 @@ impl VhostUser {
         payload: &Frame<'_>,
         vnet: Option<&VnetHeader>,
     ) -> Result<Sending, Trouble> {
+        if vnet.is_none()
+            && let Some(sending) = self.put_plain(header, payload)
+        {
+            return Ok(sending);
+        }
         let (front, len) = (payload.front().bytes(), header.len() + payload.len());
         let (room, several) = (self.header_len(), self.features & feature::MRG_RXBUF != 0);
         let pair = if self.to_guest > 1 {

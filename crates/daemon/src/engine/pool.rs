@@ -348,18 +348,21 @@ impl Pool {
     /// Moves the frames of a train from number `begin` up to `end`, each with `len` bytes, into a buffer of their own. Answers the
     /// cookie of the first of them; none when there is no buffer.
     pub fn part_train(&mut self, buffer: Buffer, begin: u16, end: u16, len: usize) -> Option<(Buffer, u32)> {
-        let own = self.take(len * usize::from(end - begin))?;
-        let mut copy = [0; SMALL];
-        let bytes = &mut copy[..len * usize::from(end - begin)];
-        bytes.copy_from_slice(&self.bytes(buffer)[len * usize::from(begin)..len * usize::from(end)]);
-        self.bytes_mut(own)[..bytes.len()].copy_from_slice(bytes);
-        let mut first = None;
-        for number in begin..end {
+        let bytes = len * usize::from(begin)..len * usize::from(end);
+        let own = self.take(bytes.len())?;
+        if (buffer.0 | own.0) & LARGE_BIT == 0 {
+            let [from, to] = [buffer, own].map(|buffer| buffer.0 as usize * SMALL);
+            self.small.bytes.copy_within(from + bytes.start..from + bytes.end, to);
+        } else {
+            let copy = self.bytes(buffer)[bytes].to_vec();
+            self.bytes_mut(own)[..copy.len()].copy_from_slice(&copy);
+        }
+        let first = self.cookies(buffer, begin, end).next()?;
+        for number in begin + 1..end {
             let cookie = self.cookies(buffer, number, number + 1).next()?;
-            first.get_or_insert(cookie);
             self.set_cookie(own, number - begin, cookie);
         }
-        Some((own, first?))
+        Some((own, first))
     }
 
     /// How many buffers for short frames are free.

@@ -79,7 +79,7 @@ impl Alone {
     /// How many frames to copy before they are compared.
     #[inline]
     fn at_once(self) -> u16 {
-        self.last.max(1)
+        if self.last == 0 { 64 } else { self.last }
     }
 
     #[inline]
@@ -254,7 +254,7 @@ impl Engine {
         // Each frame that is copied may need a descriptor and a buffer of its own, and so may the one behind them.
         let room = lane.tenant.map_or(0, |tenant| self.nic.tenant_room(tenant) as usize);
         let room = room.saturating_sub(batch.len() + 1).min(lane.pool.free()).min(POSTED);
-        let more = room > 0 && lane.pool.has_room() && lane.alone.is_tried();
+        let more = room > 0 && lane.pool.has_room() && (port.takes_like() || lane.alone.is_tried());
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
         let half = port.depth().unwrap_or(self.window) as usize / 2;
         let most = if more { usize::from(train).min(most).min(half) as u16 } else { 1 };
@@ -357,7 +357,7 @@ impl Lane {
     }
 
     /// One of the frames in a buffer, whose payload may be with its sender, if it is still there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn frame(&self, buffer: Buffer, number: u16) -> Option<Frame<'_>> {
         let (bytes, held) = self.pool.frame(buffer);
         let len = held.at_hand();

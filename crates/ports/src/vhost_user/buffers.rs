@@ -78,7 +78,7 @@ pub(super) fn gather(
 pub(super) fn put(
     live: &mut Live,
     memory: &Memory,
-    (pieces, rest): (&[&[u8]], Option<GuestBytes<'_>>),
+    (pieces, rest): (&[&[u8]], Option<&GuestBytes<'_>>),
     parts: &[Part],
     buffers: &[(u16, usize)],
 ) -> bool {

@@ -21,6 +21,9 @@ pub struct GuestBytes<'a> {
 }
 
 impl<'a> GuestBytes<'a> {
+    /// Always inlined, as is what hands it on: a value that is moved while its parts are still on their way to memory waits for all
+    /// stores before them, some of which are to lines in another core's cache.
+    #[inline(always)]
     pub(super) fn new(memory: &'a Memory, parts: &'a [Part]) -> Self {
         Self { memory, parts, skip: 0, len: parts.iter().map(|&(_, len)| len).sum() }
     }

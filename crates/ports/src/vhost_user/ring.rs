@@ -302,13 +302,15 @@ impl Live {
         Next::Head(head)
     }
 
-    /// Takes the next buffer, if it is one descriptor of `len` bytes that the device reads, in one piece, that `wanted` says yes to.
+    /// Takes the next buffer, if it is a single descriptor, as most are, with `least` to `most` bytes in one piece
+    /// that `wanted` says yes to.
     /// Otherwise nothing has happened, and [`Live::take`] looks at it anew.
     #[inline]
     pub(super) fn take_plain(
         &mut self,
         memory: &Memory,
-        len: usize,
+        way: Direction,
+        (least, most): (usize, usize),
         wanted: impl FnOnce(GuestPlace) -> bool,
     ) -> Option<(u16, GuestPlace)> {
         if self.available(memory) == 0 {
@@ -319,7 +321,9 @@ impl Live {
         let place = self.descriptors.plus(usize::from(head) * DESCRIPTOR);
         let holder = self.heads.get_mut(usize::from(head)).filter(|holder| **holder == Holder::Guest)?;
         let found = Descriptor::load(memory, place)?;
-        if found.len as usize != len || found.flags != 0 || self.order.is_some() {
+        let len = found.len as usize;
+        let flags = if way == Direction::In { WRITE } else { 0 };
+        if len < least || len > most || found.flags != flags || self.order.is_some() {
             return None;
         }
         let (place, here) = memory.guest(found.address, len)?;
@@ -408,7 +412,7 @@ impl Live {
     }
 
     /// The bytes of a buffer that have been left where they are.
-    #[inline]
+    #[inline(always)]
     pub(super) fn kept(&self, head: u16) -> Option<&[Part]> {
         let place = usize::from(head);
         let late = self.heads.get(place) == Some(&Holder::Late);
