@@ -151,6 +151,11 @@ impl Engine {
             }
         }
         self.batch = batch;
+        if reading.read > 0
+            && let Some(lane) = &mut self.lanes[index]
+        {
+            lane.quiet_since = now;
+        }
         reading.read
     }
 
@@ -198,9 +203,7 @@ impl Engine {
                     reading.read += 1;
                 }
                 Took::Nothing => {
-                    if reading.read > 0 {
-                        lane.quiet_since = now;
-                    } else if now.since(lane.quiet_since) >= ATTENTION {
+                    if reading.read == 0 && now.since(lane.quiet_since) >= ATTENTION {
                         lane.ready = !port.rest();
                     }
                     // While its rings are polled, the thread must not sleep: the client does not kick.

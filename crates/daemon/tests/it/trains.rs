@@ -168,6 +168,29 @@ fn a_train_is_one_descriptor_no_longer_than_one_frame_of_an_mtu() {
 }
 
 #[test]
+fn frames_of_several_flows_that_are_taken_at_once_are_parted_into_their_trains() {
+    for before in [0, 30] {
+        let mut world = World::new("1Mbps", 512);
+        // After long trains, many frames are taken before they are compared.
+        (0..before).for_each(|_| world.post(OUTSIDE, 9, SHORT));
+        world.run(Span::millis(100));
+        world.post(OUTSIDE, 9, 1_000); // the link is taken
+        world.turn();
+        let flows = [1, 1, 2, 2, 2, 3, 1, 1, 4];
+        flows.iter().for_each(|&flow| world.post(OUTSIDE, flow, SHORT));
+        world.turn();
+        assert_eq!(world.out.len(), flows.len() + 1, "none has left, and each is there");
+        world.run(Span::millis(100));
+        assert_eq!(world.posted, world.left);
+        assert!(world.losses().is_empty() && world.out.is_empty());
+        let frames: Vec<_> = world.log.last(6).iter().map(|one| one.passage.frames).collect();
+        assert_eq!(frames.iter().sum::<u8>(), 1 + flows.len() as u8, "{frames:?}");
+        assert_eq!(frames.iter().filter(|frames| **frames == 2).count(), 2, "{frames:?}");
+        assert_eq!(frames.iter().filter(|frames| **frames == 3).count(), 1, "{frames:?}");
+    }
+}
+
+#[test]
 fn each_frame_of_a_train_is_measured() {
     let mut world = World::new("10Gbps", 512);
     (0..36).for_each(|_| world.post(OUTSIDE, 1, SHORT));
