@@ -201,7 +201,6 @@ impl VhostUser {
         for ring in self.rings.iter_mut().skip(1).step_by(2) {
             if let Some(live) = &mut ring.live {
                 live.mute(&self.memory);
-                live.look_ahead(&self.memory, LOOKED_AHEAD);
             }
         }
         Ok(())
@@ -733,8 +732,6 @@ const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUES
 const MOST_BUFFERS: usize = 64;
 /// The first two bytes of four, in memory.
 const FIRST_TWO: u32 = u32::from_ne_bytes([0xff, 0xff, 0, 0]);
-/// Most frames of a ring that are fetched when a batch begins.
-const LOOKED_AHEAD: u16 = 64;
 /// Number of batches between polls of the sockets while the rings are busy: one system call in 64 batches costs little.
 const LOOK_EVERY: u32 = 64;
 /// Most invalid descriptors skipped in one call.

@@ -128,19 +128,6 @@ impl Memory {
         (first, bytes.get_ref::<u32>(8).expect(known).load())
     }
 
-    /// Asks the processor to fetch the cache line at `place`, whose bytes are read soon. Panics outside the piece.
-    #[inline]
-    pub(super) fn prefetch(&self, place: GuestPlace) {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch reads nothing; the address lies inside the mapping besides.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.slice(place, 1).ptr_guard().as_ptr().cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = self.slice(place, 1);
-    }
-
     /// Copies bytes out of guest memory. Panics outside the piece.
     #[inline]
     pub(super) fn read(&self, place: GuestPlace, into: &mut [u8]) {

@@ -245,29 +245,6 @@ impl Live {
         bad && !told
     }
 
-    /// Asks the processor to fetch the first bytes of the next buffers, at most `most` of them: their lines are in another core's cache,
-    /// and a frame alone would wait for each. Nothing is checked but that a place is mapped, and nothing changes.
-    #[inline]
-    pub(super) fn look_ahead(&mut self, memory: &Memory, most: u16) {
-        for ahead in 0..self.read_available(memory).min(most) {
-            let head = self.word(memory, self.available_entry(self.slot(self.next.wrapping_add(ahead))));
-            if head >= self.size {
-                return;
-            }
-            let place = self.descriptors.plus(usize::from(head) * DESCRIPTOR);
-            let Some(Descriptor { address, len, .. }) = Descriptor::load(memory, place) else { return };
-            let Some((place, found)) = memory.guest(address, (len as usize).min(FETCHED)) else { return };
-            let mut at = 0;
-            while at < found {
-                memory.prefetch(place.plus(at));
-                at += LINE;
-            }
-            if found > 0 {
-                memory.prefetch(place.plus(found - 1));
-            }
-        }
-    }
-
     /// Takes the next buffer, and adds its parts to `parts`.
     #[inline]
     pub(super) fn take(&mut self, memory: &Memory, way: Direction, parts: &mut Vec<Part>) -> Next {
@@ -577,10 +554,6 @@ impl Descriptor {
     }
 }
 
-/// Most bytes of a buffer that are fetched ahead: a virtio-net header, and the first bytes of a frame.
-const FETCHED: usize = 12 + 128;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Size of a descriptor.
 const DESCRIPTOR: usize = 16;
 const NEXT: u16 = 1;
