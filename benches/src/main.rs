@@ -16,6 +16,7 @@ mod hold;
 mod host;
 mod ingress;
 mod net;
+mod ovs;
 mod policies;
 mod report;
 mod scheduler;
@@ -109,7 +110,7 @@ enum Part {
     Vnic,
     /// A tenant beside a vNIC's client that scribbles over its memory.
     Isolation,
-    /// Guests on vhost-user beside DPDK's own vhost port.
+    /// Guests on vhost-user beside DPDK's own vhost port, and beside Open vSwitch.
     Vhost,
 }
 
