@@ -21,6 +21,7 @@ mod policies;
 mod report;
 mod scheduler;
 mod sealed;
+mod segments;
 mod simulator;
 mod target;
 mod testpmd;

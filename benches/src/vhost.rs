@@ -13,10 +13,11 @@ use anyhow::{Context, Result, ensure};
 use crate::forward::Sink;
 use crate::ovs::Ovs;
 use crate::report::{Goal, Row};
+use crate::segments;
 use crate::testpmd::{Testpmd, WARM_UP, per_second};
 
 /// The guests' addresses, so that each can be told to send to the other.
-const MACS: [&str; 2] = ["02:00:00:00:00:a0", "02:00:00:00:00:b0"];
+pub const MACS: [&str; 2] = ["02:00:00:00:00:a0", "02:00:00:00:00:b0"];
 
 /// The bar, and that for packets of which each is of another flow.
 const BAR: f64 = 0.9;
@@ -27,6 +28,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     let (mut sink, mut mixed) = <([Vec<f64>; 2], [Vec<f64>; 2])>::default();
     let mut loops = LOOPS.map(|_| <[Vec<f64>; 2]>::default());
     let mut policed = POLICED.map(|_| <[Vec<f64>; 2]>::default());
+    let mut long = <[Vec<f64>; 2]>::default();
     if !Ovs::is_installed() {
         eprintln!("bench: skipped: guests through Open vSwitch; install openvswitch-switch-dpdk");
     }
@@ -39,6 +41,8 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
             figures[0].push(dpdk_loop(around).context("DPDK's vhost as a switch")?);
             figures[1].push(our_loop(plimsoll, around).context("vhost-user to vhost-user")?);
         }
+        long[0].push(dpdk_segments().context("segments through DPDK's vhost")?);
+        long[1].push(our_segments(plimsoll).context("segments from vhost-user to vhost-user")?);
         for (figures, (at, _)) in policed.iter_mut().zip(POLICED).filter(|_| Ovs::is_installed()) {
             figures[0].push(ovs_loop(&LOOPS[at]).context("Open vSwitch as a switch")?);
             figures[1].push(our_limited_loop(plimsoll, &LOOPS[at]).context("guests with a maximum each")?);
@@ -58,6 +62,7 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         let name = format!("two vhost-user guests to each other, {}", around.words);
         rows.push(row(&name, figures, around.goal));
     }
+    rows.push(row("from a vhost-user guest to another, segments of 64 KiB", &long, 1.5));
     for ([peer, ours], (at, goal)) in policed.iter().zip(POLICED) {
         let name = format!("two vhost-user guests to each other, {}, limited", LOOPS[at].words);
         let note = format!(
@@ -196,7 +201,8 @@ fn pair(switch: u32, sockets: [&Path; 2], around: &Around) -> Result<Testpmd> {
     Ok(guests)
 }
 
-fn device(n: usize, socket: &Path, ring: u32) -> String {
+/// One of the guests' ports.
+pub fn device(n: usize, socket: &Path, ring: u32) -> String {
     format!("net_virtio_user{n},path={},mac={},queue_size={ring}", socket.display(), MACS[n])
 }
 
@@ -266,6 +272,13 @@ fn our_limited_loop(plimsoll: &Path, around: &Around) -> Result<f64> {
 
 /// With the engine on `core`, and `keys` of each guest.
 fn our_loop_with(plimsoll: &Path, core: u32, keys: &str, around: &Around) -> Result<f64> {
+    let sink = our_switch(plimsoll, core, keys)?;
+    let sockets = ["a", "b"].map(|name| sink.socket(name));
+    received_by_both(pair(core, [&sockets[0], &sockets[1]], around)?).with_context(|| sink.words())
+}
+
+/// A daemon with the guests `a` and `b`.
+fn our_switch(plimsoll: &Path, core: u32, keys: &str) -> Result<Sink> {
     // Addresses that are known from the start: otherwise frames for a guest that has not sent yet would go to the
     // uplink.
     let port = |socket: String| {
@@ -273,9 +286,22 @@ fn our_loop_with(plimsoll: &Path, core: u32, keys: &str, around: &Around) -> Res
         format!("{{vhost_user: {{socket: {socket}, mac: '{mac}'}}}}{keys}")
     };
     let sink = Sink::on(core, plimsoll, &["a", "b"], "", port)?;
-    let sockets = ["a", "b"].map(|name| sink.socket(name));
-    await_sockets(&[&sockets[0], &sockets[1]])?;
-    received_by_both(pair(core, [&sockets[0], &sockets[1]], around)?).with_context(|| sink.words())
+    await_sockets(&[&sink.socket("a"), &sink.socket("b")])?;
+    Ok(sink)
+}
+
+fn dpdk_segments() -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let sockets = ["a", "b"].map(|name| dir.path().join(name));
+    let [a, b] = segments::vhost_devices([&sockets[0], &sockets[1]]);
+    let mut switch = Testpmd::with("0", &[&a, &b], &segments::SWITCH_MODE, segments::SWITCH)?;
+    switch.received(0)?;
+    segments::received(1, [&sockets[0], &sockets[1]])
+}
+
+fn our_segments(plimsoll: &Path) -> Result<f64> {
+    let sink = our_switch(plimsoll, 1, "")?;
+    segments::received(1, [&sink.socket("a"), &sink.socket("b")]).with_context(|| sink.words())
 }
 
 fn received_by_both(mut guests: Testpmd) -> Result<f64> {
