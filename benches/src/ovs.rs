@@ -70,6 +70,7 @@ impl Ovs {
         self.switch = Some(spawn(switch.args(["unix:db.sock", "--unixctl=switch.ctl", "--no-chdir"]))?);
         // Waits until the switch has done it.
         self.configure(&["add-br", "between", "--", "set", "bridge", "between", "datapath_type=netdev"])?;
+        let target = self.dir.path().join("switch.ctl").display().to_string();
         for (port, number) in [("a", "1"), ("b", "2")] {
             let number = format!("ofport_request={number}");
             let add = ["add-port", "between", port, "--", "set", "Interface", port, "type=dpdkvhostuser"];
@@ -77,7 +78,7 @@ impl Ovs {
             let (rate, burst) = (format!("other-config:cir={RATE}"), format!("other-config:cbs={BURST}"));
             let set = ["set", "port", port, "qos=@policer", "--", "--id=@policer", "create", "qos"];
             self.configure(&[&set[..], &["type=egress-policer", &rate, &burst]].concat())?;
-            let held = self.ask(&["ovs-appctl", "-t", "./switch.ctl", "qos/show", port])?;
+            let held = self.ask(&["ovs-appctl", "-t", &target, "qos/show", port])?;
             ensure!(held.contains(RATE), "the policer of port {port} is not in force: {held}");
         }
         self.ask(&["ovs-ofctl", "del-flows", "unix:between.mgmt"])?;

@@ -195,8 +195,8 @@ fn pair(switch: u32, sockets: [&Path; 2], around: &Around) -> Result<Testpmd> {
     let asks = switch.to_string();
     let mut guests = Testpmd::with(&asks, &[&devices[0], &devices[1]], &mode, around.buffers)?;
     guests.received(0)?;
-    // Until the switch asks both guests: what it drops before goes round no more.
-    std::thread::sleep(WARM_UP);
+    // Until the switch asks both guests, for which Open vSwitch needs a second: what it drops before goes round no more.
+    std::thread::sleep(4 * WARM_UP);
     guests.tell(&format!("start tx_first {}", around.bursts))?;
     Ok(guests)
 }
