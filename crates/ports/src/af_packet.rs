@@ -99,6 +99,7 @@ impl PacketSocket {
                 takes_segmentation: config.vnet && !config.bypass,
                 gives_segmentation: config.vnet,
                 udp_segmentation: config.vnet && !config.bypass,
+                cwr_segmentation: true,
                 takes_partial_checksum: config.vnet,
                 mtu: link.mtu,
             },

@@ -236,6 +236,7 @@ impl MemoryPort {
             takes_segmentation: whole,
             gives_segmentation: whole,
             udp_segmentation: whole,
+            cwr_segmentation: whole,
             takes_partial_checksum: whole,
             mtu: self.config.mtu,
         }
