@@ -9,9 +9,9 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_nic::{Outcome, Transmit, Verdict};
 use plimsoll_policy::NodeId;
-use plimsoll_ports::{DropReason, Frame, Port, Trouble};
+use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, parse};
+use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, OffloadKind, parse};
 
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
@@ -57,6 +57,13 @@ impl Bound {
     #[inline]
     pub(super) fn is_uncounted(&self) -> bool {
         self.uncounted.0 > 0
+    }
+
+    /// The lane of the receiver, where nothing is to be done but to hand the frame on.
+    #[inline]
+    pub(super) fn plain(&self) -> Option<u32> {
+        let Receiver::Lane(lane) = self.to else { return None };
+        lane.filter(|_| self.offload.kind == OffloadKind::Plain && self.flow.is_none())
     }
 }
 
@@ -351,10 +358,16 @@ impl Engine {
     /// Sends to one tenant; a frame that its port cannot take is a loss of the sender, and counts there only.
     fn send_one(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part, to: u32) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
-        if let (Handed::Refused(why), Some(Some(lane))) = (&handed, self.lanes.get_mut(to as usize)) {
+        self.blame_sender(&handed, to);
+        handed
+    }
+
+    /// A frame that this lane's port could not take is not a loss of the lane's.
+    #[inline]
+    fn blame_sender(&mut self, handed: &Handed, to: u32) {
+        if let (Handed::Refused(why), Some(Some(lane))) = (handed, self.lanes.get_mut(to as usize)) {
             lane.blamed[*why as usize] += 1;
         }
-        handed
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
@@ -366,6 +379,18 @@ impl Engine {
         let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         lane.wrote = true;
         lane.conduct.touched = self.copying.part;
+        match emitted {
+            Ok(Emitted::Sent) => Handed::Done,
+            emitted => self.lane_refused(emitted, to),
+        }
+    }
+
+    /// What it means that a lane's port has not sent a frame.
+    #[cold]
+    fn lane_refused(&mut self, emitted: Result<Emitted, Trouble>, to: u32) -> Handed {
+        let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
+            return Handed::Lost(Loss::ReceiverGone);
+        };
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) => {
@@ -511,9 +536,36 @@ impl Engine {
                 Handed::Lost(Loss::UnknownDestination)
             }
         };
+        self.count_undelivered(&handed);
+    }
+
+    /// Like [`Engine::deliver`], for a frame that is [`Bound::plain`], where no connection is mediated.
+    #[inline]
+    pub(super) fn deliver_plain(&mut self, frame: &[u8], to: u32) {
+        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
+        let handed = if let Some(lane) = lane
+            && let Some(port) = &mut lane.port
+        {
+            let sending = port.send(frame, None);
+            lane.wrote = true;
+            lane.conduct.touched = self.copying.part;
+            if sending == Ok(Sending::Sent) {
+                return;
+            }
+            self.lane_refused(sending.map(Emitted::from), to)
+        } else {
+            Handed::Lost(Loss::ReceiverGone)
+        };
+        self.blame_sender(&handed, to);
+        self.count_undelivered(&handed);
+    }
+
+    /// Counts a frame from the uplink that was not delivered, if it was not.
+    #[inline]
+    fn count_undelivered(&mut self, handed: &Handed) {
         match handed {
-            Handed::Lost(why) => self.uplink.tally.lost(why),
-            Handed::Refused(why) => self.uplink.tally.undelivered(why),
+            Handed::Lost(why) => self.uplink.tally.lost(*why),
+            Handed::Refused(why) => self.uplink.tally.undelivered(*why),
             _ => {}
         }
     }
