@@ -57,6 +57,15 @@ want_bench() {
     want dpdk-testpmd dpdk-dev
 }
 
+# Open vSwitch with DPDK. Debian starts its service, which the bench does not use.
+want_ovs() {
+    [ -x /usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk ] && return 0
+    have apt-get || return 0
+    [ "$(id -u)" -eq 0 ] || return 0
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends openvswitch-switch-dpdk >&2 ||
+        say 'openvswitch-switch-dpdk cannot be installed here: the bench leaves out the rows beside it'
+}
+
 # ns-3, which the bench compares with our simulator; without it the bench measures our simulator alone.
 want_ns3() {
     pkg-config --exists ns3-internet 2>/dev/null && return 0
@@ -142,7 +151,7 @@ esac
 install_packages
 install_rust
 case $what in
-bench) want_ns3 ;;
+bench) want_ns3; want_ovs ;;
 fuzz) install_fuzz ;;
 deny) install_deny ;;
 esac

@@ -253,12 +253,23 @@ impl Sink {
         more: &str,
         port: impl Fn(String) -> String,
     ) -> Result<Self> {
+        Self::on(1, plimsoll, tenants, more, port)
+    }
+
+    /// With its engine on `core`.
+    pub fn on(
+        core: u32,
+        plimsoll: &Path,
+        tenants: &[&str],
+        more: &str,
+        port: impl Fn(String) -> String,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let empty = dir.path().join("empty.pcap");
         std::fs::write(&empty, EMPTY_PCAP)?;
         // An uplink that reads nothing and writes no file: what leaves is gone.
         let mut policy = format!(
-            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 400Gbps, mtu: 9000}}\nengine: {{cpu: 1, busy_poll: true}}\ntenants:\n",
+            "uplink: {{port: {{pcap: {{read: {}}}}}, rate: 400Gbps, mtu: 9000}}\nengine: {{cpu: {core}, busy_poll: true}}\ntenants:\n",
             empty.display()
         );
         for tenant in tenants {

@@ -123,7 +123,7 @@ impl Side for Ours {
 }
 
 /// The least work that delivers: take a frame, look its address up, hand it on.
-struct Loop {
+pub struct Loop {
     uplink: MemoryPort,
     wire: MemoryPort,
     ports: Vec<MemoryPort>,
@@ -133,7 +133,7 @@ struct Loop {
 }
 
 impl Loop {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let (uplink, wire) = memory(BATCH, None)?;
         let (mut ports, mut tenants) = (Vec::new(), Vec::new());
         for n in 0..TENANTS {

@@ -16,10 +16,12 @@ mod hold;
 mod host;
 mod ingress;
 mod net;
+mod ovs;
 mod policies;
 mod report;
 mod scheduler;
 mod sealed;
+mod segments;
 mod simulator;
 mod target;
 mod testpmd;
@@ -109,7 +111,7 @@ enum Part {
     Vnic,
     /// A tenant beside a vNIC's client that scribbles over its memory.
     Isolation,
-    /// Guests on vhost-user beside DPDK's own vhost port.
+    /// Guests on vhost-user beside DPDK's own vhost port, and beside Open vSwitch.
     Vhost,
 }
 

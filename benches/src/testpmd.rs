@@ -68,12 +68,19 @@ impl Testpmd {
 
     /// Packets that a port of it has received.
     pub fn received(&mut self, port: u16) -> Result<u64> {
+        Ok(self.received_with_bytes(port)?.0)
+    }
+
+    /// Packets that a port of it has received, and their bytes.
+    pub fn received_with_bytes(&mut self, port: u16) -> Result<(u64, u64)> {
         self.tell(&format!("show port stats {port}"))?;
         for line in self.out.by_ref().lines() {
             let line = line?;
-            if let Some(rest) = line.trim_start().strip_prefix("RX-packets:") {
-                let number = rest.split_whitespace().next().context("a number")?;
-                return Ok(number.parse()?);
+            let mut words = line.split_whitespace();
+            let mut after = |word: &str| words.by_ref().skip_while(|it| *it != word).nth(1)?.parse().ok();
+            // What `stop` prints has packets, and no bytes.
+            if let Some(counts) = after("RX-packets:").zip(after("RX-bytes:")) {
+                return Ok(counts);
             }
         }
         let mut rest = String::new();

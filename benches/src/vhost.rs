@@ -1,4 +1,4 @@
-//! Guests on vhost-user, through the daemon: beside DPDK's own vhost port in `dpdk-testpmd`.
+//! Guests on vhost-user, through the daemon: beside DPDK's own vhost port in `dpdk-testpmd`, and beside Open vSwitch.
 //!
 //! Why: what a policy costs where virtual machines' packets are taken out of their rings by a thread that spins.
 //! From: the bar of 90 % of testpmd's loop, and 60 % as the floor. The guests are DPDK's virtio-user on both sides.
@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::forward::Sink;
+use crate::ovs::Ovs;
 use crate::report::{Goal, Row};
-use crate::testpmd::{Testpmd, per_second};
+use crate::segments;
+use crate::testpmd::{Testpmd, WARM_UP, per_second};
 
 /// The guests' addresses, so that each can be told to send to the other.
-const MACS: [&str; 2] = ["02:00:00:00:00:a0", "02:00:00:00:00:b0"];
+pub const MACS: [&str; 2] = ["02:00:00:00:00:a0", "02:00:00:00:00:b0"];
 
 /// The bar, and that for packets of which each is of another flow.
 const BAR: f64 = 0.9;
@@ -25,6 +27,11 @@ const BAR_MIXED: f64 = 0.6;
 pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     let (mut sink, mut mixed) = <([Vec<f64>; 2], [Vec<f64>; 2])>::default();
     let mut loops = LOOPS.map(|_| <[Vec<f64>; 2]>::default());
+    let mut policed = POLICED.map(|_| <[Vec<f64>; 2]>::default());
+    let mut long = <[Vec<f64>; 2]>::default();
+    if !Ovs::is_installed() {
+        eprintln!("bench: skipped: guests through Open vSwitch; install openvswitch-switch-dpdk");
+    }
     for _ in 0..rounds {
         for (figures, flows) in [(&mut sink, Flows::One), (&mut mixed, Flows::Many)] {
             figures[0].push(dpdk_sink(flows).context("DPDK's vhost as a sink")?);
@@ -33,6 +40,12 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         for (figures, around) in loops.iter_mut().zip(&LOOPS) {
             figures[0].push(dpdk_loop(around).context("DPDK's vhost as a switch")?);
             figures[1].push(our_loop(plimsoll, around).context("vhost-user to vhost-user")?);
+        }
+        long[0].push(dpdk_segments().context("segments through DPDK's vhost")?);
+        long[1].push(our_segments(plimsoll).context("segments from vhost-user to vhost-user")?);
+        for (figures, (at, _)) in policed.iter_mut().zip(POLICED).filter(|_| Ovs::is_installed()) {
+            figures[0].push(ovs_loop(&LOOPS[at]).context("Open vSwitch as a switch")?);
+            figures[1].push(our_limited_loop(plimsoll, &LOOPS[at]).context("guests with a maximum each")?);
         }
     }
     let row = |name: &str, [peer, ours]: &[Vec<f64>; 2], goal: f64| {
@@ -48,6 +61,15 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
     for (figures, around) in loops.iter().zip(&LOOPS) {
         let name = format!("two vhost-user guests to each other, {}", around.words);
         rows.push(row(&name, figures, around.goal));
+    }
+    rows.push(row("from a vhost-user guest to another, segments of 64 KiB", &long, 1.5));
+    for ([peer, ours], (at, goal)) in policed.iter().zip(POLICED) {
+        let name = format!("two vhost-user guests to each other, {}, limited", LOOPS[at].words);
+        let note = format!(
+            "the switch on core {POLICED_CORE}, the guests on the other; a policer or a `max` for each, 100 Gb/s"
+        );
+        let row = Row::new(name, "OVS-DPDK with a policer on each port", "packets/s").figures(peer, ours);
+        rows.push(row.goal(Goal::RatioAtLeast(goal)).note(note));
     }
     Ok(rows)
 }
@@ -70,6 +92,12 @@ const LOOPS: [Around; 3] = [
     Around { words: "1,500 B", len: 1_496, buffers: (2_176, 16_384), ring: 1_024, bursts: 16, goal: 1.5 },
     Around { words: "9,000 B", len: 8_996, buffers: (10_000, 8_192), ring: 256, bursts: 4, goal: 1.5 },
 ];
+
+/// Which of these go through Open vSwitch as well, and the goal beside it.
+const POLICED: [(usize, f64); 2] = [(0, 1.5), (1, 2.0)];
+
+/// The core of the switch there, on both sides; that of the guests' packets is the other.
+const POLICED_CORE: u32 = 0;
 
 /// What backpressure costs a guest's packets: flows counted and a load watched, and some of the flows slowed down.
 pub fn backpressure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
@@ -158,19 +186,23 @@ fn sender(socket: &Path, flows: Flows) -> Result<Testpmd> {
 }
 
 /// One process that is both guests: each sends to the other what it receives, so that packets go round through the
-/// switch.
-fn pair(sockets: [&Path; 2], around: &Around) -> Result<Testpmd> {
+/// switch. Their packets are on the other core than `switch`.
+fn pair(switch: u32, sockets: [&Path; 2], around: &Around) -> Result<Testpmd> {
     let devices = [0, 1].map(|n| device(n, sockets[n], around.ring));
     let peers = [format!("--eth-peer=0,{}", MACS[1]), format!("--eth-peer=1,{}", MACS[0])];
     let packets = format!("--txpkts={}", around.len);
     let mode = ["--forward-mode=mac", &packets, &peers[0], &peers[1]];
-    let mut guests = Testpmd::with("1", &[&devices[0], &devices[1]], &mode, around.buffers)?;
+    let asks = switch.to_string();
+    let mut guests = Testpmd::with(&asks, &[&devices[0], &devices[1]], &mode, around.buffers)?;
     guests.received(0)?;
+    // Until the switch asks both guests, for which Open vSwitch needs a second: what it drops before goes round no more.
+    std::thread::sleep(4 * WARM_UP);
     guests.tell(&format!("start tx_first {}", around.bursts))?;
     Ok(guests)
 }
 
-fn device(n: usize, socket: &Path, ring: u32) -> String {
+/// One of the guests' ports.
+pub fn device(n: usize, socket: &Path, ring: u32) -> String {
     format!("net_virtio_user{n},path={},mac={},queue_size={ring}", socket.display(), MACS[n])
 }
 
@@ -222,20 +254,54 @@ fn dpdk_loop(around: &Around) -> Result<f64> {
     let mode = ["--auto-start", "--forward-mode=io"];
     let mut switch = Testpmd::with("0", &[&vhosts[0], &vhosts[1]], &mode, around.buffers)?;
     switch.received(0)?;
-    received_by_both(pair([&sockets[0], &sockets[1]], around)?)
+    received_by_both(pair(1, [&sockets[0], &sockets[1]], around)?)
+}
+
+fn ovs_loop(around: &Around) -> Result<f64> {
+    let switch = Ovs::start(POLICED_CORE)?;
+    received_by_both(pair(POLICED_CORE, [&switch.socket("a"), &switch.socket("b")], around)?)
 }
 
 fn our_loop(plimsoll: &Path, around: &Around) -> Result<f64> {
+    our_loop_with(plimsoll, 1, "", around)
+}
+
+fn our_limited_loop(plimsoll: &Path, around: &Around) -> Result<f64> {
+    our_loop_with(plimsoll, POLICED_CORE, ", max: 100Gbps", around)
+}
+
+/// With the engine on `core`, and `keys` of each guest.
+fn our_loop_with(plimsoll: &Path, core: u32, keys: &str, around: &Around) -> Result<f64> {
+    let sink = our_switch(plimsoll, core, keys)?;
+    let sockets = ["a", "b"].map(|name| sink.socket(name));
+    received_by_both(pair(core, [&sockets[0], &sockets[1]], around)?).with_context(|| sink.words())
+}
+
+/// A daemon with the guests `a` and `b`.
+fn our_switch(plimsoll: &Path, core: u32, keys: &str) -> Result<Sink> {
     // Addresses that are known from the start: otherwise frames for a guest that has not sent yet would go to the
     // uplink.
     let port = |socket: String| {
         let mac = MACS[usize::from(socket.ends_with('b'))];
-        format!("{{vhost_user: {{socket: {socket}, mac: '{mac}'}}}}")
+        format!("{{vhost_user: {{socket: {socket}, mac: '{mac}'}}}}{keys}")
     };
-    let sink = Sink::new(plimsoll, &["a", "b"], port)?;
-    let sockets = ["a", "b"].map(|name| sink.socket(name));
-    await_sockets(&[&sockets[0], &sockets[1]])?;
-    received_by_both(pair([&sockets[0], &sockets[1]], around)?).with_context(|| sink.words())
+    let sink = Sink::on(core, plimsoll, &["a", "b"], "", port)?;
+    await_sockets(&[&sink.socket("a"), &sink.socket("b")])?;
+    Ok(sink)
+}
+
+fn dpdk_segments() -> Result<f64> {
+    let dir = tempfile::tempdir()?;
+    let sockets = ["a", "b"].map(|name| dir.path().join(name));
+    let [a, b] = segments::vhost_devices([&sockets[0], &sockets[1]]);
+    let mut switch = Testpmd::with("0", &[&a, &b], &segments::SWITCH_MODE, segments::SWITCH)?;
+    switch.received(0)?;
+    segments::received(1, [&sockets[0], &sockets[1]])
+}
+
+fn our_segments(plimsoll: &Path) -> Result<f64> {
+    let sink = our_switch(plimsoll, 1, "")?;
+    segments::received(1, [&sink.socket("a"), &sink.socket("b")]).with_context(|| sink.words())
 }
 
 fn received_by_both(mut guests: Testpmd) -> Result<f64> {

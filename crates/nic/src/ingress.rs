@@ -30,19 +30,20 @@
 //! ```
 
 mod drain;
+mod shaper;
 mod share;
 
 use std::collections::VecDeque;
 
 use plimsoll_policy::Ceiling;
-use plimsoll_queues::codel::{Codel, CodelTimes, Leaving, Verdict};
-use plimsoll_queues::{Pace, RankQueue};
+use plimsoll_queues::RankQueue;
+use plimsoll_queues::codel::Verdict;
 use plimsoll_units::{Bytes, NS_PER_SEC, Nanos, PacketRate, Span};
 use plimsoll_wire::Ecn;
 
 pub use drain::Drain;
 
-use crate::host::markable;
+use shaper::{LEAST_POOL, Shaper};
 use share::CpuShare;
 
 /// A tenant's queue length and its share of the CPU.
@@ -67,6 +68,11 @@ pub struct Arrival {
     pub at: Nanos,
     /// Its ECN field; looked at only where its tenant has a maximum.
     pub ecn: Ecn,
+}
+
+impl Arrival {
+    /// No packet.
+    pub const NONE: Self = Self { addr: 0, len: 0, at: Nanos::ZERO, ecn: Ecn::NotEct };
 }
 
 /// Why a packet that came is dropped. It is counted.
@@ -219,32 +225,39 @@ impl Ingress {
     /// too long is to be marked, or to be dropped, and counted then.
     #[inline]
     pub fn take(&mut self, tenant: u32, now: Nanos) -> Option<(Arrival, Verdict)> {
+        let mut taken = [(Arrival::NONE, Verdict::Pass)];
+        let count = self.take_some(tenant, &mut taken, now);
+        let [first] = taken;
+        (count > 0).then_some(first)
+    }
+
+    /// Takes the tenant's oldest packets, as many as there is room for in `taken`, as [`Ingress::take`] does one after the other; answers
+    /// how many.
+    pub fn take_some(&mut self, tenant: u32, taken: &mut [(Arrival, Verdict)], now: Nanos) -> usize {
         if !self.share.is_awake(tenant) {
-            return None;
+            return 0;
         }
         let queue = &mut self.stations[tenant as usize];
-        let arrival = queue.waiting.pop_front()?;
-        queue.bytes -= u64::from(arrival.len);
-        let backlogged = queue.waiting.len() > 1;
-        let verdict =
-            queue.shaper.as_mut().map_or(Verdict::Pass, |shaper| shaper.take(&arrival, backlogged, now));
-        queue.count(&arrival, verdict, now);
         if let Some((at, count)) = queue.taken.take_if(|(at, _)| *at < now) {
             let seen = &mut queue.epoch;
             seen.backlogged = (seen.backlogged.0 + count, seen.backlogged.1 + now.since(at));
         }
+        let count =
+            if queue.shaper.is_some() { queue.take_paced(taken, now) } else { queue.take(taken, now) };
+        self.held -= count as u32;
         if queue.waiting.is_empty() {
             queue.taken = None;
+            // The next packets find the same memory, which is near, and not what lies behind it in the ring.
+            queue.waiting.clear();
             self.share.sleep(tenant);
         } else {
-            queue.taken.get_or_insert((now, 0)).1 += 1;
+            queue.taken.get_or_insert((now, 0)).1 += count as u64;
             if let Some(due) = queue.due().filter(|due| *due > now) {
                 self.share.sleep(tenant);
                 self.resting.set(tenant, due.as_u64());
             }
         }
-        self.held -= 1;
-        Some((arrival, verdict))
+        count
     }
 
     /// Charges the CPU time that the tenant's packets took, as measured. Until it is charged a tenant stays next.
@@ -342,19 +355,43 @@ impl Queue {
         self.shaper.as_ref().map(Shaper::due)
     }
 
-    /// Counts a packet that is taken.
+    /// Takes packets that wait for no maximum.
     #[inline]
-    fn count(&mut self, arrival: &Arrival, verdict: Verdict, now: Nanos) {
-        let seen = &mut self.epoch;
-        if verdict == Verdict::Drop {
-            seen.over_max += 1;
-            return;
+    fn take(&mut self, taken: &mut [(Arrival, Verdict)], now: Nanos) -> usize {
+        let (mut count, mut bytes, mut waited, mut longest) = (0, 0, Span::ZERO, Span::ZERO);
+        for to in taken {
+            let Some(arrival) = self.waiting.pop_front() else { break };
+            bytes += u64::from(arrival.len);
+            let wait = now.since(arrival.at);
+            (waited, longest) = (waited + wait, longest.max(wait));
+            *to = (arrival, Verdict::Pass);
+            count += 1;
         }
-        let waited = now.since(arrival.at);
-        seen.served += 1;
-        seen.served_bytes += u64::from(arrival.len);
+        self.bytes -= bytes;
+        let seen = &mut self.epoch;
+        seen.served += count as u64;
+        seen.served_bytes += bytes;
         seen.waited += waited;
-        seen.longest = seen.longest.max(waited);
+        seen.longest = seen.longest.max(longest);
+        count
+    }
+
+    /// Takes packets as far as the tenant may have them; the first it may have.
+    fn take_paced(&mut self, taken: &mut [(Arrival, Verdict)], now: Nanos) -> usize {
+        let Self { shaper: Some(shaper), waiting, bytes, epoch, .. } = self else { return 0 };
+        let mut count = 0;
+        for to in taken {
+            if count > 0 && shaper.due() > now {
+                break;
+            }
+            let Some(arrival) = waiting.pop_front() else { break };
+            *bytes -= u64::from(arrival.len);
+            let verdict = shaper.take(&arrival, waiting.len() > 1, now);
+            epoch.count(&arrival, verdict, now);
+            *to = (arrival, verdict);
+            count += 1;
+        }
+        count
     }
 
     /// Counts a packet for which there is no place, by what filled the queue.
@@ -369,60 +406,21 @@ impl Queue {
     }
 }
 
-/// How long a packet may have to wait behind its tenant's maximum; and two segments as long as segments get, which may always wait.
-const LONGEST_WAIT: Span = Span::millis(25);
-const LEAST_POOL: Bytes = Bytes::new(131_072);
-
-/// Holds a tenant to what it may receive.
-#[derive(Clone, Copy, Debug)]
-struct Shaper {
-    ceiling: Ceiling,
-    /// How far ahead of its rate a burst may be.
-    ahead: Span,
-    pace: Pace,
-    codel: Codel,
-}
-
-impl Shaper {
-    fn new(ceiling: Ceiling) -> Self {
-        let (ahead, pace) = (ceiling.rate.wire_time(ceiling.burst), Pace::new(ceiling.rate));
-        Self { ceiling, ahead, pace, codel: Codel::default() }
-    }
-
-    /// Bytes that may wait: those that can be taken at once, and in the longest wait.
-    fn pool(&self, now: Nanos) -> Bytes {
-        let since = self.pace.earned().max(now) - self.ahead;
-        self.ceiling.rate.bytes_in((now + LONGEST_WAIT).since(since))
-    }
-
-    /// When the next packet may be taken.
-    #[inline]
-    fn due(&self) -> Nanos {
-        self.pace.earned() - self.ahead
-    }
-
-    /// Whether the tenant has lately had more than its rate: half of its burst or more.
-    fn is_used_up(&self, now: Nanos) -> bool {
-        self.pace.earned().since(now).as_u64() * 2 >= self.ahead.as_u64()
-    }
-
-    /// A packet is taken: decides whether it has waited for too long, and charges it unless it is to be dropped. What it and one as
-    /// long before it take at this rate is no queue: segments come whole.
-    #[inline]
-    fn take(&mut self, arrival: &Arrival, backlogged: bool, now: Nanos) -> Verdict {
-        let len = Bytes::new(arrival.len.into());
-        let queued = now.since(arrival.at) - self.pace.wire_time(len).times(2);
-        let leaving = Leaving { waited: queued, backlogged, ecn: markable(arrival.ecn) };
-        let verdict = self.codel.decide(&CodelTimes::DEFAULT, leaving, now);
-        if verdict != Verdict::Drop {
-            self.pace.catch_up(now);
-            self.pace.charge(len);
-        }
-        verdict
-    }
-}
-
 impl IngressCounters {
+    /// Counts a packet that is taken.
+    #[inline]
+    fn count(&mut self, arrival: &Arrival, verdict: Verdict, now: Nanos) {
+        if verdict == Verdict::Drop {
+            self.over_max += 1;
+            return;
+        }
+        let waited = now.since(arrival.at);
+        self.served += 1;
+        self.served_bytes += u64::from(arrival.len);
+        self.waited += waited;
+        self.longest = self.longest.max(waited);
+    }
+
     /// The sum with later counters.
     fn and(&self, later: &Self) -> Self {
         Self {

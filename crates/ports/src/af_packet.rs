@@ -99,6 +99,7 @@ impl PacketSocket {
                 takes_segmentation: config.vnet && !config.bypass,
                 gives_segmentation: config.vnet,
                 udp_segmentation: config.vnet && !config.bypass,
+                cwr_segmentation: true,
                 takes_partial_checksum: config.vnet,
                 mtu: link.mtu,
             },
@@ -145,11 +146,7 @@ impl PacketSocket {
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
-        if self.inbox.is_empty()
-            && let Err(error) = self.inbox.fill(&self.socket)
-        {
-            return self.receive_failed(&error);
-        }
+        self.refill()?;
         while let Some(message) = self.inbox.next() {
             if let Some(received) = message.copy_to(buffer, self.vnet) {
                 self.counters.received(received.len);
@@ -158,6 +155,37 @@ impl PacketSocket {
             self.counters.lose(DropReason::Oversize);
         }
         Ok(None)
+    }
+
+    /// Takes one frame, of at most as many bytes as `buffer` has; see [`crate::Port::receive_with`]. A frame whose VLAN tag has to be put
+    /// back is copied.
+    ///
+    /// # Errors
+    /// As for [`PacketSocket::receive`].
+    pub fn receive_with<R>(
+        &mut self,
+        buffer: &mut [u8],
+        take: impl FnOnce(&[u8], &Received) -> R,
+    ) -> Result<Option<R>, Trouble> {
+        self.refill()?;
+        while let Some(message) = self.inbox.next() {
+            if let Some((frame, received)) = message.whole(buffer, self.vnet) {
+                self.counters.received(received.len);
+                return Ok(Some(take(frame, &received)));
+            }
+            self.counters.lose(DropReason::Oversize);
+        }
+        Ok(None)
+    }
+
+    /// Reads what waits in the kernel once all that was read before is taken.
+    fn refill(&mut self) -> Result<(), Trouble> {
+        if self.inbox.is_empty()
+            && let Err(error) = self.inbox.fill(&self.socket)
+        {
+            return self.receive_failed(&error);
+        }
+        Ok(())
     }
 
     /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it leaves.
@@ -322,15 +350,15 @@ impl PacketSocket {
     }
 
     #[cold]
-    fn receive_failed(&mut self, error: &io::Error) -> Result<Option<Received>, Trouble> {
+    fn receive_failed(&mut self, error: &io::Error) -> Result<(), Trouble> {
         match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EINTR) => Ok(None),
+            Some(libc::EAGAIN | libc::EINTR) => Ok(()),
             Some(libc::ENODEV | libc::ENXIO | libc::EBADF) => Err(Trouble::Gone),
             // The kernel gives this error for an interface set down and for one deleted.
             Some(libc::ENETDOWN) => Err(self.probe().err().unwrap_or(Trouble::Down)),
             _ => {
                 self.counters.lose(DropReason::Kernel);
-                Ok(None)
+                Ok(())
             }
         }
     }

@@ -185,19 +185,37 @@ impl XdpSocket {
     /// [`Trouble`] when the interface is down or has disappeared. An idle queue asks the kernel only now and then; call
     /// [`XdpSocket::probe`] once a second to be sure.
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
-        let Some(frame) = self.queue.next_received() else {
+        self.receive_with(buffer.len(), |frame, received| {
+            buffer[..frame.len()].copy_from_slice(frame);
+            *received
+        })
+    }
+
+    /// Takes one frame of less than `room` bytes; see [`crate::Port::receive_with`].
+    ///
+    /// # Errors
+    /// As for [`XdpSocket::receive`].
+    pub fn receive_with<R>(
+        &mut self,
+        room: usize,
+        take: impl FnOnce(&[u8], &Received) -> R,
+    ) -> Result<Option<R>, Trouble> {
+        let Some(place) = self.queue.next_received() else {
             return self.queue.refresh().map(|()| None);
         };
-        let len = frame.len as usize;
-        let fits = len < buffer.len() && self.queue.umem.read(frame.addr, &mut buffer[..len]);
-        self.queue.refill(frame.addr);
-        if !fits {
+        let len = place.len as usize;
+        let frame = if len < room { self.queue.umem.bytes(place.addr, len) } else { None };
+        let taken = frame.map(|frame| {
+            self.unfinished.note(frame);
+            take(frame, &Received { len, ..Received::default() })
+        });
+        if taken.is_some() {
+            self.counters.received(len);
+        } else {
             self.counters.lose(DropReason::Oversize);
-            return Ok(None);
         }
-        self.counters.received(len);
-        self.unfinished.note(&buffer[..len]);
-        Ok(Some(Received { len, vnet: None, ..Received::default() }))
+        self.queue.refill(place.addr);
+        Ok(taken)
     }
 
     /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it has left.

@@ -73,6 +73,9 @@ pub struct Capabilities {
     pub gives_segmentation: bool,
     /// Segmentation covers UDP as well as TCP (an older kernel may lack it).
     pub udp_segmentation: bool,
+    /// Segmentation covers TCP segments whose first packet says that the congestion window was reduced (CWR): it alone may say so.
+    #[serde(default)]
+    pub cwr_segmentation: bool,
     /// Frames may be sent with their transport checksum still to be completed.
     pub takes_partial_checksum: bool,
     /// Largest IP packet of one segment, link headers not counted.
@@ -85,6 +88,7 @@ impl Capabilities {
         vnet.is_none_or(|vnet| match vnet.gso_type {
             VnetHeader::GSO_NONE => vnet.flags & VnetHeader::NEEDS_CSUM == 0 || self.takes_partial_checksum,
             VnetHeader::GSO_UDP_L4 => self.udp_segmentation,
+            kind if kind & VnetHeader::GSO_ECN != 0 => self.takes_segmentation && self.cwr_segmentation,
             _ => self.takes_segmentation,
         })
     }

@@ -110,22 +110,46 @@ impl MemoryPort {
     ///
     /// # Errors
     /// [`Trouble::Gone`] when the other end has been dropped and no frame is left.
+    #[inline]
     pub fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Trouble> {
+        self.receive_with(buffer.len(), |frame, received| {
+            buffer[..frame.len()].copy_from_slice(frame);
+            *received
+        })
+    }
+
+    /// Takes the oldest frame, of at most `room` bytes; see [`crate::Port::receive_with`].
+    ///
+    /// # Errors
+    /// As for [`MemoryPort::receive`].
+    #[inline]
+    pub fn receive_with<R>(
+        &mut self,
+        room: usize,
+        take: impl FnOnce(&[u8], &Received) -> R,
+    ) -> Result<Option<R>, Trouble> {
         let Ok(slot) = self.inbox.full.pop() else {
             return if self.inbox.full.is_abandoned() { Err(Trouble::Gone) } else { self.rest() };
         };
-        let len = slot.len;
-        let fits = len <= buffer.len();
-        if fits {
-            buffer[..len].copy_from_slice(&slot.bytes[..len]);
-            self.counters.received(len);
+        let frame = slot.bytes.get(..slot.len).filter(|frame| frame.len() <= room);
+        let taken = if let Some(frame) = frame {
+            self.counters.received(frame.len());
+            let vnet = self.config.segmentation.then_some(slot.vnet);
+            Some(take(frame, &Received { len: frame.len(), vnet, ..Received::default() }))
         } else {
             self.counters.lose(DropReason::Oversize);
-        }
-        let vnet = self.config.segmentation.then_some(slot.vnet);
+            None
+        };
         // There is room: exactly `slots` buffers exist. Without a sender the buffer is simply freed.
         let _ = self.inbox.empty.push(slot);
-        Ok(fits.then_some(Received { len, vnet, ..Received::default() }))
+        Ok(taken)
+    }
+
+    /// Whether no frame waits, and the other end, which is still there, rings no bell.
+    #[must_use]
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.inbox.full.is_empty() && self.inbox.bell.is_none() && !self.inbox.full.is_abandoned()
     }
 
     /// Sends one frame; see [`crate::Port::send`].
@@ -236,6 +260,7 @@ impl MemoryPort {
             takes_segmentation: whole,
             gives_segmentation: whole,
             udp_segmentation: whole,
+            cwr_segmentation: whole,
             takes_partial_checksum: whole,
             mtu: self.config.mtu,
         }
@@ -254,7 +279,7 @@ impl MemoryPort {
     }
 
     /// Resets the bell when no frame waits, and checks once more, as a frame may have come in between.
-    fn rest(&mut self) -> Result<Option<Received>, Trouble> {
+    fn rest<R>(&mut self) -> Result<Option<R>, Trouble> {
         if let Some(bell) = &self.inbox.bell {
             let _ = bell.read();
             if !self.inbox.full.is_empty() {

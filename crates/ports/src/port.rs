@@ -72,6 +72,28 @@ impl Port {
         each!(self, port => port.receive(buffer))
     }
 
+    /// Reads one frame, of at most as many bytes as `buffer` has, and hands it to `take` where it lies: in memory of the port, or in
+    /// `buffer` if the port has to copy it. `None` when no frame waits.
+    ///
+    /// # Errors
+    /// As for [`Port::receive`].
+    #[inline]
+    pub fn receive_with<R>(
+        &mut self,
+        buffer: &mut [u8],
+        take: impl FnOnce(&[u8], &Received) -> R,
+    ) -> Result<Option<R>, Trouble> {
+        match self {
+            Self::Memory(port) => port.receive_with(buffer.len(), take),
+            Self::AfXdp(port) => port.receive_with(buffer.len(), take),
+            Self::AfPacket(port) => port.receive_with(buffer, take),
+            port => {
+                let received = port.receive(buffer)?;
+                Ok(received.map(|received| take(&buffer[..received.len], &received)))
+            }
+        }
+    }
+
     /// Sends one frame. A port without virtio-net headers refuses a `vnet` that asks for an offload.
     ///
     /// # Errors
@@ -427,6 +449,13 @@ impl Port {
             Self::Pcap(port) => !port.finished(),
             port => port.fds().receive.is_none(),
         }
+    }
+
+    /// Whether a look is enough to see that asking the port would find nothing; `false` where only asking tells.
+    #[must_use]
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        matches!(self, Self::Memory(port) if port.is_quiet())
     }
 
     /// Whether the port serves clients that connect and leave, so that the end of one is no failure.

@@ -278,6 +278,7 @@ impl Tap {
                 takes_segmentation: true,
                 gives_segmentation: config.offload,
                 udp_segmentation: queue.udp_segmentation,
+                cwr_segmentation: true,
                 takes_partial_checksum: true,
                 mtu: config.mtu,
             },

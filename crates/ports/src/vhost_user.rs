@@ -620,6 +620,7 @@ impl VhostUser {
             takes_segmentation: agreed(TAKES_TCP),
             gives_segmentation: true,
             udp_segmentation: agreed(TAKES_TCP | feature::GUEST_USO4 | feature::GUEST_USO6),
+            cwr_segmentation: agreed(feature::GUEST_ECN),
             takes_partial_checksum: agreed(feature::GUEST_CSUM),
             mtu: self.config.mtu,
         }
@@ -726,7 +727,7 @@ fn flow_hash(frame: &[u8]) -> u32 {
 }
 
 /// Features that the driver must accept to receive TCP segments larger than the MTU.
-const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6 | feature::GUEST_ECN;
+const TAKES_TCP: u64 = feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_TSO6;
 
 /// Most buffers of one frame for the guest: enough for 64 KiB in buffers of 1,526 bytes, the smallest that Linux posts.
 const MOST_BUFFERS: usize = 64;

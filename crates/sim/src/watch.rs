@@ -148,7 +148,7 @@ impl Watch {
         if let Some(Lane { seen, parts, halves, delivered }) = self.lane(tenant) {
             *delivered += 1;
             seen.received_bytes += u64::from(bytes);
-            parts.delivered(in_nic, with_us, halves);
+            parts.delivered(in_nic, with_us, 1, halves);
         }
     }
 

@@ -84,14 +84,14 @@ impl Parts {
         count_late(&mut self.late[OUT], halves, took, packets);
     }
 
-    /// Counts a packet from the uplink that was delivered: `before` in the NIC's queue, then `with_us` in the engine.
+    /// Counts `packets` packets from the uplink that were delivered: each `before` in the NIC's queue, then `with_us` in the engine.
     #[inline]
-    pub fn delivered(&mut self, before: Option<Span>, with_us: Span, halves: &[Span]) {
+    pub fn delivered(&mut self, before: Option<Span>, with_us: Span, packets: u32, halves: &[Span]) {
         if let Some(before) = before {
-            self.nic.saturating_record(before.as_u64());
+            self.nic.saturating_record_n(before.as_u64(), packets.into());
         }
-        self.engine.saturating_record(with_us.as_u64());
-        count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us, 1);
+        self.engine.saturating_record_n(with_us.as_u64(), packets.into());
+        count_late(&mut self.late[IN], halves, before.unwrap_or(Span::ZERO) + with_us, packets);
     }
 
     /// Counts `packets` packets that go on together after each has waited `held` for a rate of backpressure.

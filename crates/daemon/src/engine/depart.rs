@@ -58,6 +58,13 @@ impl Bound {
     pub(super) fn is_uncounted(&self) -> bool {
         self.uncounted.0 > 0
     }
+
+    /// The lane of the receiver, where nothing is to be done but to hand the frame on.
+    #[inline]
+    pub(super) fn plain(&self) -> Option<u32> {
+        let Receiver::Lane(lane) = self.to else { return None };
+        lane.filter(|_| self.offload.kind == OffloadKind::Plain && self.flow.is_none())
+    }
 }
 
 /// The receiver of a frame from the uplink.
@@ -450,6 +457,18 @@ impl Engine {
         lane.conduct.touched = self.copying.part;
         match emitted {
             Ok(Emitted::Sent) => Handed::Done,
+            emitted => self.lane_refused(emitted, to),
+        }
+    }
+
+    /// What it means that a lane's port has not sent a frame.
+    #[cold]
+    fn lane_refused(&mut self, emitted: Result<Emitted, Trouble>, to: u32) -> Handed {
+        let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
+            return Handed::Lost(Loss::ReceiverGone);
+        };
+        match emitted {
+            Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) => {
                 lane.recent.unread += 1;
                 Handed::Lost(Loss::ReceiverFull)
@@ -593,9 +612,36 @@ impl Engine {
                 Handed::Lost(Loss::UnknownDestination)
             }
         };
+        self.count_undelivered(&handed);
+    }
+
+    /// Like [`Engine::deliver`], for a frame that is [`Bound::plain`], where no connection is mediated.
+    #[inline]
+    pub(super) fn deliver_plain(&mut self, frame: &[u8], to: u32) {
+        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
+        let handed = if let Some(lane) = lane
+            && let Some(port) = &mut lane.port
+        {
+            let sending = port.send(frame, None);
+            lane.wrote = true;
+            lane.conduct.touched = self.copying.part;
+            if sending == Ok(Sending::Sent) {
+                return;
+            }
+            self.lane_refused(sending.map(Emitted::from), to)
+        } else {
+            Handed::Lost(Loss::ReceiverGone)
+        };
+        self.blame_sender(&handed, to);
+        self.count_undelivered(&handed);
+    }
+
+    /// Counts a frame from the uplink that was not delivered, if it was not.
+    #[inline]
+    fn count_undelivered(&mut self, handed: &Handed) {
         match handed {
-            Handed::Lost(why) => self.uplink.tally.lost(why),
-            Handed::Refused(why) => self.uplink.tally.undelivered(why),
+            Handed::Lost(why) => self.uplink.tally.lost(*why),
+            Handed::Refused(why) => self.uplink.tally.undelivered(*why),
             _ => {}
         }
     }

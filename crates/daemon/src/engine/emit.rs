@@ -79,7 +79,7 @@ pub(crate) fn emit(
     let able = port.capabilities();
     let several = offload.segment > 0 && part.payload > u32::from(offload.segment);
     let by_device = if several {
-        able.takes_segmentation && allowed(&able, offload)
+        able.takes_segmentation && allowed(&able, offload, frame)
     } else {
         able.takes_partial_checksum
     };
@@ -90,8 +90,19 @@ pub(crate) fn emit(
     }
 }
 
-fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload) -> bool {
-    able.udp_segmentation || !matches!(offload.kind, OffloadKind::Uso4 | OffloadKind::Uso6)
+/// Whether a device that cuts segments cuts this one.
+fn allowed(able: &plimsoll_ports::Capabilities, offload: &Offload, frame: &Frame<'_>) -> bool {
+    match offload.kind {
+        OffloadKind::Uso4 | OffloadKind::Uso6 => able.udp_segmentation,
+        _ => able.cwr_segmentation || !has_cwr(frame.front().bytes(), offload),
+    }
+}
+
+/// Whether a TCP segment says that the congestion window was reduced.
+fn has_cwr(front: &[u8], offload: &Offload) -> bool {
+    const FLAGS: usize = 13;
+    const CWR: u8 = 0x80;
+    front.get(usize::from(offload.start) + FLAGS).is_some_and(|flags| flags & CWR != 0)
 }
 
 /// Sends the first `header` bytes of the scratch buffer and the payload behind them: without another copy where the port takes it so, or

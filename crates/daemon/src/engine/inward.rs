@@ -7,21 +7,21 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
+mod deliver;
+mod fetch;
 mod known;
 
-use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
-use plimsoll_ports::{Port, Received, Trouble};
+use plimsoll_ports::{Port, Received};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
 use super::drops::Loss;
-use super::fleet::Came;
-use super::mac_table::{Mac, Owner};
-use super::pool::{Buffer, Pool};
+use super::mac_table::Mac;
+use super::pool::Pool;
 use super::sources::Sources;
 use super::{BATCH, Engine, Lane, Part};
 use known::KnownFlows;
@@ -32,7 +32,7 @@ pub(crate) struct Inward {
     ingress: Ingress,
     drain: Drain,
     /// By station, taken out while some of its frames are delivered.
-    pools: Vec<Option<Pool<Waits>>>,
+    pools: Vec<Option<Box<Pool<Waits>>>>,
     /// By station: how many frames of each host wait there.
     sources: Vec<Sources>,
     /// By station: its last flows, taken out as its pool is. The common station has none, and in a fleet there are none.
@@ -40,6 +40,8 @@ pub(crate) struct Inward {
     knows: bool,
     /// The stations of flows with frames that are not counted yet.
     uncounted: Vec<u32>,
+    /// The frames of the last quantum.
+    taken: [(Arrival, Verdict); QUANTUM],
     /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// How long each station's frames were in the kernel, in this epoch.
@@ -51,7 +53,9 @@ pub(crate) struct Inward {
 /// A frame that waits on its way in.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
-    received: Received,
+    vnet: Option<VnetHeader>,
+    /// How long it had been in the kernel.
+    waited: Option<Span>,
     /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
 }
@@ -98,7 +102,7 @@ impl Inward {
     pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>], knows: bool) -> Self {
         let stations = stations(program, lanes);
         let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, knows)).collect();
-        let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
+        let pools = stations.iter().map(Inward::pool).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
         let delivered = [(Nanos::ZERO, None); QUANTUM];
         let before = vec![Before::default(); stations.len()];
@@ -111,10 +115,16 @@ impl Inward {
             ingress,
             drain,
             pools,
+            taken: [(Arrival::NONE, Verdict::Pass); QUANTUM],
             delivered,
             before,
             since: None,
         }
+    }
+
+    /// The buffers of a station.
+    fn pool(station: &Station) -> Option<Box<Pool<Waits>>> {
+        Some(Box::new(Pool::new(station.slots, LONG)))
     }
 
     /// Whether to fetch now, before frames that wait are delivered.
@@ -147,7 +157,7 @@ impl Inward {
         let further = stations.get(self.pools.len()..).unwrap_or_default();
         self.before.resize(stations.len().max(self.before.len()), Before::default());
         self.sources.resize(self.before.len(), Sources::default());
-        self.pools.extend(further.iter().map(|station| Some(Pool::new(station.slots, LONG))));
+        self.pools.extend(further.iter().map(Self::pool));
         self.ingress.set_stations(&stations, now);
         self.forget_flows();
     }
@@ -213,12 +223,14 @@ impl Inward {
             self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
-        let waits = Waits { received: *received, place };
+        let waits = Waits { vnet: received.vnet, waited: received.waited, place };
         self.queue(station, frame, waits, now).map_err(|why| match why {
             NotQueued::Full => Loss::IngressFull,
             NotQueued::OverMax => Loss::IngressOverMax,
         })?;
-        self.sources[station as usize].begin(place);
+        if place.is_some() {
+            self.sources[station as usize].begin(place);
+        }
         Ok(())
     }
 
@@ -320,168 +332,8 @@ impl Engine {
         fetched + delivered
     }
 
-    /// Delivers the station's oldest frames, at most `quantum`; answers how many.
-    fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
-        // These are taken out meanwhile, so that frames can be read while ports are written.
-        let pool = &mut self.inward.pools[station as usize];
-        let mut pool = pool.take().expect("in its place between deliveries");
-        let mut known = self.inward.known[station as usize].take();
-        let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
-        let mut delivered = 0;
-        while delivered < quantum {
-            let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
-            let (_, buffer) = Buffer::from_address(arrival.addr);
-            let &Waits { received: Received { waited, .. }, place } = pool.held(buffer);
-            self.inward.sources[station as usize].end(place);
-            if verdict != Verdict::Pass && !self.signal_inward(&mut pool, buffer, station, verdict) {
-                pool.give(buffer);
-                continue;
-            }
-            self.inward.delivered[delivered] = (arrival.at, waited);
-            self.inward.before[station as usize].note(waited);
-            let lane = self.inward.lane_of(station, &arrival);
-            let received = pool.held(buffer).received;
-            let frame = &mut pool.bytes_mut(buffer)[..received.len];
-            self.deliver_from((frame, &received), known.as_deref_mut(), lane, now);
-            pool.give(buffer);
-            delivered += 1;
-        }
-        if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
-            self.inward.uncounted.push(station);
-        }
-        self.inward.known[station as usize] = known;
-        self.inward.pools[station as usize] = Some(pool);
-        delivered
-    }
-
-    /// Marks a frame that has waited for too long behind its tenant's maximum; `false`: it is lost, also where the tenant's packets
-    /// may not be changed.
-    #[cold]
-    fn signal_inward(
-        &mut self,
-        pool: &mut Pool<Waits>,
-        buffer: Buffer,
-        station: u32,
-        verdict: Verdict,
-    ) -> bool {
-        let lane = station.checked_sub(COMMON + 1).and_then(|lane| self.lanes.get(lane as usize)?.as_ref());
-        let untouched = lane.is_some_and(|lane| lane.untouched);
-        let len = pool.held(buffer).received.len;
-        if verdict == Verdict::Mark && !untouched && Ecn::Ce.write(&mut pool.bytes_mut(buffer)[..len]) {
-            return true;
-        }
-        self.uplink.tally.lost(Loss::IngressOverMax);
-        false
-    }
-
-    /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered.
-    fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
-        let lane = station.checked_sub(1).and_then(|lane| self.lanes.get_mut(lane as usize)?.as_mut());
-        if let Some(lane) = lane {
-            for &(at, waited) in &self.inward.delivered[..count] {
-                lane.recent.delivered(waited, now.since(at), &lane.halves);
-            }
-        }
-    }
-
     fn uplink_may_have_frames(&self) -> bool {
         self.uplink.ready || self.uplink.port.as_ref().is_some_and(Port::must_be_asked)
-    }
-
-    /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address.
-    fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
-        let mut landing = core::mem::take(&mut self.landing);
-        let mut fetched = 0;
-        while fetched < batch {
-            let Some(port) = &mut self.uplink.port else { break };
-            match port.receive(&mut landing) {
-                Ok(Some(received)) => {
-                    fetched += 1;
-                    let frame = &mut landing[..received.len];
-                    let (station, source) = if self.fleet.is_some() {
-                        match self.sort(frame, now) {
-                            Came::For(station, source) => (station, source),
-                            Came::Done => continue,
-                        }
-                    } else {
-                        (frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac)), None)
-                    };
-                    let queue = core.queue(station);
-                    if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
-                        self.uplink.tally.lost(why);
-                    }
-                }
-                Ok(None) | Err(Trouble::Down) => {
-                    self.uplink.ready = false;
-                    break;
-                }
-                Err(Trouble::Gone) => {
-                    self.lose_uplink();
-                    break;
-                }
-            }
-        }
-        self.landing = landing;
-        fetched
-    }
-
-    /// The station of a destination address; no other header is looked at here.
-    pub(super) fn station_for(&self, mac: Mac) -> u32 {
-        match self.macs.owner(mac) {
-            Some(Owner::Lane(lane)) if lane < self.inward.stations() - 1 => lane + 1,
-            _ => COMMON,
-        }
-    }
-
-    /// Delivers one frame to its receiver, which is looked up unless the frame's flow is `known`.
-    fn deliver_from(
-        &mut self,
-        (frame, received): (&mut [u8], &Received),
-        known: Option<&mut KnownFlows>,
-        lane: Option<u32>,
-        now: Nanos,
-    ) {
-        if self.fleet.is_some() {
-            return self.unwrap(frame, received, lane, now);
-        }
-        let from = FlowSource::Elsewhere(SenderMac::default());
-        // Where a frame without a lane goes depends on addresses that were learned.
-        let known = known.filter(|_| lane.is_some());
-        let found = known.as_ref().and_then(|known| known.find(frame, received));
-        let Some(known) = known.filter(|_| found.is_some() || can_be_known(frame, received)) else {
-            return self.deliver_once(frame, received, (lane, from), now);
-        };
-        let at = found.unwrap_or_else(|| known.next());
-        let bound = known.bound(at);
-        if found.is_some() {
-            self.learn_outside(source_of(frame), now);
-        } else {
-            bound.iter_mut().for_each(|bound| self.count_delivered(bound));
-            self.look_at(frame, received, (lane, from), now, bound);
-            known.copy(at, frame, received);
-        }
-        if let Some(bound) = known.bound(at) {
-            self.deliver(frame, bound, now);
-            if bound.is_uncounted() {
-                known.note_uncounted(at);
-            }
-        }
-    }
-
-    /// Looks at one frame, delivers it and counts it; nothing is kept of its headers.
-    pub(super) fn deliver_once(
-        &mut self,
-        frame: &mut [u8],
-        received: &Received,
-        of: (Option<u32>, FlowSource),
-        now: Nanos,
-    ) {
-        let mut bound = None;
-        self.look_at(frame, received, of, now, &mut bound);
-        if let Some(bound) = &mut bound {
-            self.deliver(frame, bound, now);
-            self.count_delivered(bound);
-        }
     }
 
     /// Looks at each frame from now on, as if its flow were not known. Frames fare the same, and take longer.

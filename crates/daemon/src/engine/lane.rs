@@ -235,9 +235,9 @@ impl Lane {
         self.quota = quota;
     }
 
-    /// Whether the port must be asked for frames because it cannot be waited on.
+    /// Whether the port must be asked for frames now, because it cannot be waited on.
     pub(crate) fn must_be_asked(&self) -> bool {
-        self.port.as_ref().is_some_and(Port::must_be_asked)
+        self.port.as_ref().is_some_and(|port| port.must_be_asked() && !port.is_quiet())
     }
 
     /// Whether reading its port touches its sender's memory.

@@ -69,6 +69,7 @@ impl Entry {
 }
 
 /// An address as a number, which is hashed in a third of the instructions that six bytes take.
+#[inline]
 pub(crate) const fn key([a, b, c, d, e, f]: Mac) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
@@ -120,11 +121,16 @@ impl MacTable {
     }
 
     /// Notes that `owner` sent from `mac`.
+    #[inline]
     pub fn learn(&mut self, mac: Mac, owner: Owner, now: Nanos) -> Learned {
         let spoke_last = |(latest, at)| latest == mac && now.since(at) < AGAIN;
         if owner == Owner::Uplink && self.latest.is_some_and(spoke_last) {
             return Learned::Own;
         }
+        self.learn_again(mac, owner, now)
+    }
+
+    fn learn_again(&mut self, mac: Mac, owner: Owner, now: Nanos) -> Learned {
         if is_group(mac) {
             return Learned::Foreign;
         }

@@ -119,25 +119,43 @@ impl Inbox {
     }
 }
 
-impl Message<'_> {
+impl<'a> Message<'a> {
     /// Copies the frame out with its VLAN tag put back; `None` when it does not fit.
     pub(super) fn copy_to(&self, buffer: &mut [u8], with_vnet: bool) -> Option<Received> {
-        let (header, frame) =
-            if with_vnet { self.bytes.split_at_checked(VnetHeader::LEN)? } else { (&[][..], self.bytes) };
-        let tag = self.tag.as_ref().map_or(&[][..], |tag| tag);
-        let len = frame.len() + tag.len();
-        if self.cut || len > buffer.len() {
-            return None;
-        }
+        let (frame, received) = self.bare(buffer.len(), with_vnet)?;
         // The tag belongs behind the two MAC addresses; in a shorter frame it is put at the end.
+        let tag = self.tag.as_ref().map_or(&[][..], |tag| tag);
         let (macs, rest) = frame.split_at(frame.len().min(12));
-        let (to_macs, to_rest) = buffer[..len].split_at_mut(macs.len());
+        let (to_macs, to_rest) = buffer[..received.len].split_at_mut(macs.len());
         to_macs.copy_from_slice(macs);
         to_rest[..tag.len()].copy_from_slice(tag);
         to_rest[tag.len()..].copy_from_slice(rest);
+        Some(received)
+    }
 
-        let vnet = header.try_into().ok().map(|header| shifted(VnetHeader::from_bytes(header), tag.len()));
-        Some(Received { len, vnet, at: None, waited: self.waited })
+    /// The frame: as it lies here, or a copy with its VLAN tag put back. `None` when it does not fit into the buffer.
+    pub(super) fn whole<'b>(&self, buffer: &'b mut [u8], with_vnet: bool) -> Option<(&'b [u8], Received)>
+    where
+        'a: 'b,
+    {
+        if self.tag.is_none() {
+            return self.bare(buffer.len(), with_vnet);
+        }
+        let received = self.copy_to(buffer, with_vnet)?;
+        Some((&buffer[..received.len], received))
+    }
+
+    /// The frame without its VLAN tag, and what is received of it with the tag. `None` when that is longer than `room`.
+    fn bare(&self, room: usize, with_vnet: bool) -> Option<(&'a [u8], Received)> {
+        let (header, frame) =
+            if with_vnet { self.bytes.split_at_checked(VnetHeader::LEN)? } else { (&[][..], self.bytes) };
+        let tagged = self.tag.map_or(0, |tag| tag.len());
+        let len = frame.len() + tagged;
+        if self.cut || len > room {
+            return None;
+        }
+        let vnet = header.try_into().ok().map(|header| shifted(VnetHeader::from_bytes(header), tagged));
+        Some((frame, Received { len, vnet, at: None, waited: self.waited }))
     }
 }
 

@@ -66,15 +66,14 @@ impl Umem {
         self.map.len
     }
 
-    /// Fills `buffer` with the bytes at `at`; false when they are not all inside the mapping.
+    /// The `len` bytes at `at`; none when they are not all inside the mapping.
     ///
-    /// The caller owns the frame: it was taken from the receive ring and is not yet back in the fill ring. If the kernel
-    /// still wrote to it, the copy would have mixed bytes and nothing worse.
-    pub(super) fn read(&self, at: u64, buffer: &mut [u8]) -> bool {
-        let Some(from) = self.range(at, buffer.len()) else { return false };
-        // SAFETY: `range` keeps the source inside the mapping; `buffer` is elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), buffer.len()) };
-        true
+    /// The caller owns the frame: it was taken from the receive ring and is not yet back in the fill ring.
+    pub(super) fn bytes(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let from = self.range(at, len)?;
+        // SAFETY: `range` keeps the bytes inside the mapping, which is of this process and initialised; the kernel writes to a frame only
+        // between its entry in the fill ring and in the receive ring, and the borrow lets no other access exist.
+        Some(unsafe { std::slice::from_raw_parts(from, len) })
     }
 
     /// Room for `len` bytes at `at`; none when they do not fit. The caller owns the frame at `at`: the kernel does not have it.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use crate::support::guest::{
-    self, EVENT_IDX, FROM, GET_BASE, GET_FEATURES, GUEST, GUEST_CSUM, Guest, INDIRECT, MERGEABLE, NEXT,
-    PROTOCOL, SET_ENABLE, SET_FEATURES, TABLE, TO, TSO, VERSION_1, buffer,
+    self, EVENT_IDX, FROM, GET_BASE, GET_FEATURES, GUEST, GUEST_CSUM, GUEST_ECN, Guest, INDIRECT, MERGEABLE,
+    NEXT, PROTOCOL, SET_ENABLE, SET_FEATURES, TABLE, TO, TSO, VERSION_1, buffer,
 };
 use plimsoll_ports::{
     CompletionOrder, Level, Port, Sending, Taken, Took, Trouble, VhostUser, VhostUserConfig,
@@ -172,6 +172,27 @@ fn without_mergeable_buffers_a_frame_that_fits_none_is_refused_and_the_buffer_st
     assert_eq!(guest.given_back(TO), [(0, 100)]);
 }
 
+/// DPDK's driver takes segments, but for those that say that the congestion window was reduced.
+#[test]
+fn a_driver_without_ecn_takes_segments_without_cwr() {
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
+    let large = VnetHeader {
+        flags: VnetHeader::NEEDS_CSUM,
+        gso_type: VnetHeader::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1_448,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    let reduced = VnetHeader { gso_type: VnetHeader::GSO_TCPV4 | VnetHeader::GSO_ECN, ..large };
+    let guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | GUEST_CSUM | (TSO & !GUEST_ECN));
+    guest.lend(0, 4_000);
+    let able = port.capabilities();
+    assert!(able.takes_segmentation && !able.cwr_segmentation);
+    assert!(matches!(port.send(&[1; 3_000], Some(&reduced)), Ok(Sending::Refused(_))));
+    assert_eq!(port.send(&[1; 3_000], Some(&large)), Ok(Sending::Sent));
+}
+
 #[test]
 fn what_the_driver_takes_is_left_to_it_and_nothing_else() {
     let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
@@ -192,7 +213,7 @@ fn what_the_driver_takes_is_left_to_it_and_nothing_else() {
     port.probe().expect("always there");
     let guest = Guest::start(&mut port, &path, SIZE, VERSION_1 | GUEST_CSUM | TSO);
     guest.lend(0, 4_000);
-    assert!(port.capabilities().takes_segmentation);
+    assert!(port.capabilities().takes_segmentation && port.capabilities().cwr_segmentation);
     assert_eq!(port.send(&[1; 3_000], Some(&large)), Ok(Sending::Sent));
     guest.post_with(0, &large.to_bytes(), &[5; 3_000]);
     let (taken, _) = take(&mut port).expect("posted");

@@ -18,6 +18,8 @@ pub(super) struct KnownFlows {
     /// What tells most flows apart, in one cache line for all of them.
     tags: [u32; FLOWS],
     flows: [KnownFlow; FLOWS],
+    /// The lane that the frames of each flow go to without more work ([`Bound::plain`]).
+    plain: [Option<u32>; FLOWS],
     /// By bit: the flows with frames that are not counted yet.
     uncounted: u8,
     /// Where the next flow goes: in place of the one that came first.
@@ -38,7 +40,15 @@ impl KnownFlows {
     /// Room for a station's flows; the common station has none.
     pub(super) fn for_station(station: usize, knows: bool) -> Option<Box<Self>> {
         const NONE: KnownFlow = KnownFlow { headers: HeaderCopy::EMPTY, vnet: None, bound: None };
-        let none = || Box::new(Self { tags: [0; FLOWS], flows: [NONE; FLOWS], uncounted: 0, next: 0 });
+        let none = || {
+            Box::new(Self {
+                tags: [0; FLOWS],
+                flows: [NONE; FLOWS],
+                plain: [None; FLOWS],
+                uncounted: 0,
+                next: 0,
+            })
+        };
         (knows && station != COMMON as usize).then(none)
     }
 
@@ -67,12 +77,19 @@ impl KnownFlows {
         at
     }
 
-    /// Copies the headers of a frame whose flow is at this place.
+    /// Copies the headers of a frame whose flow is at this place, and has been looked at.
     #[inline]
     pub(super) fn copy(&mut self, at: usize, frame: &[u8], received: &Received) {
         let flow = &mut self.flows[at];
         (flow.headers, flow.vnet) = (HeaderCopy::of(frame), received.vnet);
         self.tags[at] = flow_tag(frame);
+        self.plain[at] = flow.bound.as_ref().and_then(Bound::plain);
+    }
+
+    /// The lane that frames of the flow at this place go to, where that is all that is to be done.
+    #[inline]
+    pub(super) fn plain(&self, at: usize) -> Option<u32> {
+        self.plain[at]
     }
 
     /// What the headers of the flow at this place decide.

@@ -35,7 +35,8 @@ pub const SET_ENABLE: u32 = 18;
 
 /// Features by their bits.
 pub const GUEST_CSUM: u64 = 1 << 1;
-pub const TSO: u64 = 1 << 7 | 1 << 8 | 1 << 9;
+pub const TSO: u64 = 1 << 7 | 1 << 8 | GUEST_ECN;
+pub const GUEST_ECN: u64 = 1 << 9;
 pub const MERGEABLE: u64 = 1 << 15;
 pub const INDIRECT: u64 = 1 << 28;
 pub const EVENT_IDX: u64 = 1 << 29;

@@ -1,0 +1,102 @@
+//! Fetching: frames leave the uplink's port, and each is copied once, into the buffers of its tenant.
+//!
+//! Why: the port's memory must be free again soon, and a frame that waits must take its own tenant's room only.
+//! From: PicNIC §5.2: drain early, and tell tenants apart by one look at the destination address.
+//! Not here: frames of a fleet's hosts, which are unwrapped first (`fleet`), and what happens after the queue (`deliver`).
+//! Invariant: a frame that was fetched waits at one station, or is lost for a counted reason.
+
+use plimsoll_ports::Trouble;
+use plimsoll_units::Nanos;
+
+use super::super::fleet::Came;
+use super::super::mac_table::{Mac, MacTable, Owner};
+use super::super::{Core, Engine};
+use super::{COMMON, Inward};
+
+impl Engine {
+    /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address. Answers how many they were.
+    pub(super) fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+        if self.fleet.is_some() {
+            return self.fetch_wrapped(core, batch, now);
+        }
+        let mut fetched = 0;
+        while fetched < batch {
+            let Self { uplink, inward, macs, landing, .. } = self;
+            let Some(port) = &mut uplink.port else { break };
+            let stored = port.receive_with(landing, |frame, received| {
+                let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_for(macs, mac));
+                inward.store(core.queue(station), frame, received, None, now)
+            });
+            match stored {
+                Ok(Some(stored)) => {
+                    fetched += 1;
+                    stored.unwrap_or_else(|why| uplink.tally.lost(why));
+                }
+                Ok(None) => {
+                    uplink.ready = false;
+                    break;
+                }
+                Err(trouble) => {
+                    self.uplink_stopped(trouble);
+                    break;
+                }
+            }
+        }
+        fetched
+    }
+
+    /// Like [`Engine::fetch`], for a host of a fleet: each frame is unwrapped where it was copied to, before it waits.
+    fn fetch_wrapped(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+        let mut landing = core::mem::take(&mut self.landing);
+        let mut fetched = 0;
+        while fetched < batch {
+            let Some(port) = &mut self.uplink.port else { break };
+            match port.receive(&mut landing) {
+                Ok(Some(received)) => {
+                    fetched += 1;
+                    let frame = &mut landing[..received.len];
+                    let Came::For(station, source) = self.sort(frame, now) else { continue };
+                    let queue = core.queue(station);
+                    if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
+                        self.uplink.tally.lost(why);
+                    }
+                }
+                Ok(None) => {
+                    self.uplink.ready = false;
+                    break;
+                }
+                Err(trouble) => {
+                    self.uplink_stopped(trouble);
+                    break;
+                }
+            }
+        }
+        self.landing = landing;
+        fetched
+    }
+
+    /// The uplink carries no frames: it is down, or gone.
+    #[cold]
+    fn uplink_stopped(&mut self, trouble: Trouble) {
+        match trouble {
+            Trouble::Down => self.uplink.ready = false,
+            Trouble::Gone => self.lose_uplink(),
+        }
+    }
+
+    /// The station of a destination address; no other header is looked at here.
+    pub(in super::super) fn station_for(&self, mac: Mac) -> u32 {
+        self.inward.station_for(&self.macs, mac)
+    }
+}
+
+impl Inward {
+    /// The station of a destination address.
+    #[inline]
+    fn station_for(&self, macs: &MacTable, mac: Mac) -> u32 {
+        match macs.owner(mac) {
+            Some(Owner::Lane(lane)) if lane < self.stations() - 1 => lane + 1,
+            _ => COMMON,
+        }
+    }
+}
