@@ -9,17 +9,19 @@
 
 mod known;
 
+use core::num::NonZeroU32;
+
 use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received, Trouble};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::overlay::MOST_PIECES;
 use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
 use super::drops::Loss;
-use super::fleet::Came;
 use super::mac_table::{Mac, Owner};
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -41,7 +43,7 @@ pub(crate) struct Inward {
     /// The stations of flows with frames that are not counted yet.
     uncounted: Vec<u32>,
     /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
-    delivered: [(Nanos, Option<Span>); QUANTUM],
+    delivered: [(Nanos, Option<Span>); MOST],
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
@@ -54,6 +56,21 @@ struct Waits {
     received: Received,
     /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
+    /// Whether it came in one datagram with the frame that follows.
+    followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    datagram: Option<NonZeroU32>,
+}
+
+/// Where a frame for a station came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Of {
+    /// The host in whose name it came, if that is not proven.
+    pub(super) source: Option<usize>,
+    /// Whether it came in one datagram with the frame that follows.
+    pub(super) followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    pub(super) datagram: Option<NonZeroU32>,
 }
 
 /// How long frames were in the kernel before they were fetched.
@@ -89,6 +106,9 @@ const LONG: u32 = 16;
 /// Frames of one tenant that are delivered before the next tenant is chosen: the clock is read once for them.
 const QUANTUM: usize = 8;
 
+/// Most frames delivered so where they came in one datagram: they are joined for a tenant that takes them so.
+const MOST: usize = QUANTUM + MOST_PIECES;
+
 /// Most frames delivered in a turn, and most frames fetched.
 const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
@@ -100,7 +120,7 @@ impl Inward {
         let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, knows)).collect();
         let pools = stations.iter().map(|station| Some(Pool::new(station.slots, LONG))).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
-        let delivered = [(Nanos::ZERO, None); QUANTUM];
+        let delivered = [(Nanos::ZERO, None); MOST];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
         Self {
@@ -177,6 +197,11 @@ impl Inward {
         (self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
     }
 
+    /// Whether frames wait at a station.
+    pub(crate) fn has_waiting(&self, station: u32) -> bool {
+        self.ingress.waiting(station).len() > 0
+    }
+
     /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
     /// in the queue.
     fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
@@ -205,7 +230,7 @@ impl Inward {
         station: u32,
         frame: &[u8],
         received: &Received,
-        source: Option<usize>,
+        Of { source, followed, datagram }: Of,
         now: Nanos,
     ) -> Result<(), Loss> {
         let place = Sources::place(source);
@@ -213,7 +238,7 @@ impl Inward {
             self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
-        let waits = Waits { received: *received, place };
+        let waits = Waits { received: *received, place, followed, datagram };
         self.queue(station, frame, waits, now).map_err(|why| match why {
             NotQueued::Full => Loss::IngressFull,
             NotQueued::OverMax => Loss::IngressOverMax,
@@ -327,11 +352,12 @@ impl Engine {
         let mut pool = pool.take().expect("in its place between deliveries");
         let mut known = self.inward.known[station as usize].take();
         let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
-        let mut delivered = 0;
-        while delivered < quantum {
+        let (mut delivered, mut last) = (0, false);
+        while delivered < quantum || last && delivered < MOST {
             let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            let &Waits { received: Received { waited, .. }, place } = pool.held(buffer);
+            let &Waits { received: Received { waited, .. }, place, followed, datagram } = pool.held(buffer);
+            last = followed;
             self.inward.sources[station as usize].end(place);
             if verdict != Verdict::Pass && !self.signal_inward(&mut pool, buffer, station, verdict) {
                 pool.give(buffer);
@@ -342,10 +368,12 @@ impl Engine {
             let lane = self.inward.lane_of(station, &arrival);
             let received = pool.held(buffer).received;
             let frame = &mut pool.bytes_mut(buffer)[..received.len];
-            self.deliver_from((frame, &received), known.as_deref_mut(), lane, now);
+            self.note_following(station, followed || delivered + 1 < quantum);
+            self.deliver_from((frame, &received), (known.as_deref_mut(), datagram), lane, now);
             pool.give(buffer);
             delivered += 1;
         }
+        self.end_joining(now);
         if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
             self.inward.uncounted.push(station);
         }
@@ -395,21 +423,14 @@ impl Engine {
         while fetched < batch {
             let Some(port) = &mut self.uplink.port else { break };
             match port.receive(&mut landing) {
+                Ok(Some(received)) if self.fleet.is_some() => {
+                    fetched += self.fetch_wrapped(core, &mut landing, &received, now);
+                }
                 Ok(Some(received)) => {
                     fetched += 1;
-                    let frame = &mut landing[..received.len];
-                    let (station, source) = if self.fleet.is_some() {
-                        match self.sort(frame, now) {
-                            Came::For(station, source) => (station, source),
-                            Came::Done => continue,
-                        }
-                    } else {
-                        (frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac)), None)
-                    };
-                    let queue = core.queue(station);
-                    if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
-                        self.uplink.tally.lost(why);
-                    }
+                    let frame = &landing[..received.len];
+                    let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
+                    self.store(core, station, frame, &received, Of::default(), now);
                 }
                 Ok(None) | Err(Trouble::Down) => {
                     self.uplink.ready = false;
@@ -425,6 +446,21 @@ impl Engine {
         fetched
     }
 
+    /// Adds a frame to its station's queue, or counts why not.
+    pub(super) fn store(
+        &mut self,
+        core: &impl Core,
+        station: u32,
+        frame: &[u8],
+        received: &Received,
+        of: Of,
+        now: Nanos,
+    ) {
+        if let Err(why) = self.inward.store(core.queue(station), frame, received, of, now) {
+            self.uplink.tally.lost(why);
+        }
+    }
+
     /// The station of a destination address; no other header is looked at here.
     pub(super) fn station_for(&self, mac: Mac) -> u32 {
         match self.macs.owner(mac) {
@@ -437,12 +473,12 @@ impl Engine {
     fn deliver_from(
         &mut self,
         (frame, received): (&mut [u8], &Received),
-        known: Option<&mut KnownFlows>,
+        (known, datagram): (Option<&mut KnownFlows>, Option<NonZeroU32>),
         lane: Option<u32>,
         now: Nanos,
     ) {
         if self.fleet.is_some() {
-            return self.unwrap(frame, received, lane, now);
+            return self.unwrap(frame, (received, datagram), lane, now);
         }
         let from = FlowSource::Elsewhere(SenderMac::default());
         // Where a frame without a lane goes depends on addresses that were learned.

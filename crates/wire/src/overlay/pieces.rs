@@ -196,7 +196,13 @@ impl Pieces {
         Some((place, split.vnet))
     }
 
-    /// Whether all pieces but this many bytes of payload have been made: there is another one.
+    /// Length of the headers in front of each piece.
+    #[must_use]
+    pub fn header(&self) -> usize {
+        self.offload.header.into()
+    }
+
+    /// Whether there is another packet to be made.
     #[must_use]
     pub fn more(&self) -> bool {
         self.len > usize::from(self.offload.header) + self.done
