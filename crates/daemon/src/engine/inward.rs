@@ -64,7 +64,7 @@ struct Waits {
 
 /// Where a frame for a station came from.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Of {
+pub(super) struct Provenance {
     /// The host in whose name it came, if that is not proven.
     pub(super) source: Option<usize>,
     /// Whether it came in one datagram with the frame that follows.
@@ -230,7 +230,7 @@ impl Inward {
         station: u32,
         frame: &[u8],
         received: &Received,
-        Of { source, followed, datagram }: Of,
+        Provenance { source, followed, datagram }: Provenance,
         now: Nanos,
     ) -> Result<(), Loss> {
         let place = Sources::place(source);
@@ -430,7 +430,7 @@ impl Engine {
                     fetched += 1;
                     let frame = &landing[..received.len];
                     let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
-                    self.store(core, station, frame, &received, Of::default(), now);
+                    self.store(core, station, frame, &received, Provenance::default(), now);
                 }
                 Ok(None) | Err(Trouble::Down) => {
                     self.uplink.ready = false;
@@ -453,7 +453,7 @@ impl Engine {
         station: u32,
         frame: &[u8],
         received: &Received,
-        of: Of,
+        of: Provenance,
         now: Nanos,
     ) {
         if let Err(why) = self.inward.store(core.queue(station), frame, received, of, now) {

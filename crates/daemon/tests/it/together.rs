@@ -142,6 +142,8 @@ struct Counted {
     there: (u64, u64),
     arrived: (u64, u64, u64),
     losses: Vec<(&'static str, u64)>,
+    /// Flows that are counted, at each host.
+    flows: Vec<String>,
 }
 
 impl Counted {
@@ -150,7 +152,12 @@ impl Counted {
         let there = pair.b.engine.snapshot(pair.b.now);
         let classes = here.nodes.iter().map(|node| &node.counters);
         let lane = &there.lanes[0].ingress;
+        let flows = [&mut pair.a, &mut pair.b].map(|world| {
+            let flows = world.engine.heavy(world.now).map_or_else(Vec::new, |now| now.flows);
+            flows.into_iter().map(|flow| format!("{} {}: {:?}", flow.tenant, flow.inward, flow.sent))
+        });
         Self {
+            flows: flows.into_iter().flatten().collect(),
             classes: classes.map(|class| (class.packets, class.bytes)).collect(),
             there: (
                 here.fleet.as_ref().expect("a fleet").hosts[0].sent,
@@ -181,18 +188,24 @@ fn converse(pair: &mut Pair) -> (Wire, Counted) {
             delivered.extend(receive(&mut pair.b.tenants[0]));
         }
     }
+    // What is counted of flows is shown a moment later.
+    pair.run(Span::millis(60));
     (delivered, Counted::of(pair))
 }
 
 const SEALED: &str = "  sealed: true\n  key: /not/read\n";
+const COUNTED: &str = "backpressure: {heavy: 1pps}\n";
 const FEEDBACK: &str = "  feedback: {key: /not/read, epoch: 2ms, lapse: 100ms, fallback: 1Gbps, ecn: true}\n";
 
 #[test]
 fn what_arrives_and_what_is_counted_is_what_comes_one_by_one() {
-    for (v6, rest) in [(false, ""), (true, ""), (false, SEALED), (true, SEALED), (false, FEEDBACK)] {
+    for (v6, rest) in
+        [(false, ""), (true, ""), (false, SEALED), (true, SEALED), (false, FEEDBACK), (false, COUNTED)]
+    {
         let (frames, expected) = converse(&mut Pair::new(v6, rest, false, Fabric::Whole, true));
         let expected_frames: Wire =
             frames.into_iter().flat_map(|(frame, vnet)| cut_up(frame, &vnet)).collect();
+        assert_eq!(expected.flows.len(), if rest == COUNTED { 2 } else { 0 }, "{expected:?}");
         // 50,000 bytes of payload make 42 segments.
         assert_eq!(expected_frames.len(), 42 + 17 + 3 + 1, "{rest}");
         for fabric in [Fabric::Whole, Fabric::Cuts] {

@@ -1,6 +1,6 @@
 //! The way in of many frames at once: datagrams that come whole are taken apart, and a tenant's segments are joined again.
 //!
-//! Why: between two hosts that segment late, 45 packets cost two systems calls instead of 90; and a tenant's network stack takes 64 KiB
+//! Why: between two hosts that segment late, 45 packets cost two system calls instead of 90; and a tenant's network stack takes 64 KiB
 //! for the price of one packet.
 //! From: `wire::overlay`'s pieces, `wire::Joined`; Linux's receive offload (GRO), which joins only what it can take apart again.
 //! Not here: what is done with each packet (`fleet`), queues (`inward`).
@@ -17,7 +17,7 @@ use plimsoll_wire::{Joined, VnetHeader, parse};
 
 use super::super::Engine;
 use super::super::cpu::Core;
-use super::super::inward::Of;
+use super::super::inward::Provenance;
 use super::super::lane::Lane;
 use super::{Came, Fleet, Sorted};
 
@@ -91,7 +91,14 @@ impl Engine {
         {
             None | Some(Ok(None)) => {
                 if let Came::For(station, source) = self.sort(frame, now) {
-                    self.store(core, station, frame, received, Of { source, ..Of::default() }, now);
+                    self.store(
+                        core,
+                        station,
+                        frame,
+                        received,
+                        Provenance { source, ..Provenance::default() },
+                        now,
+                    );
                 }
                 return 1;
             }
@@ -143,7 +150,7 @@ impl Engine {
                 }
             };
             if let Came::For(station, source) = came {
-                let of = Of { source, followed: pieces.more(), datagram: Some(datagram) };
+                let of = Provenance { source, followed: pieces.more(), datagram: Some(datagram) };
                 self.store(core, station, packet, &received, of, now);
             }
         }
