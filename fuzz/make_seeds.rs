@@ -1,7 +1,7 @@
 //! Writes the seeds of the binary targets: good frames of every kind, from which the fuzzer starts.
 //!
 //! $ cargo run --release --example seeds
-//! wrote 40 seeds
+//! wrote 42 seeds
 //!
 //! The texts under `seeds/policy` are written by hand.
 
@@ -22,7 +22,7 @@ use plimsoll_vnic::layout::header;
 use plimsoll_vnic::message::Message;
 use plimsoll_vnic::{FlowSpec, Layout};
 use plimsoll_wire::overlay::{self, Addresses, Format, Inner, Vni};
-use plimsoll_wire::{Ecn, Mac, Offload, OffloadKind, VnetHeader, ones_complement_sum, parse};
+use plimsoll_wire::{Ecn, Mac, Offload, OffloadKind, VnetHeader, ones_complement_sum, parse, segment};
 use sizes::SIZES;
 
 fn main() -> std::io::Result<()> {
@@ -53,6 +53,11 @@ fn main() -> std::io::Result<()> {
         [&[7][..], &link(7, 0x1_0041), &link(7, 1)].concat(),
     )?;
     written += 1;
+    fs::create_dir_all(seeds.join("pieces"))?;
+    for (name, bytes) in in_pieces() {
+        fs::write(seeds.join("pieces").join(name), bytes)?;
+        written += 1;
+    }
     fs::create_dir_all(seeds.join("feedback"))?;
     let limits: Vec<u8> = (0..3 * 26).collect();
     fs::write(seeds.join("feedback").join("three"), [&[3, 20][..], &limits].concat())?;
@@ -130,6 +135,41 @@ fn tunnels() -> Vec<(&'static str, Vec<u8>)> {
         ("too_big4", ethernet(&[], 0x0800, &v4(17, 0x4000, &[], &datagram(&[7; 40])))),
         ("too_big6", ethernet(&[0x8100_0005], 0x86dd, &v6(17, &datagram(&[7; 40])))),
     ]
+}
+
+/// Three segments of a connection: as a datagram that is to be cut, and each behind its length.
+fn in_pieces() -> [(&'static str, Vec<u8>); 2] {
+    let mut tcp = TCP.to_vec();
+    tcp[13] = 0x10; // an acknowledgement
+    tcp.extend([0x5a; 250]);
+    let frame = ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &tcp));
+    let vnet = VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
+    let offload = vnet.offload(&frame, &parse(&frame).expect("sound")).expect("sound");
+    let path = overlay::Path {
+        format: Format::Geneve,
+        src_mac: Mac([2; 6]),
+        dst_mac: Mac([4; 6]),
+        addresses: Addresses::V4 { src: [192, 0, 2, 1].into(), dst: [192, 0, 2, 2].into() },
+        dscp: 0,
+        mtu: 1_500,
+        v6_checksum: true,
+        capable: false,
+        ports: overlay::Ports::default(),
+    };
+    let inner = Inner { vni: Vni::new(7).expect("small"), flow_hash: 1, feedback: None };
+    let layout = path.piece_layout(154, false).expect("it fits");
+    let (mut datagram, mut alone) = (vec![0; layout.outer], Vec::new());
+    for (at, len) in [(0, 100), (100, 100), (200, 50)] {
+        let mut piece = vec![0; 8 + 54 + len];
+        let made = segment(&frame, &offload, at, len as u32, &mut piece[8..]).expect("inside");
+        path.begin_piece(&mut piece, &inner, false).expect("room");
+        datagram.extend(&piece);
+        alone.extend((made as u16).to_be_bytes());
+        alone.extend(&piece[8..]);
+    }
+    path.finish_pieces(&mut datagram, 1, Ecn::NotEct).expect("room");
+    let header = &layout.vnet().to_bytes()[..VnetHeader::LEN];
+    [("datagram", [header, &datagram].concat()), ("segments", alone)]
 }
 
 /// TCP that is ECN-capable, with a right header checksum.

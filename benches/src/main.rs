@@ -16,6 +16,7 @@ mod hold;
 mod host;
 mod ingress;
 mod net;
+mod overlay;
 mod ovs;
 mod policies;
 mod report;
@@ -101,6 +102,8 @@ enum Part {
     Simulator,
     /// TAP to TAP beside a copy loop; needs root.
     Forward,
+    /// TCP between two hosts over the overlay, beside the same without it; needs root.
+    Overlay,
     /// Rates and gaps of limited flows beside tc's htb; needs root.
     Accuracy,
     /// CPU seconds for each gigabyte of a limited flow beside veth and tc's htb; needs root.
@@ -145,11 +148,12 @@ fn main() -> Result<()> {
             Part::Ingress => ingress::measure(effort),
             Part::Threads => threads::measure(options.rounds),
             Part::Simulator => simulator::measure(options.rounds),
-            Part::Forward | Part::Accuracy | Part::Cost if !root => {
+            Part::Forward | Part::Overlay | Part::Accuracy | Part::Cost if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");
                 Ok(Vec::new())
             }
             Part::Forward => forward::measure(&options.plimsoll, options.rounds),
+            Part::Overlay => overlay::measure(&options.plimsoll, options.rounds),
             Part::Cost => cost::measure(&options.plimsoll, options.rounds),
             Part::Target => target::measure(&options.plimsoll, options.rounds),
             Part::Vnic => vnic::measure(&options.plimsoll, options.rounds),

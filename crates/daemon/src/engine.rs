@@ -332,8 +332,7 @@ impl Engine {
             macs: MacTable::new(lanes.len() + 1),
             bindings: binding::Bindings::default(),
             uplink: Uplink {
-                // Frames for an overlay are cut by the engine.
-                segments: !whole && setup.uplink.capabilities().takes_segmentation,
+                segments: fleet::cuts_segments(&setup.uplink, whole),
                 port: Some(setup.uplink),
                 standby: None,
                 past: plimsoll_ports::Counters::default(),

@@ -161,6 +161,8 @@ pub(crate) fn reserve(overlay: &Overlay) -> Result<Reserved, FleetError> {
             Ok(socket) => {
                 // The socket is never read: the kernel drops packets for it silently.
                 let _ = setsockopt(&socket, sockopt::RcvBuf, &0);
+                // Otherwise it would cut a datagram of many packets before it drops them. An older kernel lacks this.
+                let _ = setsockopt(&socket, sockopt::UdpGroSegment, &true);
                 sockets.push(socket);
             }
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}

@@ -98,7 +98,9 @@ impl PacketSocket {
             capabilities: Capabilities {
                 takes_segmentation: config.vnet && !config.bypass,
                 gives_segmentation: config.vnet,
-                udp_segmentation: config.vnet && !config.bypass,
+                udp_segmentation: config.vnet
+                    && !config.bypass
+                    && socket::kernel_is_at_least(UDP_SEGMENTATION),
                 cwr_segmentation: true,
                 takes_partial_checksum: config.vnet,
                 mtu: link.mtu,
@@ -376,6 +378,9 @@ impl PacketSocket {
         }
     }
 }
+
+/// The first kernel whose packet sockets take and give datagrams that are still to be cut (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+const UDP_SEGMENTATION: (u32, u32) = (6, 2);
 
 /// Opens the socket; runs inside the interface's namespace.
 fn connect(config: &PacketConfig, index: u32) -> io::Result<OwnedFd> {

@@ -55,6 +55,18 @@ pub(crate) fn bind<T: Copy>(socket: &OwnedFd, address: &T) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this machine's kernel has at least this version; false where it does not tell.
+pub(crate) fn kernel_is_at_least(least: (u32, u32)) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    version(&release).is_some_and(|version| version >= least)
+}
+
+/// The first two numbers of a release such as `6.18.5-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|character: char| !character.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
 /// The number of the interface that a packet socket is bound to; negative when it has disappeared.
 pub(crate) fn bound_interface(socket: &OwnedFd) -> io::Result<libc::c_int> {
     let mut address: libc::sockaddr_ll = zeroed();

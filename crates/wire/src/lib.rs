@@ -47,6 +47,7 @@ mod checksum;
 mod ecn;
 mod flow;
 mod front;
+mod join;
 mod parse;
 mod reason;
 mod segment;
@@ -60,6 +61,7 @@ pub use checksum::{finish_checksum, ones_complement_sum};
 pub use ecn::Ecn;
 pub use flow::FlowKey;
 pub use front::Front;
+pub use join::Joined;
 pub use parse::{Fragment, Ip, Mac, Parsed, parse, parse_front, protocol};
 pub use reason::{
     BindingError, DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError,

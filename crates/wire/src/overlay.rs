@@ -46,6 +46,7 @@
 mod crossing;
 mod geneve;
 mod path;
+mod pieces;
 mod too_big;
 mod tunnelled;
 
@@ -54,6 +55,7 @@ pub use geneve::{
     GeneveOption, MOST_IN_OPTION, OPTION_CLASS, OPTION_FEEDBACK, Options, PROTOCOL_FEEDBACK, PROTOCOL_SEALED,
 };
 pub use path::{Addresses, Inner, Path, source_port};
+pub use pieces::{MOST_PIECES, PieceLayout, Pieces};
 pub use too_big::{TOO_BIG_MOST, too_big};
 pub use tunnelled::{Checks, Tunnelled};
 
@@ -143,7 +145,7 @@ impl Ports {
 }
 
 impl Family {
-    const fn header(self) -> usize {
+    pub(crate) const fn header(self) -> usize {
         match self {
             Family::V4 => 20,
             Family::V6 => 40,

@@ -44,6 +44,27 @@ fn tcp_passes_over_each_kind_and_family() {
     }
 }
 
+/// Uplinks are packet sockets of one machine, where a datagram of many segments crosses the fabric whole.
+#[test]
+fn segments_cross_the_fabric_together() {
+    for rest in ["", SEALED] {
+        let Some(mut fleet) = Fleet::new("sg", &Plan { rest, ..PLAIN }) else { return };
+        fleet.start();
+        fleet.transfer((0, 1), (2, 2), 3_000_000);
+        let (sender, receiver) = (fleet.stats(0), fleet.stats(2));
+        let sent = sender.fleet.as_ref().expect("a fleet").hosts["c"].sent;
+        let came = receiver.fleet.as_ref().expect("a fleet").hosts["a"].received;
+        let (frames, written) = (receiver.uplink.rx_packets, receiver.tenants["t2"].tx_packets);
+        eprintln!(
+            "{rest:?}: {sent} sent, {came} packets in {frames} frames, {written} written to the tenant"
+        );
+        // A segment carries 1,410 bytes at most.
+        assert!(sent >= came && came >= 3_000_000 / 1_410, "{sent} sent, {came} came");
+        assert!(frames * 3 < came, "{came} packets came in {frames} frames");
+        assert!(written * 3 < came, "{came} segments were written to the tenant in {written} frames");
+    }
+}
+
 /// A tenant that may receive 40 Mb/s is sent 160: with feedback its host limits the senders, without it drops the rest.
 #[test]
 fn a_flood_is_stopped_at_its_sender_and_a_bystander_keeps_its_traffic() {

@@ -8,13 +8,16 @@
 //! counted by its reason.
 
 mod asked;
+mod joined;
 mod map;
 mod neighbours;
 mod sealed;
 mod status;
 mod steer;
+mod together;
 mod wrap;
 
+use core::num::NonZeroU32;
 use std::net::IpAddr;
 
 use plimsoll_control::HostId;
@@ -32,6 +35,7 @@ pub use asked::{AskedBy, AskedNow};
 pub use map::FleetMap;
 pub use status::{FleetNow, HostNow, HostState, PairNow, ReceiverNow};
 pub use steer::Sent;
+pub(super) use together::cuts_segments;
 
 use super::Engine;
 use super::drops::{Event, Loss};
@@ -77,6 +81,8 @@ pub(crate) struct Fleet {
     outbox: Vec<Sent>,
     /// When the last turn ended.
     pub(super) turned: Nanos,
+    /// Segments from other hosts that are joined for a tenant.
+    joining: joined::Joining,
 }
 
 /// One host, as frames reach it.
@@ -99,6 +105,17 @@ pub(super) enum Came {
     Done,
 }
 
+/// What the headers of a packet from another host decide.
+#[derive(Clone, Copy, Debug)]
+struct Sorted {
+    station: u32,
+    /// The tenant elsewhere, where its packets are counted.
+    vm: Option<u32>,
+    marked: bool,
+    host: usize,
+    unproven: bool,
+}
+
 impl Fleet {
     pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
         let FleetSetup { map, mac, key, sequence, start } = setup;
@@ -116,6 +133,7 @@ impl Fleet {
             forget_at: Nanos::ZERO,
             outbox: Vec::new(),
             turned: Nanos::ZERO,
+            joining: joined::Joining::default(),
         };
         fleet.set_links(&[], Nanos::ZERO);
         fleet.set_receivers(lanes, policy, Nanos::ZERO);
@@ -205,6 +223,12 @@ impl Fleet {
             Ok(_) => neighbour::hear(frame, &outer).is_none(),
             Err(_) => false,
         })
+    }
+
+    /// Reads a packet for the overlay once more, when its turn has come.
+    fn read(&self, packet: &[u8]) -> Option<Tunnelled> {
+        let outer = parse(packet).ok()?;
+        Tunnelled::read_at(packet, &outer, &self.map.ports).ok()?
     }
 
     /// The way to a host, once its next hop has answered.
@@ -326,15 +350,28 @@ impl Engine {
             self.uplink.tally.lost(Loss::WrongHost);
             return Came::Done;
         }
-        let station = self.station_for(to);
-        if let (Some(steering), Some(vm)) = (&mut fleet.steering, fleet.map.vm(from)) {
-            let marked = fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce;
-            if !steering.admits(station, vm, packet.len(), marked, now) {
-                self.uplink.tally.lost(Loss::StrangerOverLimit);
-                return Came::Done;
-            }
+        let sorted = Sorted {
+            station: self.station_for(to),
+            vm: fleet.map.vm(from).filter(|_| fleet.steering.is_some()),
+            marked: fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce,
+            host,
+            unproven: tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1,
+        };
+        let came = self.count_sorted(fleet, &sorted, packet.len(), now);
+        fleet.joining.sorted = Some((sorted, tunnelled));
+        came
+    }
+
+    /// Counts a packet that is sorted, and says whether it may come in.
+    #[inline]
+    fn count_sorted(&mut self, fleet: &mut Fleet, sorted: &Sorted, len: usize, now: Nanos) -> Came {
+        let &Sorted { station, vm, marked, host, unproven } = sorted;
+        if let (Some(steering), Some(vm)) = (&mut fleet.steering, vm)
+            && !steering.admits(station, vm, len, marked, now)
+        {
+            self.uplink.tally.lost(Loss::StrangerOverLimit);
+            return Came::Done;
         }
-        let unproven = tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1;
         Came::For(station, unproven.then_some(host))
     }
 
@@ -356,11 +393,18 @@ impl Engine {
         }
     }
 
-    /// Delivers the frame in a packet whose turn has come.
-    pub(super) fn unwrap(&mut self, packet: &mut [u8], received: &Received, lane: Option<u32>, now: Nanos) {
-        let Some(fleet) = &self.fleet else { return };
-        let Ok(outer) = parse(packet) else { return };
-        let Ok(Some(tunnelled)) = Tunnelled::read_at(packet, &outer, &fleet.map.ports) else { return };
+    /// Delivers the frame in a packet whose turn has come; `datagram` is the number of the datagram that it is a piece of.
+    pub(super) fn unwrap(
+        &mut self,
+        packet: &mut [u8],
+        (received, datagram): (&Received, Option<NonZeroU32>),
+        lane: Option<u32>,
+        now: Nanos,
+    ) {
+        let Some(fleet) = &mut self.fleet else { return };
+        let known = fleet.joining.known(datagram, packet.len());
+        let is_known = known.is_some();
+        let Some(tunnelled) = known.or_else(|| fleet.read(packet)) else { return };
         let crossing = match tunnelled.deliver(packet, fleet.checks(received.vnet)) {
             Ok(crossing) => crossing,
             Err(why) => return self.uplink.tally.not_unwrapped(why),
@@ -377,16 +421,22 @@ impl Engine {
         }
         let Some(place) = tunnelled.frame() else { return };
         let Some((_, sender)) = addresses(&packet[place.clone()]) else { return };
-        let from = match fleet.map.host_at(tunnelled.src) {
-            Some(host) => fleet.source_at(host, sender),
-            None => FlowSource::Elsewhere(SenderMac::default()),
+        let from = match fleet.joining.from.filter(|_| is_known) {
+            Some(from) => from,
+            None => match fleet.map.host_at(tunnelled.src) {
+                Some(host) => fleet.source_at(host, sender),
+                None => FlowSource::Elsewhere(SenderMac::default()),
+            },
         };
         let heeded = fleet.map.heeds_marks() && crossing.marked_by_fabric();
         if heeded && self.is_mediated(lane) {
             without_fabrics_mark(&mut packet[place.clone()], crossing);
         }
+        if !is_known && let Some(fleet) = &mut self.fleet {
+            fleet.joining.know(datagram, tunnelled, from);
+        }
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        self.deliver_once(&mut packet[place], &frame, (lane, from), now);
+        self.deliver_or_join(&mut packet[place], &frame, (lane, from), now);
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {

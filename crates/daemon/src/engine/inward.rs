@@ -11,10 +11,13 @@ mod deliver;
 mod fetch;
 mod known;
 
+use core::num::NonZeroU32;
+
 use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::overlay::MOST_PIECES;
 use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
@@ -43,7 +46,7 @@ pub(crate) struct Inward {
     /// The frames of the last quantum.
     taken: [(Arrival, Verdict); QUANTUM],
     /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
-    delivered: [(Nanos, Option<Span>); QUANTUM],
+    delivered: [(Nanos, Option<Span>); MOST],
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
@@ -58,6 +61,21 @@ struct Waits {
     waited: Option<Span>,
     /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
+    /// Whether it came in one datagram with the frame that follows.
+    followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    datagram: Option<NonZeroU32>,
+}
+
+/// Where a frame for a station came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Provenance {
+    /// The host in whose name it came, if that is not proven.
+    pub(super) source: Option<usize>,
+    /// Whether it came in one datagram with the frame that follows.
+    pub(super) followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    pub(super) datagram: Option<NonZeroU32>,
 }
 
 /// How long frames were in the kernel before they were fetched.
@@ -93,6 +111,9 @@ const LONG: u32 = 16;
 /// Frames of one tenant that are delivered before the next tenant is chosen: the clock is read once for them.
 const QUANTUM: usize = 8;
 
+/// Most frames delivered so where they came in one datagram: they are joined for a tenant that takes them so.
+const MOST: usize = QUANTUM + MOST_PIECES;
+
 /// Most frames delivered in a turn, and most frames fetched.
 const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
@@ -104,7 +125,7 @@ impl Inward {
         let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, knows)).collect();
         let pools = stations.iter().map(Inward::pool).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
-        let delivered = [(Nanos::ZERO, None); QUANTUM];
+        let delivered = [(Nanos::ZERO, None); MOST];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
         Self {
@@ -187,6 +208,11 @@ impl Inward {
         (self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
     }
 
+    /// Whether frames wait at a station.
+    pub(crate) fn has_waiting(&self, station: u32) -> bool {
+        self.ingress.waiting(station).len() > 0
+    }
+
     /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
     /// in the queue.
     fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
@@ -215,7 +241,7 @@ impl Inward {
         station: u32,
         frame: &[u8],
         received: &Received,
-        source: Option<usize>,
+        Provenance { source, followed, datagram }: Provenance,
         now: Nanos,
     ) -> Result<(), Loss> {
         let place = Sources::place(source);
@@ -223,7 +249,7 @@ impl Inward {
             self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
-        let waits = Waits { vnet: received.vnet, waited: received.waited, place };
+        let waits = Waits { vnet: received.vnet, waited: received.waited, place, followed, datagram };
         self.queue(station, frame, waits, now).map_err(|why| match why {
             NotQueued::Full => Loss::IngressFull,
             NotQueued::OverMax => Loss::IngressOverMax,

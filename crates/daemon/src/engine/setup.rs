@@ -10,7 +10,7 @@ use plimsoll_policy::{self as policy, Checked, Ecn, Grain, Program};
 use plimsoll_ports::Port;
 use plimsoll_units::{Bytes, Span};
 
-use super::fleet::FleetMap;
+use super::fleet::{FleetMap, cuts_segments};
 use super::lane::{LaneSpec, Quota};
 
 /// Bytes that one pull may take: what the link carries in this time, so that no packet waits longer for a large segment.
@@ -61,11 +61,7 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
         queues: engine.queues,
         ring: engine.ring,
         descriptors: engine.descriptors,
-        // Frames for an overlay are cut by the engine.
-        pull: pull(
-            &checked.program,
-            checked.config.overlay.is_none() && uplink.capabilities().takes_segmentation,
-        ),
+        pull: pull(&checked.program, cuts_segments(uplink, checked.config.overlay.is_some())),
         catch_up: CATCH_UP,
     }
 }

@@ -16,6 +16,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Mac as WireMac, neighbour};
 
 use super::drops::Event;
+use super::fleet::cuts_segments;
 use super::lane::sum;
 use super::mac_table::Mac;
 use super::setup::pull;
@@ -393,12 +394,12 @@ impl Engine {
 
     /// Segments are left to the uplink where each of its ports can cut them.
     pub(super) fn set_segments(&mut self) {
-        // Frames for an overlay are cut by the engine.
         let mut ports = self.uplink.port.iter().chain(self.uplink.idle()).peekable();
         if ports.peek().is_none() {
             return;
         }
-        let whole = self.fleet.is_none() && ports.all(|port| port.capabilities().takes_segmentation);
+        let wrapped = self.fleet.is_some();
+        let whole = ports.all(|port| cuts_segments(port, wrapped));
         if whole != self.uplink.segments {
             self.uplink.segments = whole;
             self.nic.set_pull(pull(&self.program, whole));

@@ -271,19 +271,41 @@ impl Path {
     }
 
     fn write_tunnel(&self, packet: &mut [u8], inner: &Inner<'_>) -> Option<()> {
-        let tunnel = packet.get_mut(self.head_room(None) - TUNNEL..)?;
+        self.write_tunnel_head(packet.get_mut(self.head_room(None) - TUNNEL..)?, inner)
+    }
+
+    /// Writes VXLAN's or Geneve's header to the start of `tunnel`.
+    pub(super) fn write_tunnel_head(&self, tunnel: &mut [u8], inner: &Inner<'_>) -> Option<()> {
         match self.format {
             Format::Vxlan => {
                 put(tunnel, 0, [HAS_VNI, 0, 0, 0])?;
-                put(tunnel, 4, inner.vni.word())?;
+                put(tunnel, 4, inner.vni.word())
             }
-            Format::Geneve => geneve::write(tunnel, inner.vni, inner.feedback)?,
+            Format::Geneve => geneve::write(tunnel, inner.vni, inner.feedback),
         }
-        Some(())
     }
 
     /// Writes the Ethernet, IP and UDP headers of a packet that is complete behind them.
     fn write_outer(&self, packet: &mut [u8], format: Format, flow_hash: u64, ecn: Ecn) -> Option<()> {
+        self.write_outer_but_sum(packet, format, flow_hash, ecn)?;
+        match self.addresses {
+            Addresses::V6 { .. } if self.v6_checksum => {
+                let (ip, header) = (packet.get_mut(ETHERNET..)?, self.addresses.family().header());
+                let checksum = nonzero(!v6_udp_sum(ip, header)?);
+                put(ip, header + 6, checksum.to_be_bytes())
+            }
+            _ => Some(()),
+        }
+    }
+
+    /// Writes these headers with a UDP checksum of zero.
+    pub(super) fn write_outer_but_sum(
+        &self,
+        packet: &mut [u8],
+        format: Format,
+        flow_hash: u64,
+        ecn: Ecn,
+    ) -> Option<()> {
         put(packet, 0, self.dst_mac.0)?;
         put(packet, 6, self.src_mac.0)?;
         let class = self.dscp << 2 | ecn.bits();
@@ -305,14 +327,7 @@ impl Path {
         put(udp, 0, source_port(flow_hash).to_be_bytes())?;
         put(udp, 2, self.ports.of(format).to_be_bytes())?;
         put(udp, 4, len.to_be_bytes())?;
-        put(udp, 6, [0, 0])?;
-        match self.addresses {
-            Addresses::V6 { .. } if self.v6_checksum => {
-                let checksum = nonzero(!v6_udp_sum(ip, header)?);
-                put(ip, header + 6, checksum.to_be_bytes())
-            }
-            _ => Some(()),
-        }
+        put(udp, 6, [0, 0])
     }
 }
 

@@ -112,6 +112,15 @@ impl Tunnelled {
         }))
     }
 
+    /// The same headers on a packet of another length, as on the next piece of one datagram: the frame is that much longer or shorter.
+    /// None where the datagram does not end with the packet, or carries anything but a frame that is not sealed.
+    #[must_use]
+    pub fn resized(&self, len: usize) -> Option<Tunnelled> {
+        let place = self.frame.clone().filter(|place| self.sealed.is_none() && place.end == self.end)?;
+        let fits = self.feedback.is_none() && len >= place.start + ETHERNET;
+        fits.then(|| Tunnelled { frame: Some(place.start..len), end: len, ..self.clone() })
+    }
+
     /// Place of the tenant's frame; none in a feedback frame or a hello. A sealed frame can be read once it is opened.
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {

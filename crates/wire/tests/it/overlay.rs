@@ -11,7 +11,7 @@ use plimsoll_wire::{Ecn, EncapsulationError, Mac, VnetHeader, parse, segment};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-fn paths() -> impl Strategy<Value = Path> {
+pub fn paths() -> impl Strategy<Value = Path> {
     let addresses = prop_oneof![
         (any::<[u8; 4]>(), any::<[u8; 4]>())
             .prop_map(|(src, dst)| Addresses::V4 { src: src.into(), dst: dst.into() }),
@@ -77,7 +77,7 @@ fn back(packet: &mut [u8]) -> (u32, Vec<u8>, Option<Vec<u8>>) {
 }
 
 /// TCP or UDP over either, with a virtio-net header that has it cut.
-fn large(v6: bool, tcp: bool, ecn: u8, payload: &[u8], size: u16) -> ([u8; 10], Vec<u8>) {
+pub fn large(v6: bool, tcp: bool, ecn: u8, payload: &[u8], size: u16) -> ([u8; 10], Vec<u8>) {
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
     let ip =
         if v6 { link.ipv6([0x20; 16], [0x21; 16], 64) } else { link.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64) };

@@ -2,7 +2,7 @@
 //!
 //! Why: the underlay carries packets between hosts only, and no tenant's frame by itself.
 //! From: `wire::overlay`: segments are cut first, so that each has outer lengths and checksums of its own.
-//! Not here: which host (`map`), which feedback (`steer`).
+//! Not here: which host (`map`), which feedback (`steer`), segments that leave in one datagram (`together`).
 //! Invariant: a frame for many hosts that has begun to leave ends before another frame leaves, and each host gets one copy,
 //! also if a reload changes their order; feedback is not lost with a frame, as a message that did not leave goes with the
 //! next.
@@ -20,6 +20,7 @@ use super::super::mac_table::is_group;
 use super::super::{Engine, Held};
 use super::addresses;
 use super::sealed::Way;
+use super::together::Together;
 
 /// How much of a frame for all hosts has left to one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,11 +32,11 @@ pub(super) enum Copied {
 }
 
 /// The headers and feedback that go with each of a frame's segments.
-struct Wrapping<'a> {
-    path: Path,
-    inner: Inner<'a>,
+pub(super) struct Wrapping<'a> {
+    pub(super) path: Path,
+    pub(super) inner: Inner<'a>,
     /// The other host's session, where the frame is sealed.
-    session: Option<&'a mut Session>,
+    pub(super) session: Option<&'a mut Session>,
     /// Whether the feedback has left.
     told: bool,
 }
@@ -125,16 +126,17 @@ impl Engine {
             Some(Way::Plain) | None => None,
         };
         let mut wrapping = Wrapping { path, inner, session, told: false };
+        let before = packets_left(part, &held.offload);
         let emitted = emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.scratch);
         let told = wrapping.told;
         self.uplink.senders.note(port.taken(), from);
         self.uplink.down = emitted.is_err();
+        fleet.links[host].sent += u64::from(before - packets_left(part, &held.offload));
         if told && let Some(steering) = &mut fleet.steering {
             steering.rode(host);
         }
         match emitted {
             Ok(Ok(Emitted::Sent)) => {
-                fleet.links[host].sent += 1;
                 fleet.steering.iter_mut().for_each(|steering| steering.agent.handle_sent(host, now));
                 Handed::Done
             }
@@ -154,7 +156,24 @@ impl Engine {
     }
 }
 
-type Wrapped = Result<Emitted, plimsoll_wire::EncapsulationError>;
+/// Packets of the part that are still to leave.
+fn packets_left(part: &Part, offload: &Offload) -> u32 {
+    if part.payload == 0 { 0 } else { part.packets(offload) }
+}
+
+impl<'a> Wrapping<'a> {
+    /// The feedback that goes with a finished frame of this length, if it has not left and there is room for it.
+    pub(super) fn feedback_for(&self, frame: usize) -> Option<&'a [u8]> {
+        let seal = if self.session.is_some() { SEALED_HEAD + SEALED_TAG } else { 0 };
+        let fits = |message: &&[u8]| {
+            frame + seal + self.path.head_room(Some(message.len()))
+                <= usize::from(self.path.mtu) + super::ETHERNET
+        };
+        self.inner.feedback.filter(|_| !self.told).filter(fits)
+    }
+}
+
+pub(super) type Wrapped = Result<Emitted, plimsoll_wire::EncapsulationError>;
 
 /// Sends each segment, which is finished behind room for its headers, with these headers.
 fn emit_wrapped(
@@ -167,6 +186,12 @@ fn emit_wrapped(
 ) -> Result<Wrapped, Trouble> {
     let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
     loop {
+        if let Some(together) = Together::of(port, wrapping, offload, part) {
+            match together.send(port, wrapping, (frame, offload), part, scratch)? {
+                Ok(Emitted::Sent) if part.payload > 0 => continue,
+                result => return Ok(result),
+            }
+        }
         let payload = step.min(part.payload);
         let len = if offload.kind == OffloadKind::Plain {
             scratch[ROOM..ROOM + frame.len()].copy_from_slice(frame);
@@ -196,13 +221,10 @@ fn send_wrapped(
     wrapping: &mut Wrapping<'_>,
     buffer: &mut [u8],
 ) -> Result<Result<Sending, plimsoll_wire::EncapsulationError>, Trouble> {
-    let Wrapping { path, inner, told, session } = wrapping;
     let frame = ROOM..buffer.len() - SEALED_TAG;
+    let feedback = wrapping.feedback_for(frame.len());
+    let Wrapping { path, inner, told, session } = wrapping;
     let whole = if session.is_some() { ROOM - SEALED_HEAD..buffer.len() } else { frame.clone() };
-    let fits = |message: &&[u8]| {
-        whole.len() + path.head_room(Some(message.len())) <= usize::from(path.mtu) + super::ETHERNET
-    };
-    let feedback = inner.feedback.filter(|_| !*told).filter(fits);
     let inner = Inner { feedback, ..*inner };
     let ecn = path.outer_ecn(&buffer[frame]);
     let packet = &mut buffer[..whole.end];

@@ -5,6 +5,8 @@
 //! Not here: which station is next (`nic`'s ingress), and what a frame's headers decide (`depart`).
 //! Invariant: the frames of a station leave in their order; each is delivered, or lost for a counted reason.
 
+use core::num::NonZeroU32;
+
 use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_nic::Verdict;
 use plimsoll_ports::Received;
@@ -15,23 +17,35 @@ use super::super::Engine;
 use super::super::drops::Loss;
 use super::super::pool::Buffer;
 use super::known::KnownFlows;
-use super::{COMMON, Inward, QUANTUM, Waits, can_be_known, source_of};
+use super::{COMMON, Inward, MOST, QUANTUM, Waits, can_be_known, source_of};
 
 impl Engine {
     /// Delivers the station's oldest frames, at most `quantum`; answers how many.
     pub(super) fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
         let at = station as usize;
+        // Frames between hosts that came in one datagram are delivered together, so these are taken one by one.
+        let alone = self.fleet.is_some();
         let Inward { ingress, taken, .. } = &mut self.inward;
-        let count = ingress.take_some(station, &mut taken[..quantum.min(QUANTUM)], now);
+        let some = &mut taken[..quantum.min(QUANTUM)];
+        let count = if alone { 0 } else { ingress.take_some(station, some, now) };
         // These are taken out meanwhile, so that frames can be read while ports are written.
         let mut pool = self.inward.pools[at].take().expect("in its place between deliveries");
         let mut known = self.inward.known[at].take();
         let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
-        let mut delivered = 0;
-        for number in 0..count {
-            let (arrival, verdict) = self.inward.taken[number];
+        let (mut delivered, mut number, mut last) = (0, 0, false);
+        loop {
+            let next = if !alone {
+                (number < count).then(|| self.inward.taken[number])
+            } else if delivered < quantum || last && delivered < MOST {
+                self.inward.ingress.take(station, now)
+            } else {
+                None
+            };
+            let Some((arrival, verdict)) = next else { break };
+            number += 1;
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            let Waits { vnet, waited, place } = *pool.held(buffer);
+            let Waits { vnet, waited, place, followed, datagram } = *pool.held(buffer);
+            last = followed;
             if place.is_some() {
                 self.inward.sources[at].end(place);
             }
@@ -46,9 +60,15 @@ impl Engine {
             }
             let lane = self.inward.lane_of(station, &arrival);
             let received = Received { len: frame.len(), vnet, at: None, waited };
-            self.deliver_from((frame, &received), known.as_deref_mut(), lane, now);
+            if alone {
+                self.note_following(station, followed || delivered + 1 < quantum);
+            }
+            self.deliver_from((frame, &received), (known.as_deref_mut(), datagram), lane, now);
             pool.give(buffer);
             delivered += 1;
+        }
+        if alone {
+            self.end_joining(now);
         }
         if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
             self.inward.uncounted.push(station);
@@ -86,12 +106,12 @@ impl Engine {
     fn deliver_from(
         &mut self,
         (frame, received): (&mut [u8], &Received),
-        known: Option<&mut KnownFlows>,
+        (known, datagram): (Option<&mut KnownFlows>, Option<NonZeroU32>),
         lane: Option<u32>,
         now: Nanos,
     ) {
         if self.fleet.is_some() {
-            return self.unwrap(frame, received, lane, now);
+            return self.unwrap(frame, (received, datagram), lane, now);
         }
         let from = FlowSource::Elsewhere(SenderMac::default());
         // Where a frame without a lane goes depends on addresses that were learned.

@@ -5,19 +5,18 @@
 //! Not here: frames of a fleet's hosts, which are unwrapped first (`fleet`), and what happens after the queue (`deliver`).
 //! Invariant: a frame that was fetched waits at one station, or is lost for a counted reason.
 
-use plimsoll_ports::Trouble;
+use plimsoll_ports::{Received, Trouble};
 use plimsoll_units::Nanos;
 
-use super::super::fleet::Came;
 use super::super::mac_table::{Mac, MacTable, Owner};
 use super::super::{Core, Engine};
-use super::{COMMON, Inward};
+use super::{COMMON, Inward, Provenance};
 
 impl Engine {
     /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address. Answers how many they were.
     pub(super) fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         if self.fleet.is_some() {
-            return self.fetch_wrapped(core, batch, now);
+            return self.fetch_from_hosts(core, batch, now);
         }
         let mut fetched = 0;
         while fetched < batch {
@@ -25,7 +24,7 @@ impl Engine {
             let Some(port) = &mut uplink.port else { break };
             let stored = port.receive_with(landing, |frame, received| {
                 let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_for(macs, mac));
-                inward.store(core.queue(station), frame, received, None, now)
+                inward.store(core.queue(station), frame, received, Provenance::default(), now)
             });
             match stored {
                 Ok(Some(stored)) => {
@@ -46,21 +45,13 @@ impl Engine {
     }
 
     /// Like [`Engine::fetch`], for a host of a fleet: each frame is unwrapped where it was copied to, before it waits.
-    fn fetch_wrapped(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+    fn fetch_from_hosts(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         let mut landing = core::mem::take(&mut self.landing);
         let mut fetched = 0;
         while fetched < batch {
             let Some(port) = &mut self.uplink.port else { break };
             match port.receive(&mut landing) {
-                Ok(Some(received)) => {
-                    fetched += 1;
-                    let frame = &mut landing[..received.len];
-                    let Came::For(station, source) = self.sort(frame, now) else { continue };
-                    let queue = core.queue(station);
-                    if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
-                        self.uplink.tally.lost(why);
-                    }
-                }
+                Ok(Some(received)) => fetched += self.fetch_wrapped(core, &mut landing, &received, now),
                 Ok(None) => {
                     self.uplink.ready = false;
                     break;
@@ -73,6 +64,21 @@ impl Engine {
         }
         self.landing = landing;
         fetched
+    }
+
+    /// Adds a frame to its station's queue, or counts why not.
+    pub(in super::super) fn store(
+        &mut self,
+        core: &impl Core,
+        station: u32,
+        frame: &[u8],
+        received: &Received,
+        of: Provenance,
+        now: Nanos,
+    ) {
+        if let Err(why) = self.inward.store(core.queue(station), frame, received, of, now) {
+            self.uplink.tally.lost(why);
+        }
     }
 
     /// The uplink carries no frames: it is down, or gone.
