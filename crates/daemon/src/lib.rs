@@ -52,11 +52,12 @@ pub use engine::{
     PressedNow, Sampled, WatchedNow,
 };
 pub use engine::{
-    BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,
-    Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable,
-    Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL,
-    Sampler, Sent, Setup, Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither,
-    Whose, engine_config, fleet_map, lane_spec, own_mac,
+    BATCH, Buffer, Change, Core, Crossing, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
+    FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
+    Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow,
+    RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
+    StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config, fleet_map,
+    lane_spec, own_mac, several,
 };
 pub use experiment::ExperimentCore;
 pub use explain::{

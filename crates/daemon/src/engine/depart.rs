@@ -13,6 +13,7 @@ use plimsoll_ports::{DropReason, Frame, Port, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, parse};
 
+use super::crossing::Via;
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::flows::Hashed;
@@ -131,6 +132,7 @@ impl Engine {
             self.sent += 1;
             departed += frames;
         }
+        self.inward.via = Via::Uplink;
         self.flush_uplink();
         self.blame_senders();
         departed > 0
@@ -293,6 +295,7 @@ impl Engine {
         now: Nanos,
     ) -> Handed {
         let target = held.to;
+        self.inward.via = Via::Tenant(from);
         match way {
             Some(Owner::Lane(to)) if to != from => {
                 self.near.note(Some(to), part.packets(&held.offload));
@@ -362,7 +365,7 @@ impl Engine {
         let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
-        let Some(port) = &mut lane.port else { return Handed::Lost(Loss::ReceiverGone) };
+        let Some(port) = &mut lane.port else { return self.send_across(frame, offload, part, to) };
         let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         lane.wrote = true;
         lane.conduct.touched = self.copying.part;
@@ -386,9 +389,12 @@ impl Engine {
     /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
     /// no copy.
     fn send_all(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part) -> usize {
-        let mut made = 0;
+        let mut made = self.send_all_across(frame, offload, part);
         for to in 0..self.lanes.len() {
-            made += usize::from(self.lanes[to].is_some());
+            if self.lanes[to].as_ref().is_none_or(|lane| lane.seat.elsewhere.is_some()) {
+                continue;
+            }
+            made += 1;
             // A receiver that cannot take a broadcast is no loss of the sender: the port counts it.
             let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
         }
@@ -440,6 +446,9 @@ impl Engine {
     /// Learns that a host with this address is behind the uplink.
     #[inline]
     pub(super) fn learn_outside(&mut self, mac: Mac, now: Nanos) {
+        if matches!(self.inward.via, Via::Thread(Some(_))) {
+            return; // a tenant's, which another thread has looked at
+        }
         if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(mac, Owner::Uplink, now) {
             self.note_taken(from);
         }
@@ -512,14 +521,14 @@ impl Engine {
             }
         };
         match handed {
-            Handed::Lost(why) => self.uplink.tally.lost(why),
-            Handed::Refused(why) => self.uplink.tally.undelivered(why),
+            Handed::Lost(why) => self.arrivals_tally().lost(why),
+            Handed::Refused(why) => self.arrivals_tally().undelivered(why),
             _ => {}
         }
     }
 
     /// Notes that the tenant in this lane has lost an address, so that its next frame from it is learned again.
-    fn note_taken(&mut self, from: u32) {
+    pub(super) fn note_taken(&mut self, from: u32) {
         if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
             lane.source = None;
             lane.tally.event(Event::AddressTaken);
@@ -543,7 +552,7 @@ impl Engine {
             limited_by: transmit.limited_by,
             class: transmit.class,
             generation: self.generation,
-            lane: u16::try_from(lane).unwrap_or(u16::MAX),
+            lane: u16::try_from(self.logged_lane(lane)).unwrap_or(u16::MAX),
             len: transmit.len,
             frames: u8::try_from(frames.max(1)).unwrap_or(u8::MAX),
         };

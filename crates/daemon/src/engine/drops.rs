@@ -66,6 +66,8 @@ pub enum Loss {
     InactivePort,
     /// It waited with its sender, which stopped its rings, or whose memory disappeared. A virtual machine that goes on sends it again.
     TakenBack,
+    /// Its receiver is another thread's tenant, and that thread was too far behind.
+    ThreadFull,
 }
 
 /// Events that are counted although no frame was lost.
@@ -175,7 +177,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -202,6 +204,7 @@ impl Loss {
         Self::WaitedTooLong,
         Self::InactivePort,
         Self::TakenBack,
+        Self::ThreadFull,
     ];
 
     /// The reason as operators see it.
@@ -234,6 +237,7 @@ impl Loss {
             Self::WaitedTooLong => plimsoll_nic::WAITED_TOO_LONG,
             Self::InactivePort => "inactive_port",
             Self::TakenBack => "taken_back",
+            Self::ThreadFull => "thread_full",
         }
     }
 }

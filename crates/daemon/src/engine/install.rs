@@ -278,7 +278,7 @@ impl Engine {
         match lane {
             None => self.attach_uplink(&Whose::Uplink, port, now),
             Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
-                Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
+                Some(lane) if lane.port.is_none() && lane.is_served_here() => {
                     lane.attach(port);
                     if let Some(vnic) = lane.vnic() {
                         // The client accepts rules of the policy in force only.
@@ -309,7 +309,7 @@ impl Engine {
     /// The owners that have no port.
     #[must_use]
     pub fn lacking(&self) -> Vec<Whose> {
-        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.tenant.is_some());
+        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.is_served_here());
         lanes.map(|lane| Whose::Tenant(lane.name.clone())).chain(self.lacking_uplink()).collect()
     }
 

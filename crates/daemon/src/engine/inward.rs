@@ -18,6 +18,7 @@ use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
+use super::crossing::Via;
 use super::drops::Loss;
 use super::fleet::Came;
 use super::mac_table::{Mac, Owner};
@@ -44,6 +45,8 @@ pub(crate) struct Inward {
     delivered: [(Nanos, Option<Span>); QUANTUM],
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
+    /// The way of the frame that is stored, or delivered.
+    pub(super) via: Via,
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
     since: Option<Nanos>,
 }
@@ -54,6 +57,7 @@ struct Waits {
     received: Received,
     /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
+    via: Via,
 }
 
 /// How long frames were in the kernel before they were fetched.
@@ -113,6 +117,7 @@ impl Inward {
             pools,
             delivered,
             before,
+            via: Via::Uplink,
             since: None,
         }
     }
@@ -184,6 +189,11 @@ impl Inward {
         station.checked_sub(COMMON + 1).filter(|_| same)
     }
 
+    /// Whether frames wait for a tenant that takes any.
+    pub(crate) fn holds_frames(&self) -> bool {
+        (0..self.stations()).any(|station| self.ingress.waiting(station).len() > 0)
+    }
+
     /// How many stations there are.
     pub(crate) fn stations(&self) -> u32 {
         self.ingress.tenants()
@@ -200,7 +210,7 @@ impl Inward {
 
     /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames
     /// in its host's name have used up their part of the queue.
-    fn store(
+    pub(super) fn store(
         &mut self,
         station: u32,
         frame: &[u8],
@@ -213,7 +223,7 @@ impl Inward {
             self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
-        let waits = Waits { received: *received, place };
+        let waits = Waits { received: *received, place, via: self.via };
         self.queue(station, frame, waits, now).map_err(|why| match why {
             NotQueued::Full => Loss::IngressFull,
             NotQueued::OverMax => Loss::IngressOverMax,
@@ -331,7 +341,8 @@ impl Engine {
         while delivered < quantum {
             let Some((arrival, verdict)) = self.inward.ingress.take(station, now) else { break };
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            let &Waits { received: Received { waited, .. }, place } = pool.held(buffer);
+            let &Waits { received: Received { waited, .. }, place, via } = pool.held(buffer);
+            self.inward.via = via;
             self.inward.sources[station as usize].end(place);
             if verdict != Verdict::Pass && !self.signal_inward(&mut pool, buffer, station, verdict) {
                 pool.give(buffer);
@@ -346,6 +357,7 @@ impl Engine {
             pool.give(buffer);
             delivered += 1;
         }
+        self.inward.via = Via::Uplink;
         if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
             self.inward.uncounted.push(station);
         }
@@ -406,6 +418,9 @@ impl Engine {
                     } else {
                         (frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac)), None)
                     };
+                    if self.passes_on(station, frame, &received) {
+                        continue;
+                    }
                     let queue = core.queue(station);
                     if let Err(why) = self.inward.store(queue, frame, &received, source, now) {
                         self.uplink.tally.lost(why);

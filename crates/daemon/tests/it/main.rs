@@ -23,6 +23,7 @@ mod shares;
 mod short_queues;
 mod standby;
 mod support;
+mod threads;
 mod trains;
 mod vhost_user;
 mod vnic;

@@ -43,6 +43,28 @@ fn a_limit_is_exceeded_by_a_lease_and_a_frame_of_each_thread() {
 }
 
 #[test]
+fn what_several_threads_cannot_do_yet_is_refused_with_a_way_out() {
+    let refused = |uplink: &str, tenant: &str, rest: &str| {
+        let text = format!(
+            "{{uplink: {{{uplink}, rate: 1Gbps}}, engine: {{threads: 2}}, tenants: {{a: {{port: memory{tenant}}}}}{rest}}}"
+        );
+        check_str("p.yaml", &text).map_err(|errors| errors.render(false)).err().unwrap_or_default()
+    };
+    assert_eq!(refused("port: {af_packet: eth0}", "", ""), "", "a queue for each thread");
+    for port in ["pcap: {read: a.pcap}", "tap: {name: up0}", "af_xdp: eth0"] {
+        let told = refused(&format!("port: {{{port}}}"), "", "");
+        assert!(told.contains("`threads` is 2, but the uplink") && told.contains("has one queue"), "{told}");
+        assert!(told.contains("af_packet"), "{told}");
+    }
+    let told = refused("port: {af_packet: eth0}, standby: {af_packet: eth1}", "", "");
+    assert!(told.contains("a `standby` of the uplink works with one thread only"), "{told}");
+    let told = refused("port: memory", ", ecn: mediated", "");
+    assert!(told.contains("`ecn: mediated` works with one thread only"), "{told}");
+    let told = refused("port: memory", "", ", backpressure: {tenants: [a], heavy: 1kpps}");
+    assert!(told.contains("`backpressure` works with one thread only"), "{told}");
+}
+
+#[test]
 fn there_are_at_most_64_threads() {
     assert!(checked(64, "").is_ok());
     assert!(checked(65, "").is_err() && checked(0, "").is_err());

@@ -1,0 +1,288 @@
+//! Several of the daemon's engines under one policy, as its threads run them, in virtual time: frames and addresses between them,
+//! and the link.
+//!
+//! Not here: threads and clocks (the live tests), and what leases are (`leases`).
+
+use std::sync::Arc;
+
+use plimsoll_daemon::{DepartureLog, Engine, several};
+use plimsoll_policy::Checked;
+use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
+use plimsoll_units::{Nanos, Span};
+
+use crate::support::{drain, number, policy, udp};
+
+const STEP: Span = Span::micros(10);
+
+/// Engines, the far ends of their queues of the uplink, and of the tenants' ports.
+struct Host {
+    engines: Vec<Engine>,
+    wires: Vec<MemoryPort>,
+    tenants: Vec<MemoryPort>,
+    now: Nanos,
+}
+
+impl Host {
+    fn new(text: &str, threads: usize) -> Self {
+        Self::between(&policy(text), threads)
+    }
+
+    fn between(checked: &Checked, threads: usize) -> Self {
+        let memory = |name: &str| {
+            let config = MemoryConfig { slots: 512, frame: FRAME_ROOM, ..MemoryConfig::default() };
+            MemoryPort::pair(name, config).expect("memory")
+        };
+        let (mut uplinks, mut wires, mut ports, mut tenants) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..threads {
+            let (uplink, wire) = memory("uplink");
+            uplinks.push(Port::Memory(uplink));
+            wires.push(wire);
+        }
+        for tenant in &checked.config.tenants {
+            let (port, end) = memory(&tenant.name);
+            ports.push(Some(Port::Memory(port)));
+            tenants.push(end);
+        }
+        let logs: Vec<_> = (0..threads).map(|_| Arc::new(DepartureLog::default())).collect();
+        let engines = several(checked, uplinks, ports, &logs).expect("a policy for threads");
+        Self { engines, wires, tenants, now: Nanos::ZERO }
+    }
+
+    fn send(&mut self, tenant: usize, frame: &[u8]) -> Sending {
+        self.tenants[tenant].send(frame, None).expect("the engine's end is there")
+    }
+
+    fn turn(&mut self) {
+        self.now += STEP;
+        for engine in &mut self.engines {
+            engine.turn(self.now);
+        }
+    }
+
+    fn turns(&mut self, turns: usize) {
+        (0..turns).for_each(|_| self.turn());
+    }
+
+    /// Losses of a tenant, or of the uplink, on all threads.
+    fn losses(&mut self, name: &str) -> Vec<(&'static str, u64)> {
+        let mut all = Vec::new();
+        for engine in &mut self.engines {
+            let snapshot = engine.snapshot(self.now);
+            let ports = snapshot.lanes.iter().chain([&snapshot.uplink]);
+            all.extend(
+                ports
+                    .filter(|port| port.name == name)
+                    .flat_map(|port| port.tally.losses().collect::<Vec<_>>()),
+            );
+        }
+        all
+    }
+}
+
+const TWO: &str = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2},
+    tenants: {a: {port: memory}, b: {port: memory}, c: {port: memory}, d: {port: memory}}}";
+
+#[test]
+fn tenants_of_two_threads_reach_each_other_both_ways_in_order() {
+    let mut host = Host::new(TWO, 2);
+    // Tenants 0 and 2 are on the first thread, and 1 and 3 on the second. Each says who it is.
+    for tenant in 0..4 {
+        host.send(tenant, &udp(tenant as u8 + 1, 99, 1, 0, 100));
+    }
+    host.turns(30);
+    host.wires.iter_mut().for_each(|wire| assert_eq!(drain(wire).len(), 2));
+    for n in 0..200 {
+        assert_eq!(host.send(0, &udp(1, 2, 7, n, 300)), Sending::Sent);
+        assert_eq!(host.send(1, &udp(2, 1, 8, n, 300)), Sending::Sent);
+        assert_eq!(host.send(2, &udp(3, 1, 9, n, 300)), Sending::Sent);
+        host.turn();
+    }
+    host.turns(100);
+    let order = |frames: &[Vec<u8>], flow| {
+        let of_flow = frames.iter().map(|frame| number(frame)).filter(|&(port, _)| port == flow);
+        of_flow.map(|(_, number)| number).collect::<Vec<_>>()
+    };
+    let all: Vec<u32> = (0..200).collect();
+    assert_eq!(order(&drain(&mut host.tenants[1]), 7), all);
+    let first = drain(&mut host.tenants[0]);
+    assert_eq!((order(&first, 8), order(&first, 9)), (all.clone(), all));
+    assert!(host.wires.iter_mut().all(|wire| drain(wire).is_empty()), "nothing of it left the host");
+    for name in ["a", "b", "c", "uplink"] {
+        assert_eq!(host.losses(name), []);
+    }
+}
+
+#[test]
+fn a_frame_from_the_uplink_reaches_a_tenant_of_another_thread() {
+    let mut host = Host::new(TWO, 2);
+    host.send(1, &udp(2, 99, 1, 0, 100));
+    host.turns(3);
+    // Its receiver is on the second thread, and it comes by the first one's queue.
+    assert_eq!(host.wires[0].send(&udp(99, 2, 5, 42, 200), None), Ok(Sending::Sent));
+    host.turns(3);
+    let came = drain(&mut host.tenants[1]);
+    assert_eq!(came.iter().map(|frame| number(frame)).collect::<Vec<_>>(), [(5, 42)]);
+    // The sender is behind the uplink: no tenant can send in its name, on either thread.
+    host.turns(2);
+    for tenant in 0..2 {
+        host.send(tenant, &udp(99, 2, 5, 0, 200));
+    }
+    host.turns(3);
+    assert_eq!(host.losses("a"), [("foreign_source", 1)]);
+    assert_eq!(host.losses("b"), [("foreign_source", 1)]);
+}
+
+#[test]
+fn a_broadcast_reaches_all_tenants_of_all_threads_and_the_wire_once() {
+    let mut host = Host::new(TWO, 2);
+    let mut frame = udp(1, 0, 5, 7, 100);
+    frame[..6].fill(0xff);
+    host.send(0, &frame);
+    host.turns(4);
+    let copies: Vec<usize> = host.tenants.iter_mut().map(|tenant| drain(tenant).len()).collect();
+    assert_eq!(copies, [0, 1, 1, 1], "all but its sender");
+    let left: usize = host.wires.iter_mut().map(|wire| drain(wire).len()).sum();
+    assert_eq!(left, 1);
+    // One from outside, by the second thread's queue.
+    frame[11] = 99;
+    assert_eq!(host.wires[1].send(&frame, None), Ok(Sending::Sent));
+    host.turns(4);
+    let copies: Vec<usize> = host.tenants.iter_mut().map(|tenant| drain(tenant).len()).collect();
+    assert_eq!(copies, [1, 1, 1, 1]);
+}
+
+#[test]
+fn no_tenant_takes_an_address_of_another_threads_tenant() {
+    let mut host = Host::new(TWO, 2);
+    host.send(0, &udp(1, 99, 1, 0, 100));
+    host.turns(2);
+    // Tenant 1, on the other thread, sends in the name of tenant 0, to tenant 2 and to the wire.
+    host.send(1, &udp(1, 3, 1, 0, 100));
+    host.send(1, &udp(1, 99, 1, 0, 100));
+    host.turns(3);
+    assert_eq!(host.losses("b"), [("foreign_source", 2)]);
+    assert!(drain(&mut host.tenants[2]).is_empty());
+    // What crosses teaches the other thread nothing about the uplink: the sender's address stays the tenant's.
+    host.send(2, &udp(3, 99, 1, 0, 100));
+    host.send(1, &udp(2, 99, 1, 0, 100));
+    host.turns(2);
+    for _ in 0..3 {
+        host.send(1, &udp(2, 3, 1, 0, 100));
+        host.turns(2);
+        host.send(2, &udp(3, 2, 1, 0, 100));
+        host.turns(2);
+    }
+    assert_eq!((drain(&mut host.tenants[1]).len(), drain(&mut host.tenants[2]).len()), (3, 3));
+}
+
+#[test]
+fn a_frame_that_finds_no_room_on_its_way_to_another_thread_is_counted_for_its_sender() {
+    let mut host = Host::new(
+        "{uplink: {port: memory, rate: 100Gbps}, engine: {threads: 2}, tenants: {a: {port: memory}, b: {port: memory}}}",
+        2,
+    );
+    for tenant in 0..2 {
+        host.send(tenant, &udp(tenant as u8 + 1, 99, 1, 0, 100));
+    }
+    host.turns(3);
+    drain(&mut host.tenants[1]);
+    // The second thread has no turn, and the first one goes on.
+    let mut sent = 0;
+    for _ in 0..200 {
+        for n in 0..32 {
+            sent += u64::from(host.send(0, &udp(1, 2, 7, n, 200)) == Sending::Sent);
+        }
+        host.now += STEP;
+        host.engines[0].turn(host.now);
+    }
+    // Then it has turns until all has come that waited.
+    let mut came = 0;
+    for _ in 0..100 {
+        host.turn();
+        came += drain(&mut host.tenants[1]).len() as u64;
+    }
+    let lost: u64 = host.losses("a").iter().map(|(_, count)| count).sum();
+    assert!(
+        host.losses("a").iter().any(|&(why, count)| why == "thread_full" && count > 1_000),
+        "{:?}",
+        host.losses("a")
+    );
+    assert_eq!(came + lost, sent, "{:?}", host.losses("a"));
+}
+
+/// Frames of each tenant that left in this time; each one sends as much as its port takes.
+fn shares(host: &mut Host, busy: &[usize], span: Span) -> Vec<f64> {
+    let mut left = vec![0_u64; host.tenants.len()];
+    let end = host.now + span;
+    while host.now < end {
+        for &tenant in busy {
+            let frame = udp(tenant as u8 + 1, 99, 1, 0, 1_000);
+            while host.send(tenant, &frame) == Sending::Sent {}
+        }
+        host.turn();
+        for wire in &mut host.wires {
+            for frame in drain(wire) {
+                left[usize::from(frame[11]) - 1] += 1;
+            }
+        }
+    }
+    let per_second = 8_000.0 / span.as_secs_f64() / 1e6;
+    left.iter().map(|&frames| frames as f64 * per_second).collect()
+}
+
+fn assert_close(got: &[f64], wanted: &[f64], within: f64) {
+    for (tenant, (got, wanted)) in got.iter().zip(wanted).enumerate() {
+        assert!(
+            (got - wanted).abs() <= within * wanted.max(20.0),
+            "tenant {tenant}: {got:.1} Mb/s, should {wanted}"
+        );
+    }
+}
+
+#[test]
+fn threads_share_the_link_by_the_policy_and_tenants_that_stop_leave_it_to_the_others() {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
+        a: {port: memory, weight: 3}, b: {port: memory}, c: {port: memory, max: 100Mbps}, d: {port: memory}}}";
+    let mut host = Host::new(text, 2);
+    shares(&mut host, &[0, 1, 2, 3], Span::millis(10));
+    // 100 for c, and 900 for the others, 3 to 1 to 1.
+    assert_close(&shares(&mut host, &[0, 1, 2, 3], Span::millis(30)), &[540.0, 180.0, 100.0, 180.0], 0.05);
+    shares(&mut host, &[0, 1], Span::millis(40));
+    assert_close(&shares(&mut host, &[0, 1], Span::millis(30)), &[750.0, 250.0, 0.0, 0.0], 0.05);
+    shares(&mut host, &[1, 3], Span::millis(40));
+    assert_close(&shares(&mut host, &[1, 3], Span::millis(30)), &[0.0, 500.0, 0.0, 500.0], 0.05);
+    let now = host.engines[0].leases().expect("leases");
+    assert!(now.epochs > 1_000 && now.unleased == 0, "{now:?}");
+    assert!(now.exactness.shares <= 20, "{now:?}");
+}
+
+#[test]
+fn a_class_and_a_limit_hold_over_members_on_several_threads() {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 4}, tenants: {
+        a: {port: memory}, b: {port: memory}, c: {port: memory}, d: {port: memory}},
+        policy: {root: {wfq: {web: 1, a: 3, b: 3, c: 3, d: 3}}, web: {match: {src_port: 1}}},
+        limits: {slow: {match: {tenant: [a, b, c]}, rate: 120Mbps}}}";
+    let mut host = Host::new(text, 4);
+    shares(&mut host, &[0, 1, 2, 3], Span::millis(20));
+    // All are of class web, on four threads; three of them pass the limit.
+    let got = shares(&mut host, &[0, 1, 2, 3], Span::millis(30));
+    let limited: f64 = got[..3].iter().sum();
+    assert!((limited - 120.0).abs() < 6.0, "{got:?}");
+    assert!((got[3] - 880.0).abs() < 30.0, "{got:?}");
+}
+
+#[test]
+fn a_thread_without_traffic_reports_once_and_then_needs_no_turn() {
+    let mut host = Host::new(TWO, 2);
+    for tenant in 0..4 {
+        host.send(tenant, &udp(tenant as u8 + 1, 99, 1, 0, 100));
+    }
+    host.turns(100);
+    let now = host.now + STEP;
+    for engine in &mut host.engines {
+        let turn = engine.turn(now);
+        let soon = [turn.next, turn.lazily].into_iter().flatten().min();
+        assert!(soon.is_none_or(|at| at.since(now) > Span::millis(5)), "{turn:?}");
+    }
+}
