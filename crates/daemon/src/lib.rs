@@ -34,6 +34,8 @@ mod reopen;
 mod run;
 mod sampler;
 mod sandbox;
+mod seats;
+mod several;
 mod startup;
 mod stats;
 mod thread;
@@ -75,4 +77,4 @@ pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, FlowStats, HostStats, LimitStats, NodeStats,
     PairStats, PortStats, ReceiverStats, RingsStats, StandbyStats, Stats, UplinkPortStats, kind_name,
 };
-pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};
+pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn, spawn_all};

@@ -129,11 +129,6 @@ impl Crossing {
         self.thread as usize
     }
 
-    /// Sets what wakes this thread when it sleeps.
-    pub fn set_waker(&self, waker: Arc<Waker>) {
-        let _ = self.own().waker.set(waker); // set once, when the thread starts
-    }
-
     fn own(&self) -> &Thread {
         &self.threads.0[self.thread as usize]
     }
@@ -445,6 +440,19 @@ impl Engine {
         if let Some(crossing) = &mut self.crossing {
             crossing.wake_others();
         }
+    }
+
+    /// Sets what wakes this engine's thread when it sleeps, for other threads.
+    pub fn set_waker(&self, waker: &Arc<Waker>) {
+        if let Some(crossing) = &self.crossing {
+            let _ = crossing.own().waker.set(Arc::clone(waker)); // set once, when the thread starts
+        }
+    }
+
+    /// Whether there is one thread.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        self.crossing.is_none()
     }
 
     /// Whether the thread may sleep: from now on other threads wake it for what they send.

@@ -449,6 +449,22 @@ impl Tally {
         self.events[what as usize] += count;
     }
 
+    /// Adds the counters of the same port on another thread.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let add =
+            |to: &mut [u64], other: &[u64]| to.iter_mut().zip(other).for_each(|(to, other)| *to += other);
+        add(&mut self.frame, &other.frame);
+        add(&mut self.vnet, &other.vnet);
+        add(&mut self.wrap, &other.wrap);
+        add(&mut self.unwrap, &other.unwrap);
+        add(&mut self.untold, &other.untold);
+        add(&mut self.spoofed, &other.spoofed);
+        add(&mut self.refused, &other.refused);
+        add(&mut self.lost, &other.lost);
+        add(&mut self.port, &other.port);
+        add(&mut self.events, &other.events);
+    }
+
     /// How often it happened.
     #[must_use]
     pub fn count(&self, what: Event) -> u64 {
