@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, TryLockError};
 
 use plimsoll_control::leases::{Coordinator, Exactness, Exchange, MemberId, Report, Settings, Taken};
 use plimsoll_nic::ClassBytes;
-use plimsoll_policy::{LEASE, Program, Unsupported};
-use plimsoll_units::{Bytes, Nanos};
+use plimsoll_policy::{Program, Unsupported};
+use plimsoll_units::{Bytes, Nanos, Span};
 
 use super::Engine;
 
@@ -60,7 +60,7 @@ impl LeaseRoom {
     /// What the policy states that several threads do not keep.
     pub fn new(program: &Program, threads: usize) -> Result<Self, Unsupported> {
         let members = (4 * program.nodes.len() + 64 * threads + 1_024).min(MOST_MEMBERS);
-        let settings = Settings { threads, members, epoch: LEASE };
+        let settings = Settings { threads, members, epoch: program.lease() };
         let mut coordinator = Coordinator::new(program, settings)?;
         coordinator.handle_epoch(Nanos::ZERO);
         let exchange = Exchange::new(&coordinator);
@@ -118,7 +118,7 @@ impl LeaseRoom {
             if now < desk.due {
                 return;
             }
-            desk.due = now + LEASE;
+            desk.due = now + desk.coordinator.settings().epoch;
             self.exchange.collect(&mut desk.coordinator);
             desk.coordinator.handle_epoch(now);
             self.exchange.publish(&desk.coordinator);
@@ -144,7 +144,8 @@ pub(crate) struct Leasing {
     rows: Vec<ClassBytes>,
     last: Vec<ClassBytes>,
     members: Vec<Membership>,
-    /// What the link carries in an epoch.
+    /// How long an epoch lasts, and what the link carries in it.
+    epoch: Span,
     most: Bytes,
     /// When the next report is due.
     renewal: Nanos,
@@ -165,7 +166,8 @@ enum Membership {
 impl Leasing {
     pub(crate) fn new(room: Arc<LeaseRoom>, thread: usize) -> Self {
         let taken = room.exchange.taken();
-        let most = room.stated.link.bytes_in(LEASE);
+        let epoch = room.stated.lease();
+        let most = room.stated.link.bytes_in(epoch);
         Self {
             room,
             thread,
@@ -173,6 +175,7 @@ impl Leasing {
             rows: Vec::new(),
             last: Vec::new(),
             members: Vec::new(),
+            epoch,
             most,
             renewal: Nanos::ZERO,
             rests: false,
@@ -213,7 +216,7 @@ impl Engine {
         let works = moved || self.nic.stats().held > 0;
         leasing.rests &= !works;
         if !leasing.rests && now >= leasing.renewal {
-            leasing.renewal = now + LEASE;
+            leasing.renewal = now + leasing.epoch;
             leasing.rests = !self.report(&mut leasing) && !works;
             leasing.room.compute(now);
             self.take_from(&mut leasing, now);

@@ -4,8 +4,9 @@
 //! Not here: threads and clocks (the live tests), and what leases are (`leases`).
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{DepartureLog, Engine, several};
+use plimsoll_daemon::{Asker, Command, Control, DepartureLog, Engine, Habits, Stats, several, spawn_all};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
@@ -285,4 +286,121 @@ fn a_thread_without_traffic_reports_once_and_then_needs_no_turn() {
         let soon = [turn.next, turn.lazily].into_iter().flatten().min();
         assert!(soon.is_none_or(|at| at.since(now) > Span::millis(5)), "{turn:?}");
     }
+}
+
+/// Runs the engines of a policy on threads of their own.
+fn live(
+    text: &str,
+    act: impl AsyncFnOnce(&Arc<Control>, &std::path::Path, &mut Vec<MemoryPort>, &mut Vec<MemoryPort>),
+) {
+    let checked = policy(text);
+    let Host { engines, mut wires, mut tenants, .. } =
+        Host::between(&checked, checked.config.engine.threads as usize);
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("plimsoll.yaml");
+    let (handle, threads) = spawn_all(engines, &Habits::default(), |_| {}).expect("threads");
+    let control = Arc::new(Control::new(path, checked, handle));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(act(&control, folder.path(), &mut tenants, &mut wires));
+    control.handle().send(Command::Stop(Span::secs(2))).expect("they run");
+    threads.into_iter().for_each(|thread| thread.join().expect("it ended in peace"));
+}
+
+#[test]
+fn a_reload_on_all_threads_loses_nothing_and_what_crosses_keeps_its_order() {
+    let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
+        a: {port: memory, weight: 3}, b: {port: memory}, c: {port: memory}}}";
+    live(before, async |control, folder, tenants, wires| {
+        for tenant in 0..3 {
+            tenants[tenant].send(&udp(tenant as u8 + 1, 99, 1, 0, 100), None).expect("sent");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        let (mut sent, mut crossed, mut left) = ([0_u32; 2], Vec::new(), Vec::new());
+        let begun = Instant::now();
+        let mut reloads = 0;
+        let mut next = Instant::now() + Duration::from_millis(50);
+        while reloads < 4 && begun.elapsed() < Duration::from_secs(60) {
+            // Some to the other thread's tenant, and some to the wire.
+            for (kind, to) in [(0, 2), (1, 99)] {
+                if tenants[0].send(&udp(1, to, 7 + kind as u16, sent[kind], 200), None) == Ok(Sending::Sent) {
+                    sent[kind] += 1;
+                }
+            }
+            crossed.extend(drain(&mut tenants[1]));
+            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+            if Instant::now() > next {
+                // A tenant that comes and goes, on the thread with fewer, and other weights.
+                let socket = folder.join("d.sock").display().to_string();
+                let more = if reloads % 2 == 0 {
+                    format!(", d: {{port: {{vnic: {socket}}}, max: 10Mbps}}")
+                } else {
+                    String::new()
+                };
+                let text = before
+                    .replace("weight: 3", &format!("weight: {}", reloads + 1))
+                    .replace("c: {port: memory}", &format!("c: {{port: memory}}{more}"));
+                std::fs::write(control.file(), text).expect("written");
+                let reloaded = control.reload(&Asker::default(), false).await.expect("reloaded");
+                reloads += 1;
+                next = Instant::now() + Duration::from_millis(50);
+                assert_eq!(u64::from(reloaded.generation), reloads);
+                let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
+                assert_eq!(
+                    snapshot.lanes.iter().any(|lane| lane.name == "d" && lane.thread == Some(1)),
+                    reloads % 2 == 1
+                );
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        assert_eq!(reloads, 4);
+        let ended = Instant::now();
+        while ended.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(10));
+            crossed.extend(drain(&mut tenants[1]));
+            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+        }
+        let numbers = |frames: &[Vec<u8>], flow| {
+            let of_flow = frames.iter().map(|frame| number(frame)).filter(|&(port, _)| port == flow);
+            of_flow.map(|(_, number)| number).collect::<Vec<_>>()
+        };
+        let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
+        let stats = Stats::from(&snapshot);
+        assert_eq!(numbers(&crossed, 7), (0..sent[0]).collect::<Vec<_>>(), "{:?}", stats.tenants["a"]);
+        assert_eq!(numbers(&left, 8), (0..sent[1]).collect::<Vec<_>>(), "{:?}", stats.tenants["a"]);
+        // All threads' counters are one's.
+        let of_a = stats.nodes.iter().find(|node| node.path == "a").expect("its class");
+        assert_eq!(of_a.packets, u64::from(sent[0] + sent[1]) + 1);
+        assert_eq!(stats.tenants["a"].rx_packets, u64::from(sent[0] + sent[1]) + 1);
+        assert_eq!(stats.tenants["b"].tx_packets, u64::from(sent[0]));
+        assert_eq!(
+            (stats.tenants["a"].thread, stats.tenants["b"].thread, stats.tenants["c"].thread),
+            (Some(0), Some(1), Some(0))
+        );
+        let page = plimsoll_daemon::prometheus_page(&stats);
+        assert!(
+            page.contains("plimsoll_engine_threads 2\n") && page.contains("plimsoll_lease_share_error_ratio"),
+            "{page}"
+        );
+    });
+}
+
+#[test]
+fn a_stop_waits_for_what_other_threads_still_send() {
+    let text = "{uplink: {port: memory, rate: 10Mbps}, engine: {threads: 2}, tenants: {a: {port: memory}, b: {port: memory}}}";
+    let checked = policy(text);
+    let Host { engines, wires: _wires, mut tenants, .. } = Host::between(&checked, 2);
+    for tenant in 0..2 {
+        tenants[tenant].send(&udp(tenant as u8 + 1, 99, 1, 0, 100), None).expect("sent");
+    }
+    let (handle, threads) = spawn_all(engines, &Habits::default(), |_| {}).expect("threads");
+    std::thread::sleep(Duration::from_millis(50));
+    // At 10 Mb/s these take 50 ms, and their receiver's thread has nothing of its own.
+    for n in 0..60 {
+        assert_eq!(tenants[0].send(&udp(1, 2, 7, n, 1_000), None), Ok(Sending::Sent));
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    handle.send(Command::Stop(Span::secs(4))).expect("they run");
+    threads.into_iter().for_each(|thread| thread.join().expect("it ended in peace"));
+    let came = drain(&mut tenants[1]).iter().filter(|frame| number(frame).0 == 7).count();
+    assert_eq!(came, 60);
 }

@@ -1,7 +1,7 @@
 //! Several engine threads: which policies they keep.
 
 use plimsoll_policy::{LimitId, check_str};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Span};
 
 fn checked(threads: u32, rest: &str) -> Result<plimsoll_policy::Checked, String> {
     let tenants = "a: {port: memory}, b: {port: memory, min: 1Gbps}, c: {port: memory, max: 2Gbps}";
@@ -62,6 +62,19 @@ fn what_several_threads_cannot_do_yet_is_refused_with_a_way_out() {
     assert!(told.contains("`ecn: mediated` works with one thread only"), "{told}");
     let told = refused("port: memory", "", ", backpressure: {tenants: [a], heavy: 1kpps}");
     assert!(told.contains("`backpressure` works with one thread only"), "{told}");
+}
+
+#[test]
+fn a_lease_carries_eight_frames_and_is_never_longer_than_a_millisecond() {
+    let lease = |rate: &str| {
+        let text = format!("{{uplink: {{port: memory, rate: {rate}}}, tenants: {{a: {{port: memory}}}}}}");
+        check_str("p.yaml", &text).expect("a policy").program.lease()
+    };
+    assert_eq!(lease("100Gbps"), Span::micros(100));
+    assert_eq!(lease("1Gbps"), Span::micros(100));
+    // 8 frames of 1,518 bytes at 100 Mb/s.
+    assert_eq!(lease("100Mbps"), Span::ns(971_520));
+    assert_eq!(lease("10Mbps"), Span::millis(1));
 }
 
 #[test]
