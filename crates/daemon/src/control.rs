@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, TenantConfig};
+use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, Program, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
-use crate::engine::{Change, HeavyFlows, Installed, RateError, Rated, StandbyChange, Whose};
+use crate::engine::{Change, HeavyFlows, Installed, LeaseRoom, RateError, Rated, StandbyChange, Whose};
 use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::sampler;
@@ -216,13 +216,27 @@ impl Control {
         };
         self.audit.note(what, &asker.to_string(), &detail);
         if let Ok(rated) = &rated {
-            let mut state = self.state();
-            let program = &mut Arc::make_mut(&mut state.checked).program;
-            if let Some(node) = program.find(&rated.class) {
-                program.nodes[node.0 as usize].rate = Some(rate);
-            }
+            let program = {
+                let mut state = self.state();
+                let program = &mut Arc::make_mut(&mut state.checked).program;
+                if let Some(node) = program.find(&rated.class) {
+                    program.nodes[node.0 as usize].rate = Some(rate);
+                }
+                program.clone()
+            };
+            self.renew_leases(&program)?;
         }
         Ok(rated)
+    }
+
+    /// Has several threads share the link by a program with another rate.
+    fn renew_leases(&self, program: &Program) -> Result<(), Stopped> {
+        let threads = self.handle.threads();
+        // The policy was checked for several threads, and its orders are what they were.
+        let Some(Ok(room)) = (threads > 1).then(|| LeaseRoom::new(program, threads)) else { return Ok(()) };
+        let room = Arc::new(room);
+        (0..threads)
+            .try_for_each(|thread| self.handle.send_to(thread, Command::Lease(Arc::clone(&room), thread)))
     }
 
     /// Reads the file again and puts it in force, for `asker`. A reload that has begun runs to its end, also if the caller

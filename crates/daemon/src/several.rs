@@ -32,7 +32,9 @@ pub(crate) fn distribute(handle: &Handle, command: Command) -> Result<(), Stoppe
             told.fold(Err(Stopped), |any, one| any.or(one))
         }
         // There is no fleet; changes and ports are made for one thread, which they are sent to.
-        one @ (Command::Heard(_) | Command::Install(..) | Command::Attach(..)) => handle.send_to(0, one),
+        one @ (Command::Heard(_) | Command::Lease(..) | Command::Install(..) | Command::Attach(..)) => {
+            handle.send_to(0, one)
+        }
     }
 }
 

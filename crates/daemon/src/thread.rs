@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 
 use crate::coalesce::Coalescing;
 use crate::engine::{
-    AskedNow, Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step,
-    ThisCore, Turn, Whither, Whose,
+    AskedNow, Change, Core, Engine, HeavyNow, Installed, LeaseRoom, Lost, Move, RateError, Rated, Sent,
+    Snapshot, Step, ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
 use crate::several::distribute;
@@ -58,6 +58,8 @@ pub enum Command {
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
     Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
+    /// Take leases from here, as the thread with this number.
+    Lease(Arc<LeaseRoom>, usize),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Attach a port that was lost. A port that cannot be used is the answer.
@@ -438,6 +440,7 @@ impl Loop {
             Command::Rate(class, rate, answer) => {
                 let _ = answer.send(self.engine.set_rate(&class, rate, self.clock.now()));
             }
+            Command::Lease(room, thread) => self.engine.renew_leases(room, thread, self.clock.now()),
             Command::Install(change, answer) => {
                 self.forget_all();
                 let begun = self.clock.now();

@@ -131,6 +131,9 @@ impl LeaseRoom {
     }
 }
 
+/// Flow queues for which a thread reports in each epoch: looking at so many takes 5 us of it. With more, it reports less often.
+const QUEUES_IN_AN_EPOCH: usize = 2_048;
+
 /// Most members of the leases, a few hundred bytes each.
 const MOST_MEMBERS: usize = 65_536;
 
@@ -143,6 +146,8 @@ pub(crate) struct Leasing {
     /// Bytes by member, as the NIC engine numbers them, now and as they were last reported.
     rows: Vec<ClassBytes>,
     last: Vec<ClassBytes>,
+    /// What had left before these leases began.
+    base: Vec<ClassBytes>,
     members: Vec<Membership>,
     /// How long an epoch lasts, and what the link carries in it.
     epoch: Span,
@@ -174,6 +179,7 @@ impl Leasing {
             taken,
             rows: Vec::new(),
             last: Vec::new(),
+            base: Vec::new(),
             members: Vec::new(),
             epoch,
             most,
@@ -187,7 +193,13 @@ impl Engine {
     /// Puts the leases of several threads in force here; the engine was made with [`LeaseRoom::program`].
     pub fn lease_from(&mut self, room: Arc<LeaseRoom>, thread: usize, now: Nanos) {
         self.program = Arc::clone(room.stated());
+        self.renew_leases(room, thread, now);
+    }
+
+    /// Takes leases from here from now on: a rate has changed, and nothing else.
+    pub fn renew_leases(&mut self, room: Arc<LeaseRoom>, thread: usize, now: Nanos) {
         let mut leasing = Leasing::new(room, thread);
+        self.nic.report_members(&mut leasing.base);
         self.take_from(&mut leasing, now);
         self.leasing = Some(Box::new(leasing));
     }
@@ -216,7 +228,8 @@ impl Engine {
         let works = moved || self.nic.stats().held > 0;
         leasing.rests &= !works;
         if !leasing.rests && now >= leasing.renewal {
-            leasing.renewal = now + leasing.epoch;
+            let epochs = 1 + self.nic.reported_queues() / QUEUES_IN_AN_EPOCH;
+            leasing.renewal = now + leasing.epoch.times(epochs as u64);
             leasing.rests = !self.report(&mut leasing) && !works;
             leasing.room.compute(now);
             self.take_from(&mut leasing, now);
@@ -228,7 +241,7 @@ impl Engine {
 
     /// Reports what has changed since the last report; answers whether anything has, or waits.
     fn report(&mut self, leasing: &mut Leasing) -> bool {
-        let Leasing { room, thread, rows, last, members, .. } = leasing;
+        let Leasing { room, thread, rows, last, base, members, .. } = leasing;
         self.nic.report_members(rows);
         last.resize(rows.len(), ClassBytes::default());
         members.resize(rows.len(), Membership::Unknown);
@@ -244,7 +257,8 @@ impl Engine {
                 members[number] = joined;
             }
             if let Membership::Member(id) = members[number] {
-                let ClassBytes { left, waiting } = *row;
+                let before = base.get(number).map_or(0, |base| base.left);
+                let (left, waiting) = (row.left.wrapping_sub(before), row.waiting);
                 room.exchange.report(*thread, id, Report { left, waiting });
             }
             *last = *row;

@@ -136,15 +136,18 @@ impl Nic {
         for (class, &Done { packets, bytes }) in self.sums.iter().enumerate() {
             add(class, bytes + packets * overhead, 0);
         }
-        for (home, packets, bytes) in self.host.counted() {
-            add(row(home), u64::from(bytes) + u64::from(packets) * overhead, 0);
+        for (home, [packets, bytes], [waiting, backlog]) in self.host.tallies() {
+            add(row(home), bytes + packets * overhead, backlog + waiting * overhead);
         }
         for (id, bundle) in (0..).map(BundleId).zip(self.bundles.iter()) {
             add(self.row_of(id), bundle.done.bytes + bundle.done.packets * overhead, 0);
         }
-        for (home, packets, bytes) in self.host.backlogs() {
-            add(row(home), 0, bytes + packets * overhead);
-        }
+    }
+
+    /// Flow queues that [`Nic::report_members`] looks at.
+    #[must_use]
+    pub fn reported_queues(&self) -> usize {
+        self.host.used()
     }
 
     /// The flow queues that have one class and pass the same limits are a member, with a number that it keeps while a policy is in
