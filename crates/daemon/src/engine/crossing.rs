@@ -24,12 +24,15 @@ use super::lane::Lane;
 use super::mac_table::{Mac, News, Owner, is_group};
 use super::{BATCH, Engine, LARGE};
 
-/// Frames that may wait between two threads in each direction, and how many of them may be longer than 2 KiB.
-const SLOTS: usize = 1_024;
-const LONG: usize = 64;
+/// Frames that may wait for one thread, divided among the threads that send them, and how many of them may be longer than 2 KiB.
+const SLOTS: usize = 2_048;
+const LONG: usize = 128;
 
-/// News that may wait between two threads.
-const NEWS: usize = 1_024;
+/// The least of these between two threads.
+const LEAST: (usize, usize) = (64, 4);
+
+/// News that may wait for one thread, and the least between two.
+const NEWS: (usize, usize) = (2_048, 64);
 
 /// Frames taken from one other thread in a turn.
 const CROSSINGS: usize = 4 * BATCH;
@@ -103,10 +106,12 @@ impl Crossing {
             seats: Vec::new(),
         };
         let mut all: Vec<Self> = (0..threads).map(one).collect();
+        let part = |all: usize, least: usize| (all / threads.max(1)).max(least);
+        let long = part(LONG, LEAST.1);
         let config = MemoryConfig {
-            slots: SLOTS,
+            slots: part(SLOTS, LEAST.0),
             frame: LARGE,
-            long: Some(LONG),
+            long: Some(long),
             segmentation: true,
             mtu: LARGE as u32,
             ..MemoryConfig::default()
@@ -114,7 +119,7 @@ impl Crossing {
         for a in 0..threads {
             for b in a + 1..threads {
                 let (at_a, at_b) = MemoryPort::pair(&format!("threads {a} and {b}"), config)?;
-                let (news_a, news_b) = MemoryEnd::pair(NEWS);
+                let (news_a, news_b) = MemoryEnd::pair(part(NEWS.0, NEWS.1));
                 let link = |frames, news| Some(Link { frames: Port::Memory(frames), news, wrote: false });
                 all[a].links[b] = link(at_a, news_a);
                 all[b].links[a] = link(at_b, news_b);

@@ -3,6 +3,7 @@
 //!
 //! Not here: threads and clocks (the live tests), and what leases are (`leases`).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,8 @@ use plimsoll_daemon::{Asker, Command, Control, DepartureLog, Engine, Habits, Sta
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
+
+use proptest::prelude::*;
 
 use crate::support::{drain, number, policy, udp};
 
@@ -285,6 +288,62 @@ fn a_thread_without_traffic_reports_once_and_then_needs_no_turn() {
         let turn = engine.turn(now);
         let soon = [turn.next, turn.lazily].into_iter().flatten().min();
         assert!(soon.is_none_or(|at| at.since(now) > Span::millis(5)), "{turn:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whoever sends to whom, on one thread or several: each tenant gets what it would get from one, each flow in its order.
+    #[test]
+    fn several_threads_deliver_what_one_does(
+        threads in 2_usize..5,
+        sends in proptest::collection::vec((0_u8..6, 0_u8..9, any::<bool>()), 1..150),
+    ) {
+        let text = |threads| {
+            let tenants: Vec<String> = (0..6).map(|n| format!("t{n}: {{port: memory}}")).collect();
+            format!("{{uplink: {{port: memory, rate: 10Gbps}}, engine: {{threads: {threads}}}, tenants: {{{}}}}}", tenants.join(", "))
+        };
+        let run = |threads: usize| {
+            let mut host = Host::new(&text(threads), threads);
+            for tenant in 0..6_u8 {
+                host.send(tenant.into(), &udp(tenant + 1, 99, 1, 0, 100));
+            }
+            // One behind the uplink, too.
+            host.wires[0].send(&udp(88, 1, 1, 0, 100), None).expect("the engine's end is there");
+            host.turns(60);
+            host.tenants.iter_mut().chain(&mut host.wires).for_each(|end| drop(drain(end)));
+            for (n, &(from, to, outside)) in (0_u32..).zip(&sends) {
+                let mut frame = udp(if outside { 88 } else { from + 1 }, to + 1, u16::from(from), n, 120);
+                if to == 7 {
+                    frame[..6].fill(0xff);
+                } else if to > 5 {
+                    frame[5] = 88; // the host behind the uplink
+                }
+                if outside {
+                    let queue = usize::from(from) % host.wires.len();
+                    host.wires[queue].send(&frame, None).expect("the engine's end is there");
+                } else {
+                    host.send(from.into(), &frame);
+                }
+                if n % 5 == 0 {
+                    host.turn();
+                }
+            }
+            host.turns(120);
+            // By receiver, kind of destination, sender and flow: the numbers of frames, in the order in which they came.
+            let mut came = BTreeMap::<(usize, [u8; 2], u16), Vec<u32>>::new();
+            for (receiver, end) in host.tenants.iter_mut().enumerate() {
+                for frame in drain(end) {
+                    let (flow, n) = number(&frame);
+                    came.entry((receiver, [frame[0], frame[11]], flow)).or_default().push(n);
+                }
+            }
+            let mut out: Vec<u32> = host.wires.iter_mut().flat_map(drain).map(|frame| number(&frame).1).collect();
+            out.sort_unstable();
+            (came, out)
+        };
+        prop_assert_eq!(run(threads), run(1));
     }
 }
 
