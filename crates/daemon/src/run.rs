@@ -209,7 +209,9 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         claim.free_socket();
     }
     // The threads have reported their end, or one has panicked, and the others were told to stop.
-    let panicked = threads.into_iter().fold(false, |panicked, thread| thread.join().is_err() || panicked);
+    // All are waited for, also if the first one has panicked.
+    let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    let panicked = ends.iter().any(Result::is_err);
     if let Some(writer) = writer {
         writer.finish();
     }
@@ -317,6 +319,9 @@ fn say_urgency() -> bool {
     tried.is_ok()
 }
 
+/// The tenants that have no port yet, and why.
+type Missing = Vec<(Whose, OpenError)>;
+
 /// A log for each thread.
 fn logs(first: &Arc<DepartureLog>, threads: usize) -> Vec<Arc<DepartureLog>> {
     let further = (1..threads).map(|_| Arc::default());
@@ -346,7 +351,7 @@ fn build(
     broker: &Broker,
     resumed: Resumed,
     key: Option<[u8; 32]>,
-) -> Result<(Vec<Engine>, Vec<(Whose, OpenError)>), RunError> {
+) -> Result<(Vec<Engine>, Missing), RunError> {
     let config = &checked.config;
     let Opened { uplink, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
     carries(&active.whose(), &uplink, config.uplink.mtu)?;

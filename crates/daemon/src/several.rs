@@ -28,8 +28,10 @@ pub(crate) fn distribute(handle: &Handle, command: Command) -> Result<(), Stoppe
         Command::Heavy(answer) => gather(handle, Command::Heavy, answer, |_, _| {}),
         Command::Stop(within) => {
             // A thread that has ended is not told.
-            let told = (0..handle.threads()).map(|thread| handle.send_to(thread, Command::Stop(within)));
-            told.fold(Err(Stopped), |any, one| any.or(one))
+            let told = (0..handle.threads())
+                .filter(|&thread| handle.send_to(thread, Command::Stop(within)).is_ok())
+                .count();
+            if told > 0 { Ok(()) } else { Err(Stopped) }
         }
         // There is no fleet; changes and ports are made for one thread, which they are sent to.
         one @ (Command::Heard(_) | Command::Lease(..) | Command::Install(..) | Command::Attach(..)) => {

@@ -455,6 +455,9 @@ impl Loop {
             }
             Command::Attach(whose, port, answer) => {
                 let rest = self.engine.attach_of(&whose, *port, self.clock.now());
+                if let Some(fd) = rest.as_ref().and_then(|port| port.fds().receive) {
+                    self.waiter.forget(fd);
+                }
                 self.forget_all();
                 self.watch_all();
                 let _ = answer.send(rest);

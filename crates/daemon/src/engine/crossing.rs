@@ -20,9 +20,9 @@ use super::depart::Handed;
 use super::drops::{Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::inward::COMMON;
-use super::lane::Lane;
+use super::lane::{Lane, sum};
 use super::mac_table::{Mac, News, Owner, is_group};
-use super::{BATCH, Engine, LARGE};
+use super::{BATCH, Engine, LARGE, Whose};
 
 /// Frames that may wait for one thread, divided among the threads that send them, and how many of them may be longer than 2 KiB.
 const SLOTS: usize = 2_048;
@@ -437,6 +437,20 @@ impl Engine {
             Err(_) => self.uplink.tally.lost(Loss::ReceiverGone),
         }
         true
+    }
+
+    /// Puts a queue of the uplink in place of the one that is there, as all threads' queues are opened together: what arrives is divided
+    /// among those. Answers the queue that is no longer used.
+    pub(super) fn replace_uplink(&mut self, whose: &Whose, port: Port, now: Nanos) -> Option<Port> {
+        let mut old = self.uplink.port.take();
+        if let Some(old) = &mut old {
+            // What it keeps is lost if it is gone, which this counts.
+            let _ = old.flush();
+            self.uplink.senders.port_lost(old);
+            self.uplink.past = sum(&self.uplink.past, &old.counters());
+        }
+        let refused = self.attach_uplink(whose, port, now);
+        old.or(refused)
     }
 
     /// The end of a turn: other threads are told, and woken if they sleep.

@@ -316,7 +316,8 @@ impl Engine {
                 // The tenant is gone.
                 None => Some(port),
             },
-            uplink => self.attach_uplink(uplink, port, now),
+            uplink if self.is_alone() => self.attach_uplink(uplink, port, now),
+            uplink => self.replace_uplink(uplink, port, now),
         }
     }
 

@@ -33,6 +33,9 @@ impl Snapshot {
                 None => self.lanes.push(lane),
             }
         }
+        if other.uplink.port.is_none() {
+            self.uplink.port = None; // one of its queues is lost
+        }
         add_port(&mut self.uplink, other.uplink);
         let EngineStats { pulls, pairs, most_pairs, bad_doorbells, held } = other.engine;
         self.engine.pulls += pulls;

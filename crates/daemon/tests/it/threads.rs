@@ -370,8 +370,8 @@ fn a_reload_on_all_threads_loses_nothing_and_what_crosses_keeps_its_order() {
     let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
         a: {port: memory, weight: 3}, b: {port: memory}, c: {port: memory}}}";
     live(before, async |control, folder, tenants, wires| {
-        for tenant in 0..3 {
-            tenants[tenant].send(&udp(tenant as u8 + 1, 99, 1, 0, 100), None).expect("sent");
+        for (number, tenant) in (1..).zip(tenants.iter_mut()) {
+            tenant.send(&udp(number, 99, 1, 0, 100), None).expect("sent");
         }
         std::thread::sleep(Duration::from_millis(20));
         let (mut sent, mut crossed, mut left) = ([0_u32; 2], Vec::new(), Vec::new());
@@ -448,8 +448,8 @@ fn a_stop_waits_for_what_other_threads_still_send() {
     let text = "{uplink: {port: memory, rate: 10Mbps}, engine: {threads: 2}, tenants: {a: {port: memory}, b: {port: memory}}}";
     let checked = policy(text);
     let Host { engines, wires: _wires, mut tenants, .. } = Host::between(&checked, 2);
-    for tenant in 0..2 {
-        tenants[tenant].send(&udp(tenant as u8 + 1, 99, 1, 0, 100), None).expect("sent");
+    for (number, tenant) in (1..).zip(tenants.iter_mut()) {
+        tenant.send(&udp(number, 99, 1, 0, 100), None).expect("sent");
     }
     let (handle, threads) = spawn_all(engines, &Habits::default(), |_| {}).expect("threads");
     std::thread::sleep(Duration::from_millis(50));
