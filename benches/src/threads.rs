@@ -5,6 +5,8 @@
 //! Not here: exact shares in virtual time (the engine's tests).
 //! Invariant: each thread makes the frames of its own tenants and throws away what leaves, in both sides of a row.
 
+mod live;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -75,6 +77,9 @@ pub fn measure(rounds: u32) -> Result<Vec<Row>> {
         rows.push(if threads == 2 { row.goal(Goal::RatioAtLeast(1.7)) } else { row });
         let fast = clock.iter().copied().fold(f64::MAX, f64::min);
         rows.extend(shares(threads, fast)?);
+    }
+    if cores > 1 {
+        rows.extend(live::rows(rounds)?);
     }
     rows.push(computing(TENANTS.into())?);
     rows.push(computing(4_096)?);

@@ -254,7 +254,10 @@ fn add_port(table: &mut Table, name: &str, port: &PortStats) {
         match &port.port {
             None => "LOST".to_owned(),
             Some(name) if port.down => format!("{name} (down)"),
-            Some(name) => name.clone(),
+            Some(name) => match port.thread {
+                Some(thread) => format!("{name}, thread {thread}"),
+                None => name.clone(),
+            },
         },
         count(port.rx_packets),
         count(port.tx_packets),

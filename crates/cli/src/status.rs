@@ -39,7 +39,11 @@ fn text(health: &Health) -> String {
     rows.extend(incomplete);
     rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
     rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
-    rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
+    let mut text: String = rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect();
+    for (thread, tenants) in &health.threads {
+        text += &format!("{:<14}{}\n", format!("thread {thread}"), tenants.join(", "));
+    }
+    text
 }
 
 /// One of the uplink's two ports; with `active`, the one that carries frames.

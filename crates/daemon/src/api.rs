@@ -31,7 +31,7 @@ pub use openapi::openapi;
 
 use crate::audit::{Asker, AuditReport, Audited, named};
 use crate::control::{Control, ReloadError};
-use crate::departures::DepartureLog;
+use crate::departures::{Departure, DepartureLog};
 use crate::engine::{RateError, Snapshot};
 use crate::explain::{Explanation, excluded, explain, placement, slowed_down};
 use crate::filter::{Filter, FilterError};
@@ -51,7 +51,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Api {
     control: Arc<Control>,
-    log: Arc<DepartureLog>,
+    logs: Vec<Arc<DepartureLog>>,
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
     ledger: Mutex<Ledger>,
     confinement: Option<Confinement>,
@@ -121,8 +121,24 @@ impl Api {
     /// An API for this daemon.
     #[must_use]
     pub fn new(control: Arc<Control>, log: Arc<DepartureLog>) -> Self {
+        Self::of_several(control, vec![log])
+    }
+
+    /// An API for a daemon with several threads, each with a log.
+    #[must_use]
+    pub fn of_several(control: Arc<Control>, logs: Vec<Arc<DepartureLog>>) -> Self {
         let (latest, ledger) = (Mutex::new(None), Mutex::new(Ledger::default()));
-        Self { control, log, latest, ledger, confinement: None }
+        Self { control, logs, latest, ledger, confinement: None }
+    }
+
+    /// The last departures of all threads, oldest first.
+    fn departed(logs: &[Arc<DepartureLog>], most: usize) -> Vec<Departure> {
+        let [log] = logs else {
+            let mut all: Vec<Departure> = logs.iter().flat_map(|log| log.last(most)).collect();
+            all.sort_by_key(|departure| departure.passage.departed);
+            return all.split_off(all.len().saturating_sub(most));
+        };
+        log.last(most)
     }
 
     /// An API that reports how its process is confined.
@@ -281,9 +297,9 @@ async fn explained(State(api): State<Arc<Api>>, Asked(query): Asked<FilterQuery>
     }
     let class = placement(&snapshot, &filter).class;
     let ranks = api.control.handle().ask(|answer| Command::Ranks(class, answer)).await?;
-    let log = Arc::clone(&api.log);
+    let logs = api.logs.clone();
     let (of_flows, at) = (filter.clone(), snapshot.at);
-    let work = move || explain(&snapshot, &log.last(usize::MAX), &filter, &ranks);
+    let work = move || explain(&snapshot, &Api::departed(&logs, usize::MAX), &filter, &ranks);
     let explanation = tokio::task::spawn_blocking(work).await.map_err(|_| Stopped)?;
     let (now, asked) = api.control.handle().ask(Command::Heavy).await?;
     let slowed_down = slowed_down(&of_flows, now.as_ref(), &asked, at);
@@ -295,7 +311,12 @@ async fn departures(
     Asked(query): Asked<LastQuery>,
 ) -> Answer<Json<Vec<DepartureRow>>> {
     let snapshot = api.snapshot().await?;
-    Ok(Json(api.log.last(query.last).iter().map(|entry| DepartureRow::new(&snapshot, entry)).collect()))
+    Ok(Json(
+        Api::departed(&api.logs, query.last)
+            .iter()
+            .map(|entry| DepartureRow::new(&snapshot, entry))
+            .collect(),
+    ))
 }
 
 /// The query of a request; an error is answered like any other refusal.

@@ -8,7 +8,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, TenantConfig};
+use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, Program, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use schemars::JsonSchema;
@@ -16,10 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
-use crate::engine::{Change, HeavyFlows, Installed, Lane, RateError, Rated, StandbyChange, Whose, lane_spec};
+use crate::engine::{Change, HeavyFlows, Installed, LeaseRoom, RateError, Rated, StandbyChange, Whose};
 use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::sampler;
+use crate::seats::{NewPorts, Seats};
+use crate::startup;
 use crate::thread::{Command, Handle, Stopped};
 
 /// Why a reload changed nothing.
@@ -51,6 +53,17 @@ pub enum ReloadError {
         holder: String,
         /// The port, as the file states it.
         port: String,
+    },
+    /// A TAP goes from one tenant to another, which different threads serve.
+    #[error(
+        "tenant {to} is to get the TAP of tenant {from}, and another engine thread serves it; nothing was changed. Take \
+         {to} out, reload, and then write it with that TAP"
+    )]
+    OtherThread {
+        /// The tenant that has it.
+        from: String,
+        /// The tenant that is to get it.
+        to: String,
     },
     /// A tenant would lose its TAP.
     #[error(
@@ -119,6 +132,8 @@ struct State {
     /// The broker's number for the policy.
     number: Number,
     generation: u16,
+    /// Which thread serves which tenant.
+    seats: Seats,
 }
 
 impl Control {
@@ -136,7 +151,8 @@ impl Control {
 
     /// Has `broker` open ports and read the policy file.
     pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
-        let state = State { checked: Arc::new(checked), number: 0, generation: 0 };
+        let seats = Seats::new(&checked);
+        let state = State { checked: Arc::new(checked), number: 0, generation: 0, seats };
         Self {
             file,
             handle,
@@ -200,13 +216,27 @@ impl Control {
         };
         self.audit.note(what, &asker.to_string(), &detail);
         if let Ok(rated) = &rated {
-            let mut state = self.state();
-            let program = &mut Arc::make_mut(&mut state.checked).program;
-            if let Some(node) = program.find(&rated.class) {
-                program.nodes[node.0 as usize].rate = Some(rate);
-            }
+            let program = {
+                let mut state = self.state();
+                let program = &mut Arc::make_mut(&mut state.checked).program;
+                if let Some(node) = program.find(&rated.class) {
+                    program.nodes[node.0 as usize].rate = Some(rate);
+                }
+                program.clone()
+            };
+            self.renew_leases(&program)?;
         }
         Ok(rated)
+    }
+
+    /// Has several threads share the link by a program with another rate.
+    fn renew_leases(&self, program: &Program) -> Result<(), Stopped> {
+        let threads = self.handle.threads();
+        // The policy was checked for several threads, and its orders are what they were.
+        let Some(Ok(room)) = (threads > 1).then(|| LeaseRoom::new(program, threads)) else { return Ok(()) };
+        let room = Arc::new(room);
+        (0..threads)
+            .try_for_each(|thread| self.handle.send_to(thread, Command::Lease(Arc::clone(&room), thread)))
     }
 
     /// Reads the file again and puts it in force, for `asker`. A reload that has begun runs to its end, also if the caller
@@ -239,17 +269,18 @@ impl Control {
         // Reading files and making interfaces may take a while, and must not hold up the API.
         let broker = self.broker.clone();
         let lacking = self.lacking().await;
-        let prepared = move || prepare(&file, &old, &broker, &lacking, force);
+        let seats = self.state().seats.clone();
+        let prepared = move || prepare(&file, &old, &broker, (&lacking, seats), force);
         let prepared = tokio::task::spawn_blocking(prepared).await;
-        let (checked, number, change) = prepared.map_err(|_| Stopped)??;
+        let Prepared { checked, number, changes: for_threads, seats } = prepared.map_err(|_| Stopped)??;
         let changes = plan(&before, &checked);
         let warnings = checked.render_warnings(false);
-        let installed = self.handle.ask(|answer| Command::Install(Box::new(change), answer)).await?;
+        let installed = self.install(for_threads).await?;
         let generation = {
             let mut state = self.state();
-            *state =
-                State { checked: Arc::new(checked), number, generation: state.generation.wrapping_add(1) };
-            state.generation
+            let generation = state.generation.wrapping_add(1);
+            *state = State { checked: Arc::new(checked), number, generation, seats };
+            generation
         };
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
@@ -257,6 +288,28 @@ impl Control {
         let Installed { closed, freed, tables, guests, kept, flows, took } = installed;
         close(closed, (freed, tables, guests));
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
+    }
+
+    /// Puts a change in force on each thread; all have it before one goes on.
+    async fn install(&self, changes: Vec<Change>) -> Result<Installed, Stopped> {
+        let mut asked = Vec::with_capacity(changes.len());
+        for (thread, change) in changes.into_iter().enumerate() {
+            let (answer, answered) = tokio::sync::oneshot::channel();
+            self.handle.send_to(thread, Command::Install(Box::new(change), answer))?;
+            asked.push(answered);
+        }
+        let mut all = Installed::default();
+        for answered in asked {
+            let one = answered.await.map_err(|_| Stopped)?;
+            all.closed.extend(one.closed);
+            all.freed.extend(one.freed);
+            all.guests.extend(one.guests);
+            all.tables = all.tables.or(one.tables);
+            all.flows += one.flows;
+            all.kept += one.kept;
+            all.took = all.took.max(one.took);
+        }
+        Ok(all)
     }
 
     /// Owners in force that have no port.
@@ -285,11 +338,37 @@ impl Control {
             port.inspect(keep)
         };
         let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return Reopened::NotYet };
-        // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
-        let rest = self.handle.ask(|answer| Command::Attach(lost.clone(), Box::new(port), answer)).await;
-        let Ok(Some(port)) = rest else { return Reopened::Opened };
-        close(vec![port], ());
-        Reopened::Unneeded
+        let mut rest = Vec::new();
+        let ports = match lost {
+            Whose::Tenant(name) => vec![(self.state().seats.thread(name), port)],
+            _ if self.handle.threads() == 1 => vec![(0, port)],
+            _ => match self.open_queues(port).await {
+                Some(queues) => queues.into_iter().enumerate().collect(),
+                None => return Reopened::NotYet,
+            },
+        };
+        let wanted = ports.len();
+        for (thread, port) in ports {
+            // An engine that has ended, or a tenant that is gone meanwhile, needs no port.
+            let attach = |answer| Command::Attach(lost.clone(), Box::new(port), answer);
+            rest.extend(self.handle.ask_one(thread, attach).await.ok().flatten());
+        }
+        let reopened = if rest.len() < wanted { Reopened::Opened } else { Reopened::Unneeded };
+        if !rest.is_empty() {
+            close(rest, ());
+        }
+        reopened
+    }
+
+    /// Opens a queue of the uplink for each thread, the first of which is open.
+    async fn open_queues(&self, first: Port) -> Option<Vec<Port>> {
+        let (checked, number) = {
+            let state = self.state();
+            (Arc::clone(&state.checked), state.number)
+        };
+        let broker = self.broker.clone();
+        let opening = move || startup::open_queues(&checked, number, &broker, first).ok();
+        tokio::task::spawn_blocking(opening).await.ok().flatten()
     }
 }
 
@@ -304,14 +383,23 @@ pub enum Reopened {
     Unneeded,
 }
 
+/// A reload that only has to be put in force.
+struct Prepared {
+    checked: Checked,
+    number: Number,
+    /// By thread.
+    changes: Vec<Change>,
+    seats: Seats,
+}
+
 /// Reads and checks the file, and opens the ports that it adds.
 fn prepare(
     file: &str,
     old: &Checked,
     broker: &Broker,
-    lacking: &[Whose],
+    (lacking, mut seats): (&[Whose], Seats),
     force: bool,
-) -> Result<(Checked, Number, Change), ReloadError> {
+) -> Result<Prepared, ReloadError> {
     let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
     let taken = taken(old, &checked);
@@ -334,6 +422,10 @@ fn prepare(
             opened.push((tenant.name.clone(), port));
         }
     }
+    let handed: Vec<_> = inherited.iter().map(|(from, to)| (from.name.clone(), to.name.clone())).collect();
+    if let Some((from, to)) = seats.apart(&handed) {
+        return Err(ReloadError::OtherThread { from: from.clone(), to: to.clone() });
+    }
     let standby = new_standby(old, &checked, number, broker)?;
     for tenant in &checked.config.tenants {
         let same = before(&tenant.name).filter(|before| before.port == tenant.port);
@@ -345,18 +437,19 @@ fn prepare(
     // All ports are open: from here on no step can fail.
     opened.iter().for_each(|(_, port)| keep(port));
     let (moved, added): (Vec<_>, Vec<_>) = opened.into_iter().partition(|(name, _)| before(name).is_some());
-    let lane = |(name, port): (String, Option<Port>)| Lane::new(lane_spec(&checked, &name, port));
     let heirs = inherited.iter().map(|(_, to)| to.name.clone()).filter(|name| before(name).is_none());
     let added = added.into_iter().map(|(name, port)| (name, Some(port)));
-    let added = added.chain(heirs.map(|name| (name, None))).map(lane).collect();
+    let added = added.chain(heirs.map(|name| (name, None))).collect();
     let tables = |stated: &Backpressure| (stated.heavy, stated.press.clone());
     let fits = old.config.backpressure.as_ref().map(tables);
     let stated = checked.config.backpressure.as_ref().filter(|stated| fits != Some(tables(stated)));
-    let mut change = Change { added, moved, ..Change::between(old, &checked) };
-    for (from, to) in inherited {
-        change.handed.push((from.name.clone(), to.name.clone()));
-        change.configured.push((to.name.clone(), to.interface.persist));
-    }
+    let configured: Vec<_> =
+        inherited.iter().map(|(_, to)| (to.name.clone(), to.interface.persist)).collect();
+    let changes = seats.changes(old, &checked, NewPorts { added, moved, handed });
+    let mut changes = changes.map_err(|why| ReloadError::Policy(why.to_string()))?;
+    changes.iter_mut().for_each(|change| change.configured.extend(configured.iter().cloned()));
+    // What several threads do not have yet belongs to the only one.
+    let change = &mut changes[0];
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }
@@ -368,7 +461,7 @@ fn prepare(
         change.heavy = Some(Box::new(HeavyFlows::new(&counted.stated)));
         change.sampled = sampled;
     }
-    Ok((checked, number, change))
+    Ok(Prepared { checked, number, changes, seats })
 }
 
 /// The uplink's second port, where the new policy states another one than the old.

@@ -11,6 +11,7 @@ mod binding;
 mod blame;
 mod class_delays;
 mod cpu;
+mod crossing;
 mod depart;
 mod drops;
 mod emit;
@@ -22,9 +23,11 @@ mod install;
 mod inward;
 mod lane;
 mod leased;
+mod leasing;
 mod load;
 mod mac_table;
 mod mediate;
+mod merge;
 mod outward;
 mod paced;
 mod parked;
@@ -37,6 +40,7 @@ mod rates;
 mod round_trips;
 mod rules;
 mod setup;
+mod several;
 mod short;
 mod snapshot;
 mod sources;
@@ -59,6 +63,7 @@ use serde::{Deserialize, Serialize};
 use apart::Charged;
 pub use apart::{Move, Whither};
 pub use cpu::{Core, ThisCore};
+pub use crossing::{Crossing, Seat};
 pub use drops::{Event, Loss, Tally};
 pub use fleet::{
     AskedBy, AskedNow, FleetMap, FleetNow, FleetSetup, HostNow, HostState, PairNow, ReceiverNow, Sent,
@@ -69,17 +74,21 @@ pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow,
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
+pub use leasing::{LeaseRoom, LeasesNow};
 #[cfg(test)]
 pub(crate) use load::Newest;
 pub use load::Sampled;
 pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use mediate::{Guest, Mediating};
+pub(crate) use merge::add_watched;
 pub use plimsoll_control::backpressure::Means;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
 pub(crate) use press::method;
 pub use rates::{RateError, Rated};
 pub use setup::{engine_config, fleet_map, lane_spec};
+pub(crate) use several::thread_of;
+pub use several::{SeveralError, several};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use standby::{OnePort, Place, StandbyChange, StandbyNow};
 pub use verify::{Sampler, Step};
@@ -196,6 +205,10 @@ pub struct Engine {
     pub(crate) lanes: Vec<Option<Box<Lane>>>,
     pub(crate) uplink: Uplink,
     pub(crate) macs: MacTable,
+    /// The way to the engines of other threads, where there are any.
+    pub(crate) crossing: Option<Box<Crossing>>,
+    /// Its part of the policy, where there are other threads.
+    pub(crate) leasing: Option<Box<leasing::Leasing>>,
     pub(crate) bindings: binding::Bindings,
     /// Frames that each flow queue holds.
     pub(crate) queues: Vec<u32>,
@@ -330,6 +343,8 @@ impl Engine {
             generation: 0,
             changes: 0,
             macs: MacTable::new(lanes.len() + 1),
+            crossing: None,
+            leasing: None,
             bindings: binding::Bindings::default(),
             uplink: Uplink {
                 segments: fleet::cuts_segments(&setup.uplink, whole),
@@ -420,8 +435,9 @@ impl Engine {
         let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
-        let released = self.release_paced(now);
+        let released = self.release_paced(now) + self.come_across(now);
         let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
+        self.tell_others();
         // As many frames leave as were read, in rounds, so that the way in and the clock do not wait for all of them.
         let (mut busy, mut moved, mut ended) = (read > 0, read, Part::Read);
         for _ in 0..read.div_ceil(DEPARTURES).clamp(1, ROUNDS) {
@@ -442,10 +458,14 @@ impl Engine {
         self.tend_flows(core, now);
         self.tend_mediated(now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
+        self.finish_crossing();
+        let renewal = self.renew(busy, now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
-        let lazily =
-            [tended, probes, looks, apart, core.free_at(), self.release_at].into_iter().flatten().min();
+        let lazily = [tended, probes, looks, apart, core.free_at(), self.release_at, renewal]
+            .into_iter()
+            .flatten()
+            .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         Turn { busy: busy || self.attentive, moved, next, lazily, retry }

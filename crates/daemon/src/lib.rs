@@ -34,6 +34,8 @@ mod reopen;
 mod run;
 mod sampler;
 mod sandbox;
+mod seats;
+mod several;
 mod startup;
 mod stats;
 mod thread;
@@ -52,11 +54,12 @@ pub use engine::{
     PressedNow, Sampled, WatchedNow,
 };
 pub use engine::{
-    BATCH, Buffer, Change, Core, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots, FlowTable,
-    Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, Lookup, Loss, Lost, Mac, MacTable,
-    Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL,
-    Sampler, Sent, Setup, Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither,
-    Whose, engine_config, fleet_map, lane_spec, own_mac,
+    BATCH, Buffer, Change, Core, Crossing, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
+    FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
+    Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow,
+    RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
+    StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config, fleet_map,
+    lane_spec, own_mac, several,
 };
 pub use experiment::ExperimentCore;
 pub use explain::{
@@ -72,6 +75,7 @@ pub use run::{Options, RunError, Sandbox, run};
 pub use sandbox::Confinement;
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, FlowStats, HostStats, LimitStats, NodeStats,
-    PairStats, PortStats, ReceiverStats, RingsStats, StandbyStats, Stats, UplinkPortStats, kind_name,
+    PairStats, PortStats, ReceiverStats, RingsStats, StandbyStats, Stats, ThreadStats, UplinkPortStats,
+    kind_name,
 };
-pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn};
+pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn, spawn_all};

@@ -11,7 +11,7 @@ use plimsoll_slo::PromiseSeconds;
 
 use crate::stats::{
     Delay, FleetStats, FlowStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats,
-    Stats,
+    Stats, ThreadStats,
 };
 
 /// Renders the metrics page.
@@ -35,6 +35,9 @@ pub fn page(stats: &Stats) -> String {
     ports(&mut page, stats);
     delays(&mut page, stats);
     engine(&mut page, stats);
+    if let Some(leases) = &stats.threads {
+        threads(&mut page, leases);
+    }
     if let Some(fleet) = &stats.fleet {
         hosts(&mut page, fleet);
         pairs(&mut page, fleet);
@@ -55,6 +58,27 @@ fn promises(page: &mut Page, stats: &Stats) {
             page.line(name, &[("tenant", tenant), ("verdict", verdict)], count as f64);
         }
     }
+}
+
+/// How several engine threads share the link.
+fn threads(page: &mut Page, now: &ThreadStats) {
+    let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+        page.head(name, kind, help);
+        page.line(name, &[], value);
+    };
+    one("plimsoll_engine_threads", "gauge", "Engine threads that share the link.", now.count as f64);
+    let error = "The most by which a class was off its share in the last 10 ms, as a part of that share.";
+    one("plimsoll_lease_share_error_ratio", "gauge", error, now.share_error);
+    let excess = "The most bytes that left through a limit, on all threads, before it had earned them.";
+    one("plimsoll_lease_excess_bytes", "gauge", excess, now.excess as f64);
+    one(
+        "plimsoll_lease_epochs_total",
+        "counter",
+        "Leases that were computed under this policy.",
+        now.epochs as f64,
+    );
+    let unleased = "Groups of flow queues for which the leases had no room.";
+    one("plimsoll_lease_unleased_total", "counter", unleased, now.unleased as f64);
 }
 
 /// Flows, as totals: a label for each flow would make series without bound.

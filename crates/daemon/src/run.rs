@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use plimsoll_policy::{Checked, Errors};
-use plimsoll_ports::{PortError, manager, realtime};
+use plimsoll_ports::{Port, PortError, manager, realtime};
 use plimsoll_units::{Bytes, Nanos, Span};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,7 +28,10 @@ use crate::claim::{Claim, Mark, claim};
 use crate::connections;
 use crate::control::Control;
 use crate::departures::DepartureLog;
-use crate::engine::{Counting, Engine, HeavyFlows, Sent, Setup, Snapshot, Whose, engine_config};
+use crate::engine::{
+    Counting, Engine, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
+    several,
+};
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::{OpenError, carries};
@@ -38,8 +41,8 @@ use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen};
 use crate::sampler;
 use crate::sandbox::{self, Confinement, User};
-use crate::startup::{Opened, Resumed, open_all, open_pinned, resume_all};
-use crate::thread::{Command, Habits, Notice, Stopped, spawn};
+use crate::startup::{Opened, Resumed, open_all, open_pinned, open_queues, resume_all};
+use crate::thread::{Command, Habits, Notice, Stopped, spawn_all};
 
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
@@ -117,15 +120,14 @@ pub enum RunError {
         /// The cores that there are.
         cores: String,
     },
-    /// More engine threads than there are.
+    /// Engines of several threads cannot be made.
+    #[error(transparent)]
+    Several(#[from] SeveralError),
+    /// A recording was asked for of several engine threads.
     #[error(
-        "`engine.threads` is {threads}, and `plimsoll run` serves the uplink with one engine thread so far; write `threads: 1`, \
-         or leave it out"
+        "a recording is of one engine thread so far; leave `--record` out, or write `threads: 1` in `engine`"
     )]
-    Threads {
-        /// The number in the policy.
-        threads: u32,
-    },
+    RecordedThreads,
     /// An operation on a file or a socket failed.
     #[error("{what}: {source}")]
     Io {
@@ -186,27 +188,30 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
     let Prepared { resumed, listeners, record, key, reserved } = prepared;
     let log = Arc::new(DepartureLog::default());
-    let (mut engine, missing) = build(&checked, &log, &broker, resumed, key)?;
+    let logs = logs(&log, checked.config.engine.threads as usize);
+    let (mut engines, missing) = build(&checked, &logs, &broker, resumed, key)?;
     let writer = options.record.as_ref().zip(record);
-    let writer = writer.map(|(record, file)| begin(record, file, &mut engine, &checked)).transpose()?;
+    let writer = writer.map(|(record, file)| begin(record, file, &mut engines[0], &checked)).transpose()?;
 
     let (notices, noticed) = mpsc::unbounded_channel();
     let tell = move |notice| {
         // If the receiver is gone, the process is ending anyway.
         let _ = notices.send(notice);
     };
-    let (handle, thread) = spawn(engine, habits, tell)
+    let (handle, threads) = spawn_all(engines, &habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
     let control = Control::with(options.file.clone(), checked, handle, broker);
-    let served = Served { control: Arc::new(control), log, listeners, key, confinement, mark: claim.mark() };
+    let served = Served { control: Arc::new(control), logs, listeners, key, confinement, mark: claim.mark() };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
         // The engine has not been told to stop yet; an engine that has ended cannot be.
         let _: Result<(), Stopped> = served.control.handle().send(Command::Stop(Span::ZERO));
         claim.free_socket();
     }
-    // The thread has reported its end, or it has panicked; either way it has ended.
-    let panicked = thread.join().is_err();
+    // The threads have reported their end, or one has panicked, and the others were told to stop.
+    // All are waited for, also if the first one has panicked.
+    let ends: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+    let panicked = ends.iter().any(Result::is_err);
     if let Some(writer) = writer {
         writer.finish();
     }
@@ -314,14 +319,39 @@ fn say_urgency() -> bool {
     tried.is_ok()
 }
 
-/// The engine, and the tenants that have no port yet.
+/// The tenants that have no port yet, and why.
+type Missing = Vec<(Whose, OpenError)>;
+
+/// A log for each thread.
+fn logs(first: &Arc<DepartureLog>, threads: usize) -> Vec<Arc<DepartureLog>> {
+    let further = (1..threads).map(|_| Arc::default());
+    core::iter::once(Arc::clone(first)).chain(further).collect()
+}
+
+/// Engines of several threads; [`RunError`] as for one.
+fn build_several(
+    checked: &Checked,
+    logs: &[Arc<DepartureLog>],
+    broker: &Broker,
+    uplink: Port,
+    lanes: Vec<LaneSpec>,
+) -> Result<Vec<Engine>, RunError> {
+    let uplinks = open_queues(checked, 0, broker, uplink)?;
+    let ports = lanes.into_iter().map(|lane| lane.port).collect();
+    let mut engines = several(checked, uplinks, ports, logs)?;
+    engines.iter_mut().for_each(|engine| engine.set_verify(checked.config.engine.verify));
+    eprintln!("plimsoll: {} engine threads share the uplink", engines.len());
+    Ok(engines)
+}
+
+/// The engines, and the tenants that have no port yet.
 fn build(
     checked: &Checked,
-    log: &Arc<DepartureLog>,
+    logs: &[Arc<DepartureLog>],
     broker: &Broker,
     resumed: Resumed,
     key: Option<[u8; 32]>,
-) -> Result<(Engine, Vec<(Whose, OpenError)>), RunError> {
+) -> Result<(Vec<Engine>, Missing), RunError> {
     let config = &checked.config;
     let Opened { uplink, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
     carries(&active.whose(), &uplink, config.uplink.mtu)?;
@@ -331,6 +361,9 @@ fn build(
     if let Some(idle) = &idle {
         eprintln!("plimsoll: {} stands by for the uplink", idle.name());
     }
+    if config.engine.threads > 1 {
+        return Ok((build_several(checked, logs, broker, uplink, lanes)?, missing));
+    }
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
     let mut engine = Engine::new(Setup {
@@ -339,7 +372,7 @@ fn build(
         config: engine_config(checked, &uplink),
         uplink,
         lanes,
-        log: Arc::clone(log),
+        log: logs.first().map(Arc::clone).unwrap_or_default(),
     });
     if config.uplink.standby.is_some() {
         engine.set_standby(active, idle, config.uplink.hold_off, Nanos::ZERO);
@@ -357,7 +390,7 @@ fn build(
         );
         engine.set_drain_share(experiment.drain_share);
     }
-    Ok((engine, missing))
+    Ok((vec![engine], missing))
 }
 
 /// Begins to record.
@@ -377,13 +410,14 @@ fn begin(
 
 fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
     let engine = &checked.config.engine;
-    if engine.threads > 1 {
-        return Err(RunError::Threads { threads: engine.threads });
+    if engine.threads > 1 && options.record.is_some() {
+        return Err(RunError::RecordedThreads);
     }
     let cpu = options.cpu.or(engine.cpu);
-    if let Some(cpu) = cpu {
+    if let Some(first) = cpu {
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        if !cores.iter().any(|core| core.id == cpu as usize) {
+        let mut wanted = first..first + engine.threads.max(1);
+        if let Some(cpu) = wanted.find(|&cpu| !cores.iter().any(|core| core.id == cpu as usize)) {
             let cores: Vec<String> = cores.iter().map(|core| core.id.to_string()).collect();
             return Err(RunError::NoCore { cpu, cores: cores.join(", ") });
         }
@@ -395,7 +429,7 @@ fn habits(checked: &Checked, options: &Options) -> Result<Habits, RunError> {
 /// The parts that serve requests and notices.
 struct Served {
     control: Arc<Control>,
-    log: Arc<DepartureLog>,
+    logs: Vec<Arc<DepartureLog>>,
     listeners: Listeners,
     key: Option<[u8; 32]>,
     confinement: Confinement,
@@ -408,9 +442,9 @@ async fn serve(
     mut noticed: mpsc::UnboundedReceiver<Notice>,
     missing: Vec<(Whose, OpenError)>,
 ) -> Result<(), RunError> {
-    let Served { control, log, listeners, key, confinement, mark } = served;
+    let Served { control, logs, listeners, key, confinement, mark } = served;
     let checked = control.checked().await;
-    let api = Arc::new(Api::new(Arc::clone(control), Arc::clone(log)).confined(confinement.clone()));
+    let api = Arc::new(Api::of_several(Arc::clone(control), logs.clone()).confined(confinement.clone()));
     tokio::spawn(Arc::clone(&api).keep_watch());
     let socket = checked.config.api.socket.clone();
     listeners.serve(&api)?;
@@ -458,7 +492,7 @@ async fn serve(
                     }
                     break Ok(());
                 }
-                None => break Err(RunError::EngineDied),
+                Some(Notice::Died) | None => break Err(RunError::EngineDied),
             },
         }
     };

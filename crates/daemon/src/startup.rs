@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use plimsoll_policy::Checked;
 use plimsoll_ports::{Kept, Port};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, Number};
 use crate::engine::{LaneSpec, Place, Whose, lane_spec};
 use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 
@@ -113,6 +113,26 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
     rest.let_go();
     lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
     Ok(Opened { uplink, active, idle, lanes, missing })
+}
+
+/// A queue of the uplink for each thread, of which `first` is open. What arrives is divided among them, by flow.
+///
+/// # Errors
+/// When one cannot be opened, or the port has one queue only.
+pub(crate) fn open_queues(
+    checked: &Checked,
+    number: Number,
+    broker: &Broker,
+    first: Port,
+) -> Result<Vec<Port>, OpenError> {
+    let whose = Whose::Uplink;
+    let mut queues = vec![first];
+    while queues.len() < checked.config.engine.threads as usize {
+        queues.extend(broker.open_uplink(checked, number, &whose).transpose()?);
+    }
+    let failed = |source| OpenError::Port { whose: whose.to_string(), source };
+    Port::fan_out(&mut queues).map_err(failed)?;
+    Ok(queues)
 }
 
 /// Takes a port that an earlier run left, if it did.

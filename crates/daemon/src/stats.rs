@@ -18,7 +18,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{
-    FleetNow, FlowsNow, HostNow, OnePort, PairNow, Place, PortNow, ReceiverNow, Snapshot, StandbyNow,
+    FleetNow, FlowsNow, HostNow, LeasesNow, OnePort, PairNow, Place, PortNow, ReceiverNow, Snapshot,
+    StandbyNow,
 };
 use crate::heavy::WatchedRow;
 
@@ -56,6 +57,25 @@ pub struct Stats {
     /// Flows that are counted, if any are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flows: Option<FlowStats>,
+    /// How engine threads share the link, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<ThreadStats>,
+}
+
+/// How engine threads share the link.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ThreadStats {
+    /// Number of engine threads.
+    pub count: usize,
+    /// Leases that were computed since the policy came into force.
+    pub epochs: u64,
+    /// The most by which a class was off its share in the last window of 10 ms, as a part of that share. Counts classes that had
+    /// something waiting all the time.
+    pub share_error: f64,
+    /// The most bytes that left through a limit, on all threads, before it had earned them.
+    pub excess: u64,
+    /// Groups of flow queues for which the leases had no room: they share what is left of their thread's part.
+    pub unleased: u64,
 }
 
 /// Flows that are counted.
@@ -227,6 +247,9 @@ pub struct LimitStats {
 pub struct PortStats {
     /// The port's own name; none while it is lost.
     pub port: Option<String>,
+    /// Of a tenant, the engine thread that serves it, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread: Option<u32>,
     /// Of the uplink: whether its device was down when a frame was last to be sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub down: bool,
@@ -461,7 +484,18 @@ impl From<&Snapshot> for Stats {
             },
             fleet: snapshot.fleet.as_ref().map(fleet),
             flows: snapshot.flows.as_ref().map(flows),
+            threads: snapshot.leases.as_ref().map(threads),
         }
+    }
+}
+
+fn threads(now: &LeasesNow) -> ThreadStats {
+    ThreadStats {
+        count: now.threads,
+        epochs: now.epochs,
+        share_error: f64::from(now.exactness.shares) / 1_000.0,
+        excess: now.exactness.excess.as_u64(),
+        unleased: now.unleased,
     }
 }
 
@@ -674,6 +708,7 @@ fn port(now: &PortNow) -> PortStats {
     let owned = |(name, count): (&'static str, u64)| (name.to_owned(), count);
     PortStats {
         port: now.port.clone(),
+        thread: now.thread,
         down: now.down,
         rx_packets,
         rx_bytes,

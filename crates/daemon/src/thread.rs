@@ -6,8 +6,9 @@
 //! Not here: what a turn does (`engine`), files and signals (`control`).
 //! Invariant: a command never waits for more than one turn, and never holds one up for longer than its own work.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -21,10 +22,11 @@ use tokio::sync::oneshot;
 
 use crate::coalesce::Coalescing;
 use crate::engine::{
-    AskedNow, Change, Core, Engine, HeavyNow, Installed, Lost, Move, RateError, Rated, Sent, Snapshot, Step,
-    ThisCore, Turn, Whither, Whose,
+    AskedNow, Change, Core, Engine, HeavyNow, Installed, LeaseRoom, Lost, Move, RateError, Rated, Sent,
+    Snapshot, Step, ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
+use crate::several::distribute;
 use crate::urgency::Urgency;
 use crate::wait::Waiter;
 
@@ -33,6 +35,9 @@ const ASK: Span = Span::micros(50);
 
 /// How often a thread that has work asks which ports have something: a system call.
 const LOOK: Span = Span::micros(10);
+
+/// How often a thread that is to stop looks whether the others have nothing left to send to it.
+const LAST_LOOK: Span = Span::millis(1);
 
 /// How often ports are asked whether they have begun to lose frames.
 const ASK_PROBLEMS: Span = Span::secs(1);
@@ -53,6 +58,8 @@ pub enum Command {
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
     Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
+    /// Take leases from here, as the thread with this number.
+    Lease(Arc<LeaseRoom>, usize),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Attach a port that was lost. A port that cannot be used is the answer.
@@ -95,6 +102,8 @@ pub enum Notice {
     Log(String),
     /// A message for another host's control channel.
     Feedback(Sent),
+    /// A thread has panicked.
+    Died,
     /// The thread has ended.
     Ended {
         /// Frames that could not leave before the deadline.
@@ -116,9 +125,15 @@ pub struct Habits {
 /// Other threads' handle to the engine's thread.
 #[derive(Clone, Debug)]
 pub struct Handle {
+    threads: Arc<[Reach]>,
+    clock: Clock,
+}
+
+/// The way to one thread.
+#[derive(Debug)]
+struct Reach {
     commands: Sender<Command>,
     waker: Arc<Waker>,
-    clock: Clock,
 }
 
 /// Nanoseconds since the daemon's start; the same clock for all its threads.
@@ -150,13 +165,42 @@ impl Clock {
 }
 
 impl Handle {
-    /// Sends a command and rings the bell.
+    /// Sends a command and rings the bell. Of several threads all get it, and their answers are put together; that needs a runtime.
+    ///
+    /// # Errors
+    /// [`Stopped`] when a thread has ended.
+    pub fn send(&self, command: Command) -> Result<(), Stopped> {
+        if self.threads.len() > 1 { distribute(self, command) } else { self.send_to(0, command) }
+    }
+
+    /// Sends a command to one thread.
     ///
     /// # Errors
     /// [`Stopped`] when the thread has ended.
-    pub fn send(&self, command: Command) -> Result<(), Stopped> {
-        self.commands.send(command).map_err(|_| Stopped)?;
-        self.waker.wake().map_err(|_| Stopped)
+    pub fn send_to(&self, thread: usize, command: Command) -> Result<(), Stopped> {
+        let reach = self.threads.get(thread).ok_or(Stopped)?;
+        reach.commands.send(command).map_err(|_| Stopped)?;
+        reach.waker.wake().map_err(|_| Stopped)
+    }
+
+    /// How many threads there are.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Sends the command that `ask` makes to one thread, and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Stopped`] when the thread has ended.
+    pub async fn ask_one<T>(
+        &self,
+        thread: usize,
+        ask: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, Stopped> {
+        let (answer, answered) = oneshot::channel();
+        self.send_to(thread, ask(answer))?;
+        answered.await.map_err(|_| Stopped)
     }
 
     /// Sends the command that `ask` makes, and waits for its answer.
@@ -185,14 +229,79 @@ pub fn spawn(
     habits: Habits,
     notices: impl Fn(Notice) + Send + 'static,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
-    let (commands, received) = channel();
-    let (waiter, waker) = Waiter::new()?;
-    let clock = Clock::default();
-    let handle = Handle { commands, waker, clock };
-    let looping = Loop { engine, habits, waiter, clock, commands: received, stop_at: None };
-    let thread =
-        std::thread::Builder::new().name("engine".to_owned()).spawn(move || looping.run(&notices))?;
+    let (handle, mut threads) = spawn_all(vec![engine], &habits, notices)?;
+    let thread = threads.pop().ok_or_else(|| std::io::Error::other("there is one engine"))?;
     Ok((handle, thread))
+}
+
+/// Starts a thread for each of several engines under one policy ([`crate::several`]). They tell of their end once, when all have ended.
+///
+/// # Errors
+/// When one cannot be made, or has no descriptors to wait with.
+pub fn spawn_all(
+    engines: Vec<Engine>,
+    habits: &Habits,
+    notices: impl Fn(Notice) + Send + 'static,
+) -> std::io::Result<(Handle, Vec<JoinHandle<()>>)> {
+    let (clock, count) = (Clock::default(), engines.len());
+    let end = Arc::new(End { running: AtomicUsize::new(count), abandoned: AtomicU64::new(0) });
+    let notices = Arc::new(Mutex::new(notices));
+    let (mut reach, mut loops) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for (number, engine) in engines.into_iter().enumerate() {
+        let (commands, received) = channel();
+        let (waiter, waker) = Waiter::new()?;
+        engine.set_waker(&waker);
+        reach.push(Reach { commands, waker });
+        let habits = Habits { cpu: habits.cpu.map(|first| first + number), ..habits.clone() };
+        loops.push(Loop { engine, habits, waiter, clock, commands: received, stop_at: None });
+    }
+    let mut threads = Vec::with_capacity(count);
+    for (number, looping) in loops.into_iter().enumerate() {
+        let (notices, end) = (Arc::clone(&notices), Arc::clone(&end));
+        let tell = move |notice| {
+            let notice = match notice {
+                Notice::Ended { abandoned } => end.of_one(abandoned),
+                other => Some(other),
+            };
+            if let Some(notice) = notice {
+                // Held for a moment, and never on the path of a packet.
+                notices.lock().unwrap_or_else(PoisonError::into_inner)(notice);
+            }
+        };
+        let name = if count == 1 { "engine".to_owned() } else { format!("engine {number}") };
+        let run = move || {
+            let watch = Watch(&tell);
+            looping.run(watch.0);
+        };
+        threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+    }
+    Ok((Handle { threads: reach.into(), clock }, threads))
+}
+
+/// Tells when its thread panics.
+struct Watch<'a, F: Fn(Notice)>(&'a F);
+
+impl<F: Fn(Notice)> Drop for Watch<'_, F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)(Notice::Died);
+        }
+    }
+}
+
+/// The end of several threads.
+struct End {
+    running: AtomicUsize,
+    abandoned: AtomicU64,
+}
+
+impl End {
+    /// One of them has ended. Answers the notice of the last one, for all.
+    fn of_one(&self, abandoned: u64) -> Option<Notice> {
+        let abandoned = self.abandoned.fetch_add(abandoned, Ordering::AcqRel) + abandoned;
+        let last = self.running.fetch_sub(1, Ordering::AcqRel) == 1;
+        last.then_some(Notice::Ended { abandoned })
+    }
 }
 
 struct Loop {
@@ -256,21 +365,25 @@ impl Loop {
                 steps.into_iter().for_each(|(name, step)| notices(Notice::Distrust { name, step }));
                 self.engine.take_told().into_iter().for_each(|line| notices(Notice::Log(line)));
             }
-            let nap = coalescing.nap(&turn, self.engine.grain(), now).filter(|_| !self.habits.busy_poll);
+            // From here on other threads wake this one for what they send; if they have sent something, it does not sleep.
+            let awake = turn.busy || self.habits.busy_poll || !self.engine.may_sleep();
+            let nap = coalescing.nap(&turn, self.engine.grain(), now).filter(|_| !awake);
             let napped = nap.map_or(Ok(()), |nap| self.waiter.nap(nap));
             // What comes next may not wait for a wake-up either: the thread spins for as long as two take, then it sleeps.
             let lingers = fine && now.since(worked) < self.waiter.wakeup().times(2);
             let most = match nap {
                 Some(_) => Some(Span::ZERO),
-                None if lingers => Some(Span::ZERO),
+                None if lingers || awake => Some(Span::ZERO),
                 None => self.rest(&turn, now, urgency.spins()),
             };
             if nap.is_none() && most == Some(Span::ZERO) && now.since(looked) < LOOK {
+                self.engine.is_awake();
                 continue;
             }
             looked = now;
             let engine = &mut self.engine;
             let waited = napped.and_then(|()| self.waiter.wait(most, |token| engine.ready(token)));
+            self.engine.is_awake();
             if let Err(error) = waited {
                 eprintln!("plimsoll: the engine cannot wait for its ports: {error}; it polls instead");
                 self.habits.busy_poll = true;
@@ -296,7 +409,7 @@ impl Loop {
             .map(|span| if span <= wakeup { Span::ZERO } else { span - wakeup });
         let lazily = turn.lazily.map(|at| at.since(now));
         let asked = self.engine.must_be_asked().then_some(ASK);
-        let stop = self.stop_at.map(|at| at.since(now));
+        let stop = self.stop_at.map(|at| if self.engine.is_alone() { at.since(now) } else { LAST_LOOK });
         [due, lazily, turn.retry, asked, stop].into_iter().flatten().min()
     }
 
@@ -327,16 +440,24 @@ impl Loop {
             Command::Rate(class, rate, answer) => {
                 let _ = answer.send(self.engine.set_rate(&class, rate, self.clock.now()));
             }
+            Command::Lease(room, thread) => self.engine.renew_leases(room, thread, self.clock.now()),
             Command::Install(change, answer) => {
                 self.forget_all();
                 let begun = self.clock.now();
+                let meeting = change.meeting.clone();
                 let mut installed = self.engine.install(*change, begun);
+                if let Some(meeting) = meeting {
+                    meeting.meet();
+                }
                 installed.took = self.clock.now().since(begun);
                 self.watch_all();
                 let _ = answer.send(installed);
             }
             Command::Attach(whose, port, answer) => {
                 let rest = self.engine.attach_of(&whose, *port, self.clock.now());
+                if let Some(fd) = rest.as_ref().and_then(|port| port.fds().receive) {
+                    self.waiter.forget(fd);
+                }
                 self.forget_all();
                 self.watch_all();
                 let _ = answer.send(rest);
@@ -364,7 +485,9 @@ impl Loop {
     fn ending(&mut self) -> Option<u64> {
         let at = self.stop_at?;
         let now = self.clock.now();
-        if self.engine.held() == 0 && !self.engine.pending() {
+        let drained = self.engine.held() == 0 && !self.engine.pending();
+        let awaits = self.engine.awaits_others(drained);
+        if drained && !awaits {
             Some(0)
         } else if now >= at {
             Some(self.engine.abandon(now))

@@ -61,6 +61,8 @@ pub(crate) struct Host {
     /// The first of the names that are not in use.
     free: QueueId,
     open: usize,
+    /// Records that were ever in use: those from here on are free.
+    used: usize,
     cut: Cut,
     /// By flow queue, for classes with `flows: fq`; empty in a policy without one.
     fair: Table<QueueId, FlowState>,
@@ -130,6 +132,7 @@ impl Host {
             spare: if scarce { (0..records).rev().map(RecordId).collect() } else { Vec::new() },
             free: QueueId(0),
             open: 0,
+            used: 0,
             cut,
             fair: Table::default(),
         }
@@ -195,6 +198,7 @@ impl Host {
         let (home, tag, pull) = (name.home, self.tags[queue], pull.min(self.cut.pull));
         self.records[record] = Record { home, owner, pull, tag, queue, deficit: -debt, ..Record::FREE };
         name.word = record.0;
+        self.used = self.used.max(record.0 as usize + 1);
     }
 
     /// Takes the record of a flow queue that holds nothing, and keeps what must be remembered of it.
@@ -306,10 +310,24 @@ impl Host {
 
     /// For every record in use: its home, and the frames and bytes that have not been added up.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (Tagged, u32, u32)> + '_ {
-        self.records
-            .iter()
-            .filter(|record| record.is_open())
-            .map(|record| (record.home, record.packets, record.bytes))
+        let open = self.records.iter().take(self.used).filter(|record| record.is_open());
+        open.map(|record| (record.home, record.packets, record.bytes))
+    }
+
+    /// How many records [`Host::counted`] and [`Host::backlogs`] look at.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    /// For every record in use: its home; the frames and bytes that have not been added up; and the descriptors that wait in it,
+    /// and their bytes.
+    pub(crate) fn tallies(&self) -> impl Iterator<Item = (Tagged, [u64; 2], [u64; 2])> + '_ {
+        let open = self.records.iter().take(self.used).filter(|record| record.is_open());
+        open.map(|record| {
+            let waits = record.seen.wrapping_sub(record.head);
+            let left = [record.packets.into(), record.bytes.into()];
+            (record.home, left, [waits.into(), record.backlog.into()])
+        })
     }
 
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
@@ -496,7 +514,7 @@ impl Host {
 
     /// For every record in use: its home, and the descriptors, and their bytes, that wait in it.
     pub(crate) fn backlogs(&self) -> impl Iterator<Item = (Tagged, u64, u64)> + '_ {
-        let open = self.records.iter().filter(|record| record.is_open());
+        let open = self.records.iter().take(self.used).filter(|record| record.is_open());
         open.map(|record| (record.home, record.seen.wrapping_sub(record.head).into(), record.backlog.into()))
     }
 

@@ -12,8 +12,12 @@ use crate::program::{Counts, LimitId, Node, NodeKind, Program, Scope};
 /// Most threads of an engine.
 pub const MOST_THREADS: u32 = 64;
 
-/// How long a lease lasts.
+/// How long a lease lasts on a link that carries [`FRAMES`] in that time, and the longest on a slower one.
 pub const LEASE: Span = Span::micros(100);
+const LONGEST_LEASE: Span = Span::millis(1);
+
+/// Frames that a link carries in a lease at least: with fewer, a shorter lease would share nothing more exactly.
+const FRAMES: u64 = 8;
 
 /// The time over which classes get their shares, and the part in thousandths by which they may be off.
 pub const SHARES_WITHIN: (Span, u32) = (Span::millis(10), 20);
@@ -81,11 +85,18 @@ impl Program {
         orders.or_else(|| self.spanning_limits().into_iter().find_map(packets))
     }
 
+    /// How long a lease lasts.
+    #[must_use]
+    pub fn lease(&self) -> Span {
+        let frames = (self.max_frame + self.overhead).times(FRAMES);
+        self.link.wire_time(frames).clamp(LEASE, LONGEST_LEASE)
+    }
+
     /// The most by which several threads together exceed a limit: what it lets pass in a lease, and a frame of each thread.
     #[must_use]
     pub fn excess(&self, limit: LimitId, threads: u32) -> Bytes {
         let frame = Bytes::new((self.max_frame + self.overhead).as_u64());
-        self.limit(limit).rate.bytes_in(LEASE) + frame.times(threads.into())
+        self.limit(limit).rate.bytes_in(self.lease()) + frame.times(threads.into())
     }
 }
 

@@ -7,6 +7,7 @@
 //! Invariant: VLAN tags that the kernel removed are put back before the frame is handed on.
 
 mod batch;
+mod fanout;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -55,6 +56,9 @@ impl PacketConfig {
         }
     }
 }
+
+/// Most frames that are thrown away when several sockets begin to share an interface.
+const MOST_BEFORE: usize = 65_536;
 
 /// An open packet socket on one interface.
 #[derive(Debug)]
@@ -141,6 +145,32 @@ impl PacketSocket {
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.mac
+    }
+
+    /// Has several sockets on one interface share the frames that arrive there: each frame goes to one of them, and all frames of a
+    /// flow go to the same one. What has come before this is lost, as each of them has a copy. To be called before they are used.
+    ///
+    /// # Errors
+    /// When the kernel does not do that for this interface.
+    pub fn fan_out(sockets: &mut [&mut Self]) -> Result<(), PortError> {
+        let mut group = None;
+        for socket in sockets.iter_mut() {
+            let joined = fanout::join(&socket.socket, group);
+            group = Some(joined.map_err(|error| {
+                PortError::system("divide the frames of", format!("`{}`", socket.name), error)
+            })?);
+        }
+        let mut landing = vec![0; FRAME_ROOM];
+        for socket in sockets {
+            // Bounded, in case that frames come as fast as they are read.
+            for _ in 0..MOST_BEFORE {
+                if !matches!(socket.receive(&mut landing), Ok(Some(_))) {
+                    break;
+                }
+            }
+            socket.counters = Counters::default();
+        }
+        Ok(())
     }
 
     /// Reads one frame; see [`crate::Port::receive`].

@@ -45,7 +45,7 @@ pub use error::PortError;
 pub use frame::Frame;
 pub use kept::Kept;
 pub use ledger::Refused;
-pub use memory::{MemoryConfig, MemoryEnd, MemoryPort};
+pub use memory::{MemoryConfig, MemoryEnd, MemoryPort, SHORT};
 pub use pcap::{Capture, PcapConfig, PcapPort, Unwritten};
 pub use port::Port;
 pub use posted::{Taken, Ticket, Took};

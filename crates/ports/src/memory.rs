@@ -38,12 +38,26 @@ pub struct MemoryConfig {
     pub mac: Option<[u8; 6]>,
     /// Whether a file descriptor becomes readable when frames wait; costs a system call for each flush.
     pub wakes: bool,
+    /// How many of the slots hold a frame of any size, where the others hold [`SHORT`] bytes; all do where this is absent.
+    pub long: Option<usize>,
 }
+
+/// Bytes of a slot that is not for long frames.
+pub const SHORT: usize = 2_048;
 
 impl Default for MemoryConfig {
     /// 256 frames of 2 KiB, no segmentation, no file descriptor.
     fn default() -> Self {
-        Self { slots: 256, frame: 2_048, segmentation: false, mtu: 1_500, staged: 0, mac: None, wakes: false }
+        Self {
+            slots: 256,
+            frame: 2_048,
+            segmentation: false,
+            mtu: 1_500,
+            staged: 0,
+            mac: None,
+            wakes: false,
+            long: None,
+        }
     }
 }
 
@@ -131,6 +145,7 @@ impl MemoryPort {
         let Ok(slot) = self.inbox.full.pop() else {
             return if self.inbox.full.is_abandoned() { Err(Trouble::Gone) } else { self.rest() };
         };
+        self.inbox.note = slot.note;
         let frame = slot.bytes.get(..slot.len).filter(|frame| frame.len() <= room);
         let taken = if let Some(frame) = frame {
             self.counters.received(frame.len());
@@ -150,6 +165,23 @@ impl MemoryPort {
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.inbox.full.is_empty() && self.inbox.bell.is_none() && !self.inbox.full.is_abandoned()
+    }
+
+    /// A number that goes with each frame which is sent from now on: [`MemoryPort::received_note`].
+    pub fn set_note(&mut self, note: u32) {
+        self.outbox.note = note;
+    }
+
+    /// The number that the other end had set when it sent the frame which was received last.
+    #[must_use]
+    pub fn received_note(&self) -> u32 {
+        self.inbox.note
+    }
+
+    /// Whether a frame waits to be received.
+    #[must_use]
+    pub fn has_frames(&self) -> bool {
+        !self.inbox.full.is_empty()
     }
 
     /// Sends one frame; see [`crate::Port::send`].
@@ -330,6 +362,7 @@ impl<T> MemoryEnd<T> {
 #[derive(Debug)]
 struct Slot {
     len: usize,
+    note: u32,
     vnet: VnetHeader,
     bytes: Box<[u8]>,
 }
@@ -339,23 +372,46 @@ struct Slot {
 struct Sender {
     full: Producer<Slot>,
     empty: Consumer<Slot>,
+    /// Empty slots of a size that was not asked for when they came back: short ones, and long ones.
+    spare: [Vec<Slot>; 2],
+    note: u32,
     /// Staged frames, for tests: unlike the rings, this queue allocates.
     staged: VecDeque<(Vec<u8>, VnetHeader)>,
     bell: Option<Arc<EventFd>>,
     rung: bool,
+    /// Whether all slots have one size.
+    one_size: bool,
 }
 
 impl Sender {
     /// Hands a frame over; false when there is no room.
     fn put(&mut self, frame: &[u8], vnet: VnetHeader) -> bool {
-        let Ok(mut slot) = self.empty.pop() else { return false };
+        let Some(mut slot) = self.take(frame.len()) else { return false };
         slot.bytes[..frame.len()].copy_from_slice(frame);
         slot.len = frame.len();
+        slot.note = self.note;
         slot.vnet = vnet;
         self.rung = false;
         let pushed = self.full.push(slot);
         debug_assert!(pushed.is_ok(), "the full ring has a place for every buffer");
         true
+    }
+
+    /// An empty slot for a frame of this length; long slots are kept for long frames.
+    #[inline]
+    fn take(&mut self, len: usize) -> Option<Slot> {
+        if let Some(slot) = self.spare[usize::from(len > SHORT)].pop() {
+            return Some(slot);
+        }
+        loop {
+            let slot = self.empty.pop().ok()?;
+            let is_long = slot.bytes.len() > SHORT;
+            // Where all slots are long, none is kept.
+            if is_long == (len > SHORT) || self.one_size {
+                return Some(slot);
+            }
+            self.spare[usize::from(is_long)].push(slot);
+        }
     }
 }
 
@@ -364,15 +420,18 @@ impl Sender {
 struct Receiver {
     full: Consumer<Slot>,
     empty: Producer<Slot>,
+    note: u32,
     bell: Option<Arc<EventFd>>,
 }
 
 fn direction(name: &str, config: &MemoryConfig) -> Result<(Sender, Receiver), PortError> {
     let (full, at) = RingBuffer::new(config.slots);
     let (mut back, empty) = RingBuffer::new(config.slots);
-    for _ in 0..config.slots {
-        let slot =
-            Slot { len: 0, vnet: VnetHeader::default(), bytes: vec![0; config.frame].into_boxed_slice() };
+    let long = config.long.unwrap_or(config.slots);
+    for number in 0..config.slots {
+        let size = if number < long { config.frame } else { config.frame.min(SHORT) };
+        let bytes = vec![0; size].into_boxed_slice();
+        let slot = Slot { len: 0, note: 0, vnet: VnetHeader::default(), bytes };
         let pushed = back.push(slot);
         debug_assert!(pushed.is_ok(), "the empty ring has `slots` places");
     }
@@ -387,9 +446,11 @@ fn direction(name: &str, config: &MemoryConfig) -> Result<(Sender, Receiver), Po
         })?;
     let bell = bell.map(Arc::new);
     let staged = VecDeque::new();
+    let spare = [(); 2].map(|()| Vec::with_capacity(if config.long.is_some() { config.slots } else { 0 }));
+    let one_size = config.long.is_none();
     Ok((
-        Sender { full, empty, staged, bell: bell.clone(), rung: true },
-        Receiver { full: at, empty: back, bell },
+        Sender { full, empty, spare, note: 0, staged, bell: bell.clone(), rung: true, one_size },
+        Receiver { full: at, empty: back, note: 0, bell },
     ))
 }
 
@@ -411,6 +472,29 @@ mod tests {
         assert_eq!(b.receive(&mut buffer).unwrap().unwrap().len, 20);
         assert_eq!(a.send(&[3; 20], None), Ok(Sending::Sent));
         assert_eq!(a.counters().tx_packets, 3);
+    }
+
+    #[test]
+    fn short_frames_leave_long_slots_to_long_ones_and_notes_arrive_with_their_frame() {
+        let config = MemoryConfig { slots: 3, frame: 9_000, long: Some(1), ..MemoryConfig::default() };
+        let (mut a, mut b) = MemoryPort::pair("test", config).unwrap();
+        let mut send = |note, len: usize| {
+            a.set_note(note);
+            a.send(&vec![1; len], None)
+        };
+        assert_eq!(send(1, 60), Ok(Sending::Sent));
+        assert_eq!(send(2, 2_048), Ok(Sending::Sent));
+        assert_eq!(send(3, 60), Ok(Sending::Full), "the last slot is a long one");
+        assert_eq!(send(4, 9_000), Ok(Sending::Sent));
+        assert_eq!(send(5, 9_000), Ok(Sending::Full));
+        let mut buffer = vec![0; 9_000];
+        for (note, len) in [(1, 60), (2, 2_048), (4, 9_000)] {
+            assert_eq!(b.receive(&mut buffer).unwrap().unwrap().len, len);
+            assert_eq!(b.received_note(), note);
+        }
+        assert!(!b.has_frames());
+        assert_eq!(send(6, 60), Ok(Sending::Sent));
+        assert_eq!(send(7, 9_000), Ok(Sending::Sent));
     }
 
     #[test]

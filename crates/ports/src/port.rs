@@ -483,6 +483,26 @@ impl Port {
         }
     }
 
+    /// Has several ports of one interface share the frames that arrive there: all frames of a flow come by the same port. For packet
+    /// sockets; ports in memory are apart from each other already.
+    ///
+    /// # Errors
+    /// When the kernel does not do that, or the ports are of another kind.
+    pub fn fan_out(ports: &mut [Self]) -> Result<(), PortError> {
+        let mut sockets = Vec::with_capacity(ports.len());
+        for port in ports.iter_mut() {
+            match port {
+                Self::AfPacket(socket) => sockets.push(socket),
+                Self::Memory(_) => {}
+                other => {
+                    let why = std::io::Error::other("it has one queue that Plimsoll uses");
+                    return Err(PortError::system("divide the frames of", other.name(), why));
+                }
+            }
+        }
+        if sockets.is_empty() { Ok(()) } else { PacketSocket::fan_out(&mut sockets) }
+    }
+
     /// Takes back the frames that are staged and that the device has not seen, in order, with their headers: another port
     /// may send them. They are not counted. AF_XDP's staged frames lie in a ring that the kernel reads, and stay there.
     pub fn recall(&mut self, mut each: impl FnMut(&[u8], Option<&VnetHeader>)) {

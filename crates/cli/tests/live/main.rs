@@ -5,6 +5,7 @@ mod faults;
 mod mediate;
 #[path = "../it/support/mod.rs"]
 mod support;
+mod threads;
 mod vhost_user;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -34,6 +34,9 @@ pub struct Health {
     pub generation: u16,
     /// How the engine's process is confined.
     pub confinement: Option<Confinement>,
+    /// The tenants that each engine thread serves, where there are several.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub threads: BTreeMap<u32, Vec<String>>,
 }
 
 impl Health {
@@ -68,8 +71,20 @@ impl Health {
             silent_hosts: silent.map(|host| host.name.clone()).collect(),
             generation: snapshot.generation,
             confinement: confinement.map(|confinement| Confinement { broker_ended, ..confinement }),
+            threads: threads(snapshot),
         }
     }
+}
+
+/// The tenants that each thread serves; none where there is one thread.
+fn threads(snapshot: &Snapshot) -> BTreeMap<u32, Vec<String>> {
+    let mut threads = BTreeMap::<u32, Vec<String>>::new();
+    for lane in snapshot.lanes.iter().filter(|lane| lane.tenant.is_some()) {
+        if let Some(thread) = lane.thread {
+            threads.entry(thread).or_default().push(lane.name.clone());
+        }
+    }
+    threads
 }
 
 /// A packet, a part of one, or several similar ones that left together.

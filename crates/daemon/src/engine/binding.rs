@@ -176,6 +176,7 @@ impl Engine {
         if macs.is_empty() {
             macs.extend(lane.port.as_ref().and_then(Port::tenant_mac));
         }
+        macs.extend(&lane.told_macs);
         macs.extend(lane.addresses.macs.iter().map(|mac| mac.0));
         if macs.is_empty() {
             macs.extend(lane.first_mac);

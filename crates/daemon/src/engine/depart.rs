@@ -13,6 +13,7 @@ use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Ecn, EncapsulationError, Front, Offload, OffloadKind, parse};
 
+use super::crossing::Via;
 use super::drops::{Event, Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::flows::Hashed;
@@ -138,6 +139,7 @@ impl Engine {
             self.sent += 1;
             departed += frames;
         }
+        self.inward.via = Via::Uplink;
         self.flush_uplink();
         self.blame_senders();
         departed > 0
@@ -315,6 +317,7 @@ impl Engine {
         now: Nanos,
     ) -> Handed {
         let target = held.to;
+        self.inward.via = Via::Tenant(from);
         match way {
             Some(Owner::Lane(to)) if to != from => {
                 self.near.note(Some(to), part.packets(&held.offload));
@@ -433,10 +436,10 @@ impl Engine {
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
     fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
-        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
-        let Some(port) = lane.and_then(|lane| lane.port.as_mut()) else {
+        let Some(lane) = self.lanes.get_mut(to as usize).and_then(Option::as_mut) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
+        let Some(port) = &mut lane.port else { return self.send_across(frame, offload, part, to) };
         let emitted = emit(port, frame, offload, &mut part, &mut self.scratch);
         self.after_send(to, emitted)
     }
@@ -487,9 +490,12 @@ impl Engine {
     /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
     /// no copy.
     fn send_all(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part) -> usize {
-        let mut made = 0;
+        let mut made = self.send_all_across(frame, offload, part);
         for to in 0..self.lanes.len() {
-            made += usize::from(self.lanes[to].is_some());
+            if self.lanes[to].as_ref().is_none_or(|lane| lane.seat.elsewhere.is_some()) {
+                continue;
+            }
+            made += 1;
             // A receiver that cannot take a broadcast is no loss of the sender: the port counts it.
             let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
         }
@@ -541,6 +547,9 @@ impl Engine {
     /// Learns that a host with this address is behind the uplink.
     #[inline]
     pub(super) fn learn_outside(&mut self, mac: Mac, now: Nanos) {
+        if matches!(self.inward.via, Via::Thread(Some(_))) {
+            return; // a tenant's, which another thread has looked at
+        }
         if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(mac, Owner::Uplink, now) {
             self.note_taken(from);
         }
@@ -630,7 +639,8 @@ impl Engine {
             }
             self.lane_refused(sending.map(Emitted::from), to)
         } else {
-            Handed::Lost(Loss::ReceiverGone)
+            let part = Part::whole(frame.len() as u32, &Offload::PLAIN);
+            self.send_across(&Frame::whole(frame), &Offload::PLAIN, part, to)
         };
         self.blame_sender(&handed, to);
         self.count_undelivered(&handed);
@@ -640,14 +650,14 @@ impl Engine {
     #[inline]
     fn count_undelivered(&mut self, handed: &Handed) {
         match handed {
-            Handed::Lost(why) => self.uplink.tally.lost(*why),
-            Handed::Refused(why) => self.uplink.tally.undelivered(*why),
+            Handed::Lost(why) => self.arrivals_tally().lost(*why),
+            Handed::Refused(why) => self.arrivals_tally().undelivered(*why),
             _ => {}
         }
     }
 
     /// Notes that the tenant in this lane has lost an address, so that its next frame from it is learned again.
-    fn note_taken(&mut self, from: u32) {
+    pub(super) fn note_taken(&mut self, from: u32) {
         if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
             lane.source = None;
             lane.tally.event(Event::AddressTaken);
@@ -671,7 +681,7 @@ impl Engine {
             limited_by: transmit.limited_by,
             class: transmit.class,
             generation: self.generation,
-            lane: u16::try_from(lane).unwrap_or(u16::MAX),
+            lane: u16::try_from(self.logged_lane(lane)).unwrap_or(u16::MAX),
             len: transmit.len,
             frames: u8::try_from(frames.max(1)).unwrap_or(u8::MAX),
         };

@@ -66,6 +66,8 @@ pub enum Loss {
     InactivePort,
     /// It waited with its sender, which stopped its rings, or whose memory disappeared. A virtual machine that goes on sends it again.
     TakenBack,
+    /// Its receiver is another thread's tenant, and that thread was too far behind.
+    ThreadFull,
 }
 
 /// Events that are counted although no frame was lost.
@@ -175,7 +177,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -202,6 +204,7 @@ impl Loss {
         Self::WaitedTooLong,
         Self::InactivePort,
         Self::TakenBack,
+        Self::ThreadFull,
     ];
 
     /// The reason as operators see it.
@@ -234,6 +237,7 @@ impl Loss {
             Self::WaitedTooLong => plimsoll_nic::WAITED_TOO_LONG,
             Self::InactivePort => "inactive_port",
             Self::TakenBack => "taken_back",
+            Self::ThreadFull => "thread_full",
         }
     }
 }
@@ -443,6 +447,22 @@ impl Tally {
     /// An event that occurred `count` times.
     pub fn event_many(&mut self, what: Event, count: u64) {
         self.events[what as usize] += count;
+    }
+
+    /// Adds the counters of the same port on another thread.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let add =
+            |to: &mut [u64], other: &[u64]| to.iter_mut().zip(other).for_each(|(to, other)| *to += other);
+        add(&mut self.frame, &other.frame);
+        add(&mut self.vnet, &other.vnet);
+        add(&mut self.wrap, &other.wrap);
+        add(&mut self.unwrap, &other.unwrap);
+        add(&mut self.untold, &other.untold);
+        add(&mut self.spoofed, &other.spoofed);
+        add(&mut self.refused, &other.refused);
+        add(&mut self.lost, &other.lost);
+        add(&mut self.port, &other.port);
+        add(&mut self.events, &other.events);
     }
 
     /// How often it happened.

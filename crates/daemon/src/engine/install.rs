@@ -23,12 +23,14 @@ use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
 use super::heavy::{Counting, HeavyFlows};
 use super::lane::{Lane, Quota};
+use super::leasing::LeaseRoom;
 use super::load::Sampled;
 use super::mac_table::Owner;
 use super::mediate::{Guest, Mediating};
 use super::setup::{fleet_map, pull, untouched};
 use super::standby::StandbyChange;
 use super::{Engine, Whose};
+use crate::seats::Meeting;
 
 /// A policy to put in force, with the ports that it brings.
 #[derive(Debug)]
@@ -67,6 +69,10 @@ pub struct Change {
     pub standby: StandbyChange,
     /// Tenants whose TAP has been configured anew, and whether it stays when it is closed.
     pub configured: Vec<(String, bool)>,
+    /// The leases of several threads; `program` is then theirs.
+    pub leases: Option<Arc<LeaseRoom>>,
+    /// Where several threads wait for each other.
+    pub meeting: Option<Arc<Meeting>>,
 }
 
 impl Change {
@@ -112,6 +118,8 @@ impl Change {
                 _ => StandbyChange::None,
             },
             configured,
+            leases: None,
+            meeting: None,
         }
     }
 }
@@ -183,6 +191,7 @@ impl Engine {
         let (mut added, mut moved) = (change.added, change.moved);
         self.hand_over(&change.handed, &mut added, &mut moved);
         let rejoin = self.move_lanes(added, moved, &change.program, &mut installed, now);
+        self.seat_lanes();
         installed.closed.extend(self.change_standby(change.standby, now));
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
@@ -213,6 +222,11 @@ impl Engine {
         self.sampler.set(change.verify);
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
+        if let Some((room, thread)) =
+            change.leases.zip(self.crossing.as_ref().map(|crossing| crossing.thread()))
+        {
+            self.lease_from(room, thread, now);
+        }
         installed
     }
 
@@ -278,7 +292,7 @@ impl Engine {
         match lane {
             None => self.attach_uplink(&Whose::Uplink, port, now),
             Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
-                Some(lane) if lane.port.is_none() && lane.tenant.is_some() => {
+                Some(lane) if lane.port.is_none() && lane.is_served_here() => {
                     lane.attach(port);
                     if let Some(vnic) = lane.vnic() {
                         // The client accepts rules of the policy in force only.
@@ -302,14 +316,15 @@ impl Engine {
                 // The tenant is gone.
                 None => Some(port),
             },
-            uplink => self.attach_uplink(uplink, port, now),
+            uplink if self.is_alone() => self.attach_uplink(uplink, port, now),
+            uplink => self.replace_uplink(uplink, port, now),
         }
     }
 
     /// The owners that have no port.
     #[must_use]
     pub fn lacking(&self) -> Vec<Whose> {
-        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.tenant.is_some());
+        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.is_served_here());
         lanes.map(|lane| Whose::Tenant(lane.name.clone())).chain(self.lacking_uplink()).collect()
     }
 

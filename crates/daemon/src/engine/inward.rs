@@ -22,6 +22,7 @@ use plimsoll_wire::{Ecn, VnetHeader, alike};
 
 use super::apart::Charged;
 use super::cpu::Core;
+use super::crossing::Via;
 use super::drops::Loss;
 use super::mac_table::Mac;
 use super::pool::Pool;
@@ -49,6 +50,8 @@ pub(crate) struct Inward {
     delivered: [(Nanos, Option<Span>); MOST],
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
+    /// The way of the frame that is stored, or delivered.
+    pub(super) via: Via,
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
     since: Option<Nanos>,
 }
@@ -61,6 +64,7 @@ struct Waits {
     waited: Option<Span>,
     /// The place where its host is counted ([`Sources`]).
     place: Option<u8>,
+    via: Via,
     /// Whether it came in one datagram with the frame that follows.
     followed: bool,
     /// The number of that datagram, equal for pieces with the same headers.
@@ -139,6 +143,7 @@ impl Inward {
             taken: [(Arrival::NONE, Verdict::Pass); QUANTUM],
             delivered,
             before,
+            via: Via::Uplink,
             since: None,
         }
     }
@@ -220,6 +225,11 @@ impl Inward {
         station.checked_sub(COMMON + 1).filter(|_| same)
     }
 
+    /// Whether frames wait for a tenant that takes any.
+    pub(crate) fn holds_frames(&self) -> bool {
+        (0..self.stations()).any(|station| self.ingress.waiting(station).len() > 0)
+    }
+
     /// How many stations there are.
     pub(crate) fn stations(&self) -> u32 {
         self.ingress.tenants()
@@ -236,7 +246,7 @@ impl Inward {
 
     /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames
     /// in its host's name have used up their part of the queue.
-    fn store(
+    pub(super) fn store(
         &mut self,
         station: u32,
         frame: &[u8],
@@ -249,7 +259,8 @@ impl Inward {
             self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
             return Err(Loss::SourceOverShare);
         }
-        let waits = Waits { vnet: received.vnet, waited: received.waited, place, followed, datagram };
+        let waits =
+            Waits { vnet: received.vnet, waited: received.waited, place, via: self.via, followed, datagram };
         self.queue(station, frame, waits, now).map_err(|why| match why {
             NotQueued::Full => Loss::IngressFull,
             NotQueued::OverMax => Loss::IngressOverMax,

@@ -16,6 +16,7 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Scope;
 
 use super::apart::Conduct;
+use super::crossing::Seat;
 use super::drops::{Event, Tally};
 use super::flow_cache::FlowCache;
 use super::flows::FlowTable;
@@ -49,6 +50,10 @@ pub struct Lane {
     pub name: String,
     /// The tenant in the policy in force; none once a reload has removed it.
     pub tenant: Option<TenantId>,
+    /// Where all threads know it, and which one serves it.
+    pub(crate) seat: Seat,
+    /// The addresses of its port, as the thread that serves it tells them.
+    pub(crate) told_macs: Vec<Mac>,
     /// The port, unless it is lost.
     pub(crate) port: Option<Port>,
     /// Whether the port may have frames to read.
@@ -157,6 +162,8 @@ pub struct LaneSpec {
     pub name: String,
     /// The tenant in the policy.
     pub tenant: TenantId,
+    /// Where all threads know it, and which one serves it.
+    pub seat: Seat,
     /// Its port.
     pub port: Option<Port>,
     /// Descriptors that it may have in the engine.
@@ -178,6 +185,8 @@ impl Lane {
         Self {
             name: spec.name,
             tenant: Some(spec.tenant),
+            seat: spec.seat,
+            told_macs: Vec::new(),
             port: spec.port,
             ready: true,
             source: None,
@@ -213,6 +222,11 @@ impl Lane {
             conduct: Conduct::default(),
             past: Counters::default(),
         }
+    }
+
+    /// Whether it belongs to a tenant in force, and this thread serves its port.
+    pub(crate) fn is_served_here(&self) -> bool {
+        self.tenant.is_some() && self.seat.elsewhere.is_none()
     }
 
     /// Losses and events, those of its mediated connections included.

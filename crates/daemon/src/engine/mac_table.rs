@@ -8,11 +8,15 @@
 //! uplink's once a host behind it has used it, and otherwise the first tenant's that used it, until that tenant has been
 //! silent for [`IDLE`]. A tenant owns at most [`PER_PORT`] and its interface's, the uplink [`BEHIND_UPLINK`].
 
+mod told;
+
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use plimsoll_units::{Nanos, Span};
+
+pub(crate) use told::News;
 
 /// A hardware address.
 pub type Mac = [u8; 6];
@@ -56,6 +60,10 @@ pub enum Learned {
 struct Entry {
     owner: Owner,
     seen: Nanos,
+    /// Since when the owner has had it.
+    since: Nanos,
+    /// When other threads were told that the owner uses it.
+    told: Option<Nanos>,
     /// Whether it is an interface's own address, which silence does not free.
     pinned: bool,
 }
@@ -90,6 +98,8 @@ pub struct MacTable {
     version: u64,
     /// Grows when a tenant gets or loses an address.
     of_tenants: u64,
+    /// What other threads are to be told; none where there is one thread.
+    news: Option<VecDeque<News>>,
 }
 
 /// The owner of an address, as it was looked up at this version of the table.
@@ -117,6 +127,7 @@ impl MacTable {
             recent,
             version: 1,
             of_tenants: 0,
+            news: None,
         }
     }
 
@@ -146,6 +157,7 @@ impl MacTable {
         if let Some(entry) = self.entries.get_mut(&key(mac)) {
             if entry.owner == owner {
                 entry.seen = now;
+                told::tell(&mut self.news, mac, entry, now);
                 return Learned::Own;
             }
             if !entry.yields_to(owner, now) {
@@ -161,7 +173,9 @@ impl MacTable {
             return Learned::TooMany;
         }
         self.note_change(owner);
-        self.entries.insert(key(mac), Entry { owner, seen: now, pinned: false });
+        let mut entry = Entry { owner, seen: now, since: now, told: None, pinned: false };
+        told::tell(&mut self.news, mac, &mut entry, now);
+        self.entries.insert(key(mac), entry);
         learned
     }
 
@@ -200,6 +214,7 @@ impl MacTable {
         if keys.is_empty() {
             return;
         }
+        told::tell_pinned(&mut self.news, &keys, owner);
         self.entries.retain(|key, entry| !(entry.pinned && entry.owner == owner) || keys.contains(key));
         for key in keys {
             match self.entries.get(&key).copied() {
@@ -207,7 +222,8 @@ impl MacTable {
                 Some(learned) => self.disown(learned.owner),
                 None => {}
             }
-            self.entries.insert(key, Entry { owner, seen: Nanos::ZERO, pinned: true });
+            let entry = Entry { owner, seen: Nanos::ZERO, since: Nanos::ZERO, told: None, pinned: true };
+            self.entries.insert(key, entry);
         }
     }
 
@@ -257,6 +273,7 @@ impl MacTable {
 
     /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
+        self.news.iter_mut().for_each(|news| news.push_back(News::Forgot { owner }));
         self.latest = None;
         self.note_change(owner);
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);

@@ -10,6 +10,7 @@ use plimsoll_policy::{self as policy, Checked, Ecn, Grain, Program};
 use plimsoll_ports::Port;
 use plimsoll_units::{Bytes, Span};
 
+use super::crossing::Seat;
 use super::fleet::{FleetMap, cuts_segments};
 use super::lane::{LaneSpec, Quota};
 
@@ -38,6 +39,7 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
     LaneSpec {
         name: name.to_owned(),
         tenant,
+        seat: Seat { number: tenant.0, elsewhere: None },
         port,
         descriptors: stated.descriptors,
         flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,

@@ -19,6 +19,7 @@ use super::fleet::FleetNow;
 use super::heavy::FlowsNow;
 use super::install::add_class;
 use super::lane::Lane;
+use super::leasing::LeasesNow;
 use super::standby::StandbyNow;
 use super::{Engine, Part};
 
@@ -53,6 +54,8 @@ pub struct Snapshot {
     pub fleet: Option<FleetNow>,
     /// Flows that are counted, if any are.
     pub flows: Option<FlowsNow>,
+    /// How several threads share the link.
+    pub leases: Option<LeasesNow>,
 }
 
 /// One node's counters, and its rate.
@@ -71,8 +74,10 @@ pub struct NodeNow {
 pub struct PortNow {
     /// The tenant's name; `uplink` for the uplink.
     pub name: String,
-    /// Its lane.
+    /// Its lane; of several threads, its number.
     pub lane: Option<u32>,
+    /// The thread that serves it, where there are several.
+    pub thread: Option<u32>,
     /// The tenant in the policy; none for the uplink, and for one that a reload has removed.
     pub tenant: Option<TenantId>,
     /// The port's own name; none while it is lost.
@@ -142,6 +147,7 @@ impl Engine {
         let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
         let inward = &self.inward;
         let common = inward.seen(None);
+        let thread = self.crossing.as_ref().map(|crossing| crossing.thread() as u32);
         let lanes = (0..).zip(&mut self.lanes);
         let lanes =
             lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| {
@@ -151,7 +157,8 @@ impl Engine {
                     waiting,
                     parts: Some(Box::new(lane.parts())),
                     name: lane.name.clone(),
-                    lane: Some(index),
+                    lane: Some(if thread.is_some() { lane.seat.number } else { index }),
+                    thread: thread.filter(|_| lane.seat.elsewhere.is_none()),
                     tenant: lane.tenant,
                     port: lane.port.as_ref().map(Port::name),
                     lacks: lane.port.as_ref().and_then(Port::lacks).map(str::to_owned),
@@ -175,6 +182,7 @@ impl Engine {
             uplink: PortNow {
                 name: "uplink".to_owned(),
                 lane: None,
+                thread: None,
                 tenant: None,
                 port: self.uplink.port.as_ref().map(Port::name),
                 lacks: None,
@@ -197,6 +205,7 @@ impl Engine {
             departures: self.log.written(),
             fleet,
             flows: self.heavy.as_ref().map(|heavy| heavy.totals()),
+            leases: self.leases(),
         }
     }
 }

@@ -23,6 +23,7 @@ mod shares;
 mod short_queues;
 mod standby;
 mod support;
+mod threads;
 mod together;
 mod trains;
 mod vhost_user;

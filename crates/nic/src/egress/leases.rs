@@ -4,12 +4,12 @@
 //! Not here: how parts are computed, and how they reach the engine.
 //! Invariant: an engine without leases pays nothing: nothing on the path of a packet asks whether there are any.
 
-use plimsoll_policy::{LimitId, NodeId};
+use plimsoll_policy::{LimitId, NodeId, NodeKind, Placement};
 use plimsoll_units::{BitRate, Bytes, Nanos};
 
 use super::Nic;
 use crate::bundle::Done;
-use crate::ids::{GateId, TreeId};
+use crate::ids::{BundleId, GateId, Tagged, TreeId};
 use crate::tree::Seat;
 
 /// Bytes of a class, as charged: overhead included.
@@ -115,6 +115,60 @@ impl Nic {
         for (home, packets, bytes) in self.host.backlogs() {
             add(self.class_at(home), 0, bytes + packets * overhead);
         }
+    }
+
+    /// Bytes that have left and that wait, overhead included, by [`Nic::members`]' numbers. Replaces what `into` holds. Linear in flow
+    /// queues and bundles; allocates only when there are more members than at the last call.
+    pub fn report_members(&self, into: &mut Vec<ClassBytes>) {
+        let (overhead, nodes) = (self.program.overhead.as_u64(), self.program.nodes.len());
+        into.clear();
+        into.resize(nodes + self.bundles.len(), ClassBytes::default());
+        let row = |home: Tagged| match (home.as_class(), home.as_bundle()) {
+            (Some(class), _) => class.0 as usize,
+            (_, Some(bundle)) => self.row_of(bundle),
+            _ => usize::MAX,
+        };
+        let mut add = |row: usize, left: u64, waiting: u64| {
+            if let Some(row) = into.get_mut(row) {
+                (row.left, row.waiting) = (row.left + left, row.waiting + waiting);
+            }
+        };
+        for (class, &Done { packets, bytes }) in self.sums.iter().enumerate() {
+            add(class, bytes + packets * overhead, 0);
+        }
+        for (home, [packets, bytes], [waiting, backlog]) in self.host.tallies() {
+            add(row(home), bytes + packets * overhead, backlog + waiting * overhead);
+        }
+        for (id, bundle) in (0..).map(BundleId).zip(self.bundles.iter()) {
+            add(self.row_of(id), bundle.done.bytes + bundle.done.packets * overhead, 0);
+        }
+    }
+
+    /// Flow queues that [`Nic::report_members`] looks at.
+    #[must_use]
+    pub fn reported_queues(&self) -> usize {
+        self.host.used()
+    }
+
+    /// The flow queues that have one class and pass the same limits are a member, with a number that it keeps while a policy is in
+    /// force. Answers the class and limits of one; `None`: there is no such member, or another number stands for it.
+    #[must_use]
+    pub fn member(&self, number: usize) -> Option<Placement> {
+        let nodes = self.program.nodes.len();
+        let Some(bundle) = number.checked_sub(nodes) else {
+            let class = NodeId(u32::try_from(number).ok()?);
+            let is_class = matches!(self.program.node(class).kind, NodeKind::Class(_));
+            return is_class.then(|| Placement { class, limits: Vec::new() });
+        };
+        let bundle = self.bundles.get(BundleId(u32::try_from(bundle).ok()?))?;
+        let limits = self.holds[bundle.holds.range()].iter().map(|hold| hold.limit).collect::<Vec<_>>();
+        (!limits.is_empty()).then_some(Placement { class: bundle.class, limits })
+    }
+
+    /// A bundle without limits counts for its class, which may have had one flow queue and no bundle before.
+    fn row_of(&self, id: BundleId) -> usize {
+        let bundle = &self.bundles[id];
+        if bundle.has_limits() { self.program.nodes.len() + id.0 as usize } else { bundle.class.0 as usize }
     }
 
     /// Puts a limit whose rate has changed on the wheel again, if a bundle asks.

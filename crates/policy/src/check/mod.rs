@@ -276,7 +276,14 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         cost::too_costly(&graph, &program, &engine, engine_at, &mut problems);
     }
     if let Some(at) = threads_at.filter(|_| engine.threads > 1) {
-        threads::judge(&program, engine.threads, at, overlay_stated.is_some(), &mut problems);
+        let stated = threads::Stated {
+            engine: &engine,
+            uplink: uplink.as_ref(),
+            tenants: &tenants,
+            overlay: overlay_stated.is_some(),
+            backpressure: backpressure.is_some(),
+        };
+        threads::judge(&program, at, &stated, &mut problems);
     }
     let broken = problems.has_errors() || overlay.is_none() != overlay_stated.is_none();
     let (true, Some(uplink), false) = (rate.is_some() || alone, uplink, broken) else {

@@ -15,7 +15,7 @@ use crate::config::{Encapsulation, FleetTenant, IdleMinimum, Overlay, Sealed, Up
 use crate::grain::Grain;
 use crate::program::{NodeId, Program, Scope};
 use crate::slo::{CEILING_BURST, CEILING_SLACK};
-use crate::threads::{LEASE, SHARES_WITHIN};
+use crate::threads::SHARES_WITHIN;
 
 /// The tree, each class's guaranteed rate and worst-case delay, the limits, and what the figures assume.
 ///
@@ -76,9 +76,9 @@ fn threads_text(program: &Program, threads: u32) -> String {
     if threads == 1 {
         return String::new();
     }
-    let (within, off) = SHARES_WITHIN;
+    let ((within, off), lease) = (SHARES_WITHIN, program.lease());
     let mut text = format!(
-        "\nEngine threads: {threads}, which share the link by leases of {LEASE}. Within {within} each class gets its share, give or \
+        "\nEngine threads: {threads}, which share the link by leases of {lease}. Within {within} each class gets its share, give or \
          take {}.{} %.",
         off / 10,
         off % 10

@@ -1,7 +1,7 @@
 //! Several engine threads: which policies they keep.
 
 use plimsoll_policy::{LimitId, check_str};
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Span};
 
 fn checked(threads: u32, rest: &str) -> Result<plimsoll_policy::Checked, String> {
     let tenants = "a: {port: memory}, b: {port: memory, min: 1Gbps}, c: {port: memory, max: 2Gbps}";
@@ -40,6 +40,41 @@ fn a_limit_is_exceeded_by_a_lease_and_a_frame_of_each_thread() {
     // 800 Mb/s carry 10,000 bytes in 100 us; a frame has 1,518.
     assert_eq!(checked.program.excess(wan, 2), Bytes::new(10_000 + 2 * 1_518));
     assert_ne!(wan, LimitId(0), "the other one is the `max` of c");
+}
+
+#[test]
+fn what_several_threads_cannot_do_yet_is_refused_with_a_way_out() {
+    let refused = |uplink: &str, tenant: &str, rest: &str| {
+        let text = format!(
+            "{{uplink: {{{uplink}, rate: 1Gbps}}, engine: {{threads: 2}}, tenants: {{a: {{port: memory{tenant}}}}}{rest}}}"
+        );
+        check_str("p.yaml", &text).map_err(|errors| errors.render(false)).err().unwrap_or_default()
+    };
+    assert_eq!(refused("port: {af_packet: eth0}", "", ""), "", "a queue for each thread");
+    for port in ["pcap: {read: a.pcap}", "tap: {name: up0}", "af_xdp: eth0"] {
+        let told = refused(&format!("port: {{{port}}}"), "", "");
+        assert!(told.contains("`threads` is 2, but the uplink") && told.contains("has one queue"), "{told}");
+        assert!(told.contains("af_packet"), "{told}");
+    }
+    let told = refused("port: {af_packet: eth0}, standby: {af_packet: eth1}", "", "");
+    assert!(told.contains("a `standby` of the uplink works with one thread only"), "{told}");
+    let told = refused("port: memory", ", ecn: mediated", "");
+    assert!(told.contains("`ecn: mediated` works with one thread only"), "{told}");
+    let told = refused("port: memory", "", ", backpressure: {tenants: [a], heavy: 1kpps}");
+    assert!(told.contains("`backpressure` works with one thread only"), "{told}");
+}
+
+#[test]
+fn a_lease_carries_eight_frames_and_is_never_longer_than_a_millisecond() {
+    let lease = |rate: &str| {
+        let text = format!("{{uplink: {{port: memory, rate: {rate}}}, tenants: {{a: {{port: memory}}}}}}");
+        check_str("p.yaml", &text).expect("a policy").program.lease()
+    };
+    assert_eq!(lease("100Gbps"), Span::micros(100));
+    assert_eq!(lease("1Gbps"), Span::micros(100));
+    // 8 frames of 1,518 bytes at 100 Mb/s.
+    assert_eq!(lease("100Mbps"), Span::ns(971_520));
+    assert_eq!(lease("10Mbps"), Span::millis(1));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use plimsoll_units::Nanos;
 use plimsoll_wire::Ecn;
 
 use super::super::Engine;
+use super::super::crossing::Via;
 use super::super::drops::Loss;
 use super::super::pool::Buffer;
 use super::known::KnownFlows;
@@ -44,7 +45,8 @@ impl Engine {
             let Some((arrival, verdict)) = next else { break };
             number += 1;
             let (_, buffer) = Buffer::from_address(arrival.addr);
-            let Waits { vnet, waited, place, followed, datagram } = *pool.held(buffer);
+            let Waits { vnet, waited, place, via, followed, datagram } = *pool.held(buffer);
+            self.inward.via = via;
             last = followed;
             if place.is_some() {
                 self.inward.sources[at].end(place);
@@ -67,6 +69,7 @@ impl Engine {
             pool.give(buffer);
             delivered += 1;
         }
+        self.inward.via = Via::Uplink;
         if alone {
             self.end_joining(now);
         }

@@ -15,8 +15,8 @@ use super::{COMMON, Inward, Provenance};
 impl Engine {
     /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address. Answers how many they were.
     pub(super) fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
-        if self.fleet.is_some() {
-            return self.fetch_from_hosts(core, batch, now);
+        if self.fleet.is_some() || self.crossing.is_some() {
+            return self.fetch_and_look(core, batch, now);
         }
         let mut fetched = 0;
         while fetched < batch {
@@ -44,14 +44,25 @@ impl Engine {
         fetched
     }
 
-    /// Like [`Engine::fetch`], for a host of a fleet: each frame is unwrapped where it was copied to, before it waits.
-    fn fetch_from_hosts(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+    /// Like [`Engine::fetch`], for a host of a fleet, where each frame is unwrapped where it was copied to, before it waits, and for
+    /// several threads, where it may be another one's.
+    fn fetch_and_look(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         let mut landing = core::mem::take(&mut self.landing);
         let mut fetched = 0;
         while fetched < batch {
             let Some(port) = &mut self.uplink.port else { break };
             match port.receive(&mut landing) {
-                Ok(Some(received)) => fetched += self.fetch_wrapped(core, &mut landing, &received, now),
+                Ok(Some(received)) if self.fleet.is_some() => {
+                    fetched += self.fetch_wrapped(core, &mut landing, &received, now);
+                }
+                Ok(Some(received)) => {
+                    fetched += 1;
+                    let frame = &landing[..received.len];
+                    let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
+                    if !self.passes_on(station, frame, &received) {
+                        self.store(core, station, frame, &received, Provenance::default(), now);
+                    }
+                }
                 Ok(None) => {
                     self.uplink.ready = false;
                     break;

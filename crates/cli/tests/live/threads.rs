@@ -1,0 +1,120 @@
+//! Two engine threads share an uplink.
+//!
+//! Needs root (network namespaces). Everything made here is removed, whatever happens.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use plimsoll_daemon::{Health, Reloaded, Stats};
+
+use crate::alone;
+use crate::support::{Daemon, Stage, ip};
+
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
+
+fn address(tenant: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 9, 0, tenant)
+}
+
+fn policy(stage: &Stage, weights: [u32; 2]) -> String {
+    let tenant = |name: &str, number: u8, weight| {
+        format!(
+            "  {name}: {{port: {{tap: {{netns: {}, name: eth0}}}}, weight: {weight}, interface: {{addresses: {}/24}}}}\n",
+            stage.netns(name),
+            address(number)
+        )
+    };
+    format!(
+        "uplink: {{port: {{af_packet: up0}}, rate: 100Mbps}}\nengine: {{threads: 2}}\napi: {{socket: {}}}\ntenants:\n{}{}",
+        stage.file("api.sock").display(),
+        tenant("a", 1, weights[0]),
+        tenant("b", 2, weights[1]),
+    )
+}
+
+/// The CPU time of a process so far.
+fn cpu(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).expect("it runs");
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
+    // utime and stime, in ticks of 10 ms.
+    Duration::from_millis(10 * (fields[11] + fields[12]))
+}
+
+#[test]
+fn two_threads_share_the_uplink_by_weight_and_their_tenants_reach_each_other() {
+    let _alone = alone();
+    let Some(stage) = Stage::with_netns("thr", &["host", "far", "a", "b"]) else { return };
+    let [host, far] = ["host", "far"].map(|name| stage.netns(name));
+    ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
+    ip(&["-n", &host, "link", "set", "up0", "up"]);
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    fs::write(stage.file("policy.yaml"), policy(&stage, [3, 1])).expect("written");
+    let mut daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let health: Health = stage.client().get("/v1/health").expect("it answers");
+    let tenants: Vec<String> = health.threads.values().flatten().cloned().collect();
+    assert_eq!((health.threads.len(), tenants), (2, vec!["a".to_owned(), "b".to_owned()]));
+
+    // Both ways, between threads, and to the far end by either thread's queue.
+    stage.eventually("a reaches b", || stage.ping("a", address(2), 56));
+    stage.eventually("b reaches a, with a long packet", || stage.ping("b", address(1), 1_400));
+    for tenant in ["a", "b"] {
+        stage.eventually("the far end", || stage.ping(tenant, FAR, 56));
+    }
+
+    // Each wants nine tenths of the link.
+    let from = [("a", address(1)), ("b", address(2))];
+    let traffic = [7_071, 7_072]
+        .map(|port| stage.traffic(from[usize::from(port == 7_072)], ("far", FAR), port, 11_000));
+    let rates = || {
+        let marks = traffic.each_ref().map(|one| one.mark());
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_secs(3));
+        let took = begun.elapsed().as_secs_f64();
+        [0, 1].map(|one| traffic[one].since(marks[one]).arrived as f64 * 8_000.0 / took / 1e6)
+    };
+    std::thread::sleep(Duration::from_secs(1));
+    let [a, b] = rates();
+    assert!((2.2..4.0).contains(&(a / b)) && a + b > 75.0 && a + b < 101.0, "{a:.1} and {b:.1} Mb/s");
+    let page = stage.client().text("GET", "/metrics").expect("it answers");
+    assert!(page.contains("plimsoll_engine_threads 2\n"), "{page}");
+    assert!(page.contains("plimsoll_lease_share_error_ratio "), "{page}");
+
+    // The other way round, from one moment to the next.
+    fs::write(stage.file("policy.yaml"), policy(&stage, [1, 3])).expect("written");
+    let reloaded: Reloaded = stage.client().post("/v1/reload").expect("reloaded");
+    assert_eq!(reloaded.generation, 1);
+    std::thread::sleep(Duration::from_secs(1));
+    let [a, b] = rates();
+    assert!((2.2..4.0).contains(&(b / a)) && a + b > 75.0, "{a:.1} and {b:.1} Mb/s after the reload");
+    traffic.into_iter().for_each(|one| one.end());
+    let stats: Stats = stage.client().get("/v1/stats").expect("counters");
+    assert!(
+        stats.threads.as_ref().is_some_and(|threads| threads.count == 2 && threads.unleased == 0),
+        "{stats:?}"
+    );
+    let sent: u64 = ["a", "b"].iter().map(|name| stats.tenants[*name].rx_packets).sum();
+    assert!(stats.uplink.tx_packets <= sent && stats.uplink.tx_packets > sent / 3, "{stats:?}");
+
+    // Nothing passes: nothing wakes the threads up.
+    std::thread::sleep(Duration::from_secs(2));
+    let before = cpu(daemon.id());
+    std::thread::sleep(Duration::from_secs(4));
+    let used = cpu(daemon.id()) - before;
+    assert!(used < Duration::from_millis(120), "{used:?} of CPU time in 4 s at rest");
+    let (code, took) = daemon.end(Signal::SIGTERM).expect("it ends");
+    assert!(
+        code == Some(0) && took < Duration::from_secs(6),
+        "{code:?} after {took:?}: {}",
+        stage.read("log")
+    );
+}
