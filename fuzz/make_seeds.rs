@@ -143,7 +143,8 @@ fn in_pieces() -> [(&'static str, Vec<u8>); 2] {
     tcp[13] = 0x10; // an acknowledgement
     tcp.extend([0x5a; 250]);
     let frame = ethernet(&[], 0x0800, &v4(6, 0x4000, &[], &tcp));
-    let vnet = VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
+    let vnet =
+        VnetHeader { flags: 1, gso_type: 1, hdr_len: 54, gso_size: 100, csum_start: 34, csum_offset: 16 };
     let offload = vnet.offload(&frame, &parse(&frame).expect("sound")).expect("sound");
     let path = overlay::Path {
         format: Format::Geneve,

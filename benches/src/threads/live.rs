@@ -30,7 +30,11 @@ pub(super) fn rows(rounds: u32) -> Result<Vec<Row>> {
                 two.push(by_processor_time);
                 clock.push(by_clock);
             }
-            let row = Row::new(format!("2 threads as `plimsoll run` has them, 64 B, {what}"), "one thread", "packets/s");
+            let row = Row::new(
+                format!("2 threads as `plimsoll run` has them, 64 B, {what}"),
+                "one thread",
+                "packets/s",
+            );
             let row = row.figures(&one, &two).note(format!(
                 "by processor time; leases, rings between threads; by the clock {:.2} M/s",
                 median(&clock).unwrap_or(0.0) / 1e6
@@ -49,12 +53,15 @@ struct Side {
 
 /// Packets a second that left or were delivered: by the sum over threads of processor time, and by the clock.
 fn run(threads: usize, crossing: usize) -> Result<(f64, f64)> {
-    let mut policy = format!("uplink: {{port: memory, rate: 100Gbps, overhead: 24B}}\nengine: {{flows: drr, threads: {threads}}}\ntenants:\n");
+    let mut policy = format!(
+        "uplink: {{port: memory, rate: 100Gbps, overhead: 24B}}\nengine: {{flows: drr, threads: {threads}}}\ntenants:\n"
+    );
     (0..TENANTS).for_each(|n| policy += &format!("  t{n}: {{port: memory, weight: {}}}\n", weight(n)));
     let checked = plimsoll_policy::check_str("bench.yaml", &policy)
         .map_err(|errors| anyhow::anyhow!(errors.render(false)))?;
     let sides = sides(&checked, threads)?;
-    let (clock, ready, stop) = (Clock::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (clock, ready, stop) =
+        (Clock::default(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let handles: Vec<_> = sides
         .into_iter()
         .enumerate()

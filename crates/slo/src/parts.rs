@@ -177,7 +177,7 @@ mod tests {
     fn the_way_in_is_what_the_kernel_and_we_took_together() {
         let mut parts = Parts::new(1);
         for before in [None, Some(Span::micros(8))] {
-            parts.delivered(before, Span::micros(5), &[Span::micros(10)]);
+            parts.delivered(before, Span::micros(5), 1, &[Span::micros(10)]);
         }
         assert_eq!((parts.late[IN][0], parts.nic.len(), parts.engine.len()), (1, 1, 2));
         let mut all = Parts::new(1);

@@ -117,7 +117,7 @@ impl Nic {
         }
     }
 
-    /// Bytes that have left and that wait, overhead included, by [`Nic::members`]' numbers. Replaces what `into` holds. Linear in flow
+    /// Bytes that have left and that wait, overhead included, by member: the nodes by their numbers, and then the bundles. Replaces what `into` holds. Linear in flow
     /// queues and bundles; allocates only when there are more members than at the last call.
     pub fn report_members(&self, into: &mut Vec<ClassBytes>) {
         let (overhead, nodes) = (self.program.overhead.as_u64(), self.program.nodes.len());

@@ -23,7 +23,7 @@ impl Engine {
             let Self { uplink, inward, macs, landing, .. } = self;
             let Some(port) = &mut uplink.port else { break };
             let stored = port.receive_with(landing, |frame, received| {
-                let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_for(macs, mac));
+                let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_of(macs, mac));
                 inward.store(core.queue(station), frame, received, Provenance::default(), now)
             });
             match stored {
@@ -103,14 +103,14 @@ impl Engine {
 
     /// The station of a destination address; no other header is looked at here.
     pub(in super::super) fn station_for(&self, mac: Mac) -> u32 {
-        self.inward.station_for(&self.macs, mac)
+        self.inward.station_of(&self.macs, mac)
     }
 }
 
 impl Inward {
     /// The station of a destination address.
     #[inline]
-    fn station_for(&self, macs: &MacTable, mac: Mac) -> u32 {
+    fn station_of(&self, macs: &MacTable, mac: Mac) -> u32 {
         match macs.owner(mac) {
             Some(Owner::Lane(lane)) if lane < self.stations() - 1 => lane + 1,
             _ => COMMON,
