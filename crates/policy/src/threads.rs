@@ -12,7 +12,7 @@ use crate::program::{Counts, LimitId, Node, NodeKind, Program, Scope};
 /// Most threads of an engine.
 pub const MOST_THREADS: u32 = 64;
 
-/// How long a lease lasts on a link that carries [`FRAMES`] in that time, and the longest on a slower one.
+/// How long a lease lasts on a link that carries eight frames meanwhile, and the longest on a slower one.
 pub const LEASE: Span = Span::micros(100);
 const LONGEST_LEASE: Span = Span::millis(1);
 
