@@ -165,7 +165,7 @@ impl Engine {
 
     /// The hardware addresses of a lane's port: those that other hosts know it by, or else the interface's; those that are
     /// stated, and the one that it began to send from where there is none of these.
-    fn macs_of(&self, index: usize) -> Vec<Mac> {
+    pub(super) fn macs_of(&self, index: usize) -> Vec<Mac> {
         let Some(lane) = &self.lanes[index] else { return Vec::new() };
         if lane.tenant.is_none() {
             return Vec::new();

@@ -274,8 +274,10 @@ impl Engine {
         for link in crossing.links.iter_mut().flatten() {
             for _ in 0..CROSSINGS {
                 let Some((received, from)) = link.receive(&mut landing) else { break };
-                let from = from.map(|number| (number, lane_of(&crossing.seats, number)));
-                self.land(&landing[..received.len], &received, from, now);
+                let lane = || from.and_then(|number| lane_of(&crossing.seats, number));
+                if let Err(why) = self.land(&landing[..received.len], &received, from, now) {
+                    self.tally_of(lane()).lost(why);
+                }
                 came += 1;
             }
         }
@@ -290,25 +292,21 @@ impl Engine {
         came
     }
 
-    /// Puts a frame from another thread into its receiver's queue.
-    fn land(&mut self, frame: &[u8], received: &Received, from: Option<(u32, Option<u32>)>, now: Nanos) {
+    /// Puts a frame from another thread, of the tenant with this number there, into its receiver's queue.
+    fn land(&mut self, frame: &[u8], received: &Received, from: Option<u32>, now: Nanos) -> Result<(), Loss> {
         let target: Mac = frame.first_chunk().copied().unwrap_or_default();
         let station = if is_group(target) { COMMON } else { self.station_for(target) };
         let here = is_group(target)
             || station.checked_sub(COMMON + 1).is_some_and(|lane| {
                 self.lanes.get(lane as usize).and_then(Option::as_ref).is_some_and(|lane| lane.port.is_some())
             });
-        let stored = if here {
-            self.inward.via = Via::Thread(from.map(|(number, _)| number));
-            let stored = self.inward.store(station, frame, received, Provenance::default(), now);
-            self.inward.via = Via::Uplink;
-            stored
-        } else {
-            Err(Loss::ReceiverGone)
-        };
-        if let Err(why) = stored {
-            self.tally_of(from.and_then(|(_, lane)| lane)).lost(why);
+        if !here {
+            return Err(Loss::ReceiverGone);
         }
+        self.inward.via = Via::Thread(from);
+        let stored = self.inward.store(station, frame, received, Provenance::default(), now);
+        self.inward.via = Via::Uplink;
+        stored
     }
 
     /// The counters of the sender of a frame that came in: a tenant of another thread, or the uplink.
@@ -349,11 +347,26 @@ impl Engine {
                 if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
                     lane.told_macs = macs;
                 }
+                self.pin_own_again();
             }
             News::Forgot { owner: told } => {
                 if let Some(owner) = owner(told) {
                     self.macs.hear_forgot(owner);
                 }
+            }
+        }
+    }
+
+    /// Pins the addresses of this thread's own tenants that another one had until it was told otherwise: a reload may move an address
+    /// from one tenant to another, and threads hear of that one after the other.
+    fn pin_own_again(&mut self) {
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].as_ref().is_none_or(|lane| lane.seat.elsewhere.is_some()) {
+                continue;
+            }
+            let (owner, macs) = (Owner::Lane(index as u32), self.macs_of(index));
+            if macs.iter().any(|mac| self.macs.owner(*mac) != Some(owner)) {
+                self.macs.hear_pinned(&macs, owner);
             }
         }
     }

@@ -660,7 +660,10 @@ impl Engine {
     pub(super) fn note_taken(&mut self, from: u32) {
         if let Some(lane) = self.lanes.get_mut(from as usize).and_then(Option::as_mut) {
             lane.source = None;
-            lane.tally.event(Event::AddressTaken);
+            // Of several threads, the tenant's own counts it.
+            if lane.seat.elsewhere.is_none() {
+                lane.tally.event(Event::AddressTaken);
+            }
         }
     }
 

@@ -72,7 +72,8 @@ pub fn engine_config(checked: &Checked, uplink: &Port) -> Config {
 /// one frame.
 pub(crate) fn pull(program: &Program, segments: bool) -> Bytes {
     let frame = program.max_frame + program.overhead;
-    let most = Bytes::new(65_536);
+    // A segment of 64 KiB is to leave in one piece, with the headers and the overhead of each packet that it is cut into.
+    let most = Bytes::new(65_536 + 16_384);
     let span = if segments { Grain::of(program).pull().max(PULL) } else { PULL };
     program.link.bytes_in(span).min(most).max(frame)
 }
@@ -93,9 +94,9 @@ mod tests {
         let frame = program("10Gbps", any).max_frame;
         assert_eq!(pull(&program("10Gbps", fine), true), Bytes::new(62_500));
         assert_eq!(pull(&program("1Gbps", any), true), Bytes::new(62_500));
-        assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(65_536));
+        assert_eq!(pull(&program("100Gbps", any), true), Bytes::new(81_920));
         assert_eq!(pull(&program("100Mbps", fine), true), frame);
-        assert_eq!(pull(&program("100Gbps", any), false), Bytes::new(65_536));
+        assert_eq!(pull(&program("100Gbps", any), false), Bytes::new(81_920));
         assert_eq!(pull(&program("1Gbps", any), false), Bytes::new(6_250), "of 50 us, not of a grain");
         assert_eq!(pull(&program("100Mbps", any), false), frame);
         assert_eq!(pull(&program("100Mbps", any), true), Bytes::new(6_250), "of a grain of 1.9 ms");

@@ -444,6 +444,36 @@ fn a_reload_on_all_threads_loses_nothing_and_what_crosses_keeps_its_order() {
 }
 
 #[test]
+fn an_address_that_a_reload_moves_to_another_threads_tenant_is_that_ones() {
+    let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
+        a: {port: memory, addresses: ['02:00:00:00:00:4d', 10.0.0.0/8]}, b: {port: memory}}}";
+    live(before, async |control, _, tenants, wires| {
+        std::thread::sleep(Duration::from_millis(20));
+        let moved = before
+            .replace("'02:00:00:00:00:4d', 10.0.0.0/8", "'02:00:00:00:00:01', 10.0.0.0/8")
+            .replace("b: {port: memory}", "b: {port: memory, addresses: ['02:00:00:00:00:4d', 10.0.0.0/8]}");
+        std::fs::write(control.file(), moved).expect("written");
+        control.reload(&Asker::default(), false).await.expect("reloaded");
+        std::thread::sleep(Duration::from_millis(20));
+        // Whoever says from outside that the address is theirs does not get it, on either thread.
+        for wire in wires.iter_mut() {
+            wire.send(&udp(0x4d, 1, 1, 0, 100), None).expect("sent");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        tenants[1].send(&udp(0x4d, 99, 7, 0, 100), None).expect("sent");
+        let begun = Instant::now();
+        let mut left = Vec::new();
+        while left.is_empty() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(5));
+            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+        }
+        let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
+        let stats = Stats::from(&snapshot);
+        assert_eq!(left.len(), 1, "{:?}", stats.tenants["b"]);
+    });
+}
+
+#[test]
 fn a_stop_waits_for_what_other_threads_still_send() {
     let text = "{uplink: {port: memory, rate: 10Mbps}, engine: {threads: 2}, tenants: {a: {port: memory}, b: {port: memory}}}";
     let checked = policy(text);

@@ -90,7 +90,7 @@ impl Engine {
         if verdict == Verdict::Mark && !untouched && Ecn::Ce.write(frame) {
             return true;
         }
-        self.uplink.tally.lost(Loss::IngressOverMax);
+        self.arrivals_tally().lost(Loss::IngressOverMax);
         false
     }
 
