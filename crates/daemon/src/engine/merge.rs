@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use plimsoll_nic::{EngineStats, IngressCounters, PcieWrites};
-use plimsoll_slo::{InwardWatched, LaneWatched, Watched};
+use plimsoll_slo::{InwardWatched, LaneWatched, Parts, Watched};
 
 use super::install::add_class;
 use super::lane::sum;
@@ -80,11 +80,7 @@ fn add_port(port: &mut PortNow, mut other: PortNow) {
     port.held += other.held;
     port.waiting += other.waiting;
     add_ingress(&mut port.ingress, &other.ingress);
-    match (&mut port.parts, other.parts) {
-        (Some(parts), Some(other)) => parts.add(&other),
-        (parts @ None, other) => *parts = other,
-        (_, None) => {}
-    }
+    add_parts(&mut port.parts, other.parts);
 }
 
 fn add_ingress(to: &mut IngressCounters, other: &IngressCounters) {
@@ -137,7 +133,11 @@ fn add_lane(to: &mut LaneWatched, other: LaneWatched) {
     to.held_back += other.held_back;
     // Only the thread that serves its port has one.
     to.away &= other.away;
-    match (&mut to.parts, other.parts) {
+    add_parts(&mut to.parts, other.parts);
+}
+
+fn add_parts(to: &mut Option<Box<Parts>>, other: Option<Box<Parts>>) {
+    match (to, other) {
         (Some(parts), Some(other)) => parts.add(&other),
         (parts @ None, other) => *parts = other,
         (_, None) => {}
