@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use libfuzzer_sys::fuzz_target;
-use plimsoll_ports::{Sending, Took, VnicConfig, VnicPort, VnicRequest};
+use plimsoll_ports::{Frame, Sending, Took, VnicConfig, VnicPort, VnicRequest};
 use plimsoll_vnic::layout::{MAX_FRAME, header};
 use plimsoll_vnic::message::{FlowSpec, Message};
 use plimsoll_vnic::socket::{connect_to, read_welcome, send_message};
@@ -43,8 +43,14 @@ fn batch(port: &mut VnicPort, bytes: &mut [u8], waiting: &mut Vec<plimsoll_ports
             Took::Frame(taken) => {
                 assert!((1..=MAX_FRAME).contains(&taken.len));
                 assert!(taken.core.is_some_and(|core| u32::from(core) < SIZES.doorbell_queues));
-                port.copy(&mut bytes[..taken.len]);
-                waiting.push(taken.ticket);
+                let first = taken.len.min(128);
+                if taken.len > first && keep & 2 != 0 {
+                    port.peek(&mut bytes[..first]);
+                    waiting.push(port.leave(first, taken.ticket));
+                } else {
+                    port.copy(&mut bytes[..taken.len]);
+                    waiting.push(taken.ticket);
+                }
             }
             Took::Refused => {}
             Took::Nothing => break,
@@ -52,6 +58,9 @@ fn batch(port: &mut VnicPort, bytes: &mut [u8], waiting: &mut Vec<plimsoll_ports
     }
     assert!(port.in_flight() <= SIZES.completions);
     assert_eq!(port.in_flight() as usize, waiting.len());
+    let before = port.counters().tx_packets;
+    let sent = send_late(port, bytes, waiting).unwrap_or(Sending::Full);
+    assert_eq!(port.counters().tx_packets - before, u64::from(sent == Sending::Sent));
     if keep % 2 == 0 {
         // The last first: any order is right.
         for ticket in waiting.drain(..).rev() {
@@ -64,6 +73,20 @@ fn batch(port: &mut VnicPort, bytes: &mut [u8], waiting: &mut Vec<plimsoll_ports
     assert_eq!(port.counters().tx_packets - before, u64::from(sent == Sending::Sent));
     port.flush().expect("no trouble");
     port.rest();
+}
+
+/// Reads all payloads that wait, and sends the last one to a client of its own, as between two tenants.
+fn send_late(port: &mut VnicPort, bytes: &mut [u8], waiting: &[plimsoll_ports::Ticket]) -> Option<Sending> {
+    let mut last = None;
+    for &ticket in waiting {
+        let Some(rest) = port.kept(ticket) else { continue };
+        let frame = Frame::late(&[2; 128], rest);
+        assert!((129..=MAX_FRAME).contains(&frame.len()));
+        assert!(frame.copy(&mut bytes[..frame.len()]), "the region cannot be cut off");
+        last = Some(frame.len());
+    }
+    let len = last?;
+    Some(port.send_gathered(&bytes[..len], &Frame::whole(&[]), None).expect("the client is there"))
 }
 
 /// A port whose client has all its flow queues open.

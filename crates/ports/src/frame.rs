@@ -9,13 +9,13 @@ use core::ops::Range;
 
 use plimsoll_wire::Front;
 
-use crate::vhost_user::GuestBytes;
+use crate::mapped::SenderBytes;
 
 /// A frame: its first bytes, and the bytes behind them, which may lie in the memory of its sender.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     front: &'a [u8],
-    rest: Option<GuestBytes<'a>>,
+    rest: Option<SenderBytes<'a>>,
 }
 
 impl<'a> Frame<'a> {
@@ -29,7 +29,7 @@ impl<'a> Frame<'a> {
     /// A frame of which `rest` still lies with its sender; see [`crate::Port::kept`].
     #[inline(always)]
     #[must_use]
-    pub const fn late(front: &'a [u8], rest: GuestBytes<'a>) -> Self {
+    pub const fn late(front: &'a [u8], rest: SenderBytes<'a>) -> Self {
         Self { front, rest: Some(rest) }
     }
 
@@ -37,7 +37,7 @@ impl<'a> Frame<'a> {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.front.len() + self.rest.as_ref().map_or(0, GuestBytes::len)
+        self.front.len() + self.rest.as_ref().map_or(0, SenderBytes::len)
     }
 
     /// Whether there are no bytes.
@@ -65,7 +65,7 @@ impl<'a> Frame<'a> {
 
     /// The bytes behind the first ones.
     #[inline]
-    pub(crate) const fn rest(&self) -> Option<&GuestBytes<'a>> {
+    pub(crate) const fn rest(&self) -> Option<&SenderBytes<'a>> {
         self.rest.as_ref()
     }
 
@@ -75,7 +75,7 @@ impl<'a> Frame<'a> {
         let own = self.front.len();
         let front = self.front.get(range.start.min(own)..range.end.min(own)).unwrap_or_default();
         let rest =
-            |rest: GuestBytes<'a>| rest.part(range.start.saturating_sub(own)..range.end.saturating_sub(own));
+            |rest: SenderBytes<'a>| rest.part(range.start.saturating_sub(own)..range.end.saturating_sub(own));
         Self { front, rest: self.rest.map(rest).filter(|rest| rest.len() > 0) }
     }
 
@@ -83,7 +83,7 @@ impl<'a> Frame<'a> {
     #[inline]
     #[must_use]
     pub fn is_intact(&self) -> bool {
-        self.rest.as_ref().is_none_or(GuestBytes::is_intact)
+        self.rest.as_ref().is_none_or(SenderBytes::is_intact)
     }
 
     /// Copies it. Returns whether the sender's memory was there: otherwise some bytes may be zero.

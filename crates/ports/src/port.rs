@@ -18,12 +18,13 @@ use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::frame::Frame;
 use crate::ledger::Refused;
+use crate::mapped::SenderBytes;
 use crate::memory::MemoryPort;
 use crate::pcap::PcapPort;
 use crate::posted::{Ticket, Took};
 use crate::shared_memory::{QueuesLeft, VnicAnswer, VnicPort, VnicRequest};
 use crate::tap::Tap;
-use crate::vhost_user::{GuestBytes, VhostUser};
+use crate::vhost_user::VhostUser;
 
 /// A port, through which packets enter and leave.
 #[derive(Debug)]
@@ -209,7 +210,11 @@ impl Port {
     #[must_use]
     #[inline]
     pub fn keeps(&self) -> bool {
-        matches!(self, Self::VhostUser(port) if port.keeps())
+        match self {
+            Self::VhostUser(port) => port.keeps(),
+            Self::Vnic(_) => true,
+            _ => false,
+        }
     }
 
     /// Offers all frames in flight once more, if bytes of one were left with their sender, as the owner cannot read them there any
@@ -224,26 +229,32 @@ impl Port {
     /// Copies the first bytes of the frame taken last, from a port that [`Port::keeps`] is true of.
     #[inline]
     pub fn peek(&self, front: &mut [u8]) {
-        if let Self::VhostUser(port) = self {
-            port.peek(front);
+        match self {
+            Self::VhostUser(port) => port.peek(front),
+            Self::Vnic(port) => port.peek(front),
+            _ => {}
         }
     }
 
     /// Leaves the bytes of the frame taken last, which has this ticket, with their sender until the frame completes, but for the
-    /// `first` ones, from a port that [`Port::keeps`] is true of.
+    /// `first` ones, from a port that [`Port::keeps`] is true of. Returns the ticket that the frame completes with.
     #[inline]
-    pub fn leave(&mut self, first: usize, ticket: Ticket) {
-        if let Self::VhostUser(port) = self {
-            port.leave(first, ticket);
+    pub fn leave(&mut self, first: usize, ticket: Ticket) -> Ticket {
+        match self {
+            Self::VhostUser(port) => port.leave(first, ticket),
+            Self::Vnic(port) => return port.leave(first, ticket),
+            _ => {}
         }
+        ticket
     }
 
     /// The bytes of a frame that [`Port::leave`] left with their sender; none once the sender has stopped its rings, or is gone.
     #[must_use]
     #[inline(always)]
-    pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
+    pub fn kept(&self, ticket: Ticket) -> Option<SenderBytes<'_>> {
         match self {
             Self::VhostUser(port) => port.kept(ticket),
+            Self::Vnic(port) => port.kept(ticket),
             _ => None,
         }
     }
@@ -252,7 +263,7 @@ impl Port {
     #[must_use]
     #[inline]
     pub fn gathers(&self) -> bool {
-        matches!(self, Self::VhostUser(_))
+        matches!(self, Self::VhostUser(_) | Self::Vnic(_) | Self::Tap(_))
     }
 
     /// Whether a frame can be made where the port sends it from: [`Port::place`].
@@ -293,6 +304,8 @@ impl Port {
     ) -> Result<Sending, Trouble> {
         match self {
             Self::VhostUser(port) => port.send_gathered(header, payload, vnet),
+            Self::Vnic(port) => port.send_gathered(header, payload, vnet),
+            Self::Tap(port) => port.send_gathered(header, payload, vnet),
             _ => Ok(Sending::Refused(DropReason::BadOffload)),
         }
     }

@@ -52,7 +52,18 @@ impl Ticket {
 
     #[inline]
     pub(crate) fn descriptors(self) -> u16 {
-        (self.place >> 16) as u16
+        (self.place >> 16) as u16 & !LATE
+    }
+
+    /// The ticket of the same frame, whose bytes wait with its sender; from now on its cookie is the number of their place.
+    pub(crate) fn late_at(self, slot: u32) -> Self {
+        Self { cookie: slot, place: self.place | u32::from(LATE) << 16, ..self }
+    }
+
+    /// Whether [`Ticket::late_at`] made it.
+    #[inline]
+    pub(crate) fn is_late(self) -> bool {
+        self.place >> 16 & u32::from(LATE) != 0
     }
 
     /// The ticket of a frame that followed this one in the same rings, from its [`Ticket::cookie`].
@@ -83,6 +94,9 @@ impl Ticket {
         self.cookie
     }
 }
+
+/// In the number of descriptors, which is far smaller.
+const LATE: u16 = 1 << 15;
 
 /// The result of taking a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

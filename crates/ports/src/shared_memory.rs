@@ -8,6 +8,7 @@
 //! call is bounded, nothing outside the region is touched, and no call waits.
 
 mod client;
+mod late;
 mod rings;
 
 use std::collections::VecDeque;
@@ -28,11 +29,14 @@ use plimsoll_vnic::{
 use plimsoll_wire::VnetHeader;
 
 use client::{listen, watch};
+use late::Late;
 
 use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
+use crate::frame::Frame;
+use crate::mapped::Memory;
 use crate::posted::{Took, new_session};
 use crate::release::Release;
 
@@ -67,6 +71,9 @@ pub struct VnicPort {
     /// Client and daemon both hold the memory and the bells; each is freed when the last of them lets go of it.
     region: Foreign<Region>,
     memory: ForeignFd,
+    /// The region once more, for payloads that go from there straight to where they are sent.
+    view: Foreign<Memory>,
+    late: Late,
     kick: Foreign<EventFd>,
     wake: ForeignFd,
     wake_end: ForeignFd,
@@ -239,6 +246,7 @@ impl VnicPort {
         })?;
         let (region, memory) =
             Region::create(layout.region_len()).map_err(failed("making the shared memory"))?;
+        let view = Memory::of_file(&memory, layout.region_len()).map_err(failed("mapping the shared memory"))?;
         layout.write_header(&region, &Identity { mac: config.mac, mtu: config.mtu });
         let kick = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let kick = kick.map_err(io::Error::from).map_err(failed("making the bell"))?;
@@ -249,6 +257,8 @@ impl VnicPort {
             config: config.clone(),
             region: Foreign::memory(region, &closer),
             memory: Foreign::new(memory, &closer),
+            view: Foreign::new(view, &closer),
+            late: Late::default(),
             kick: Foreign::new(kick, &closer),
             wake: Foreign::new(wake, &closer),
             wake_end: Foreign::new(wake_end, &closer),
@@ -333,13 +343,28 @@ impl VnicPort {
     /// # Errors
     /// [`Trouble::Down`] without a client.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        self.send_gathered(frame, &Frame::whole(&[]), vnet)
+    }
+
+    /// Like [`VnicPort::send`], for a frame that consists of a header and a payload, of which a part may lie with its sender. If that
+    /// part turns out to have disappeared, the client gets an empty buffer.
+    ///
+    /// # Errors
+    /// As for [`VnicPort::send`].
+    pub fn send_gathered(
+        &mut self,
+        header: &[u8],
+        payload: &Frame<'_>,
+        vnet: Option<&VnetHeader>,
+    ) -> Result<Sending, Trouble> {
+        let len = header.len() + payload.len();
         if !self.is_connected() {
             return Err(Trouble::Down);
         }
         if crate::contract::asks_for_work(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
-        if frame.len() < MIN_FRAME {
+        if len < MIN_FRAME {
             return Ok(self.counters.refuse(DropReason::TooShort));
         }
         // Acquire: pairs with the client's Release, so that the entries before the tail are whole.
@@ -356,14 +381,33 @@ impl VnicPort {
         let Some(at) = self.layout.in_buffers(buffer.addr, buffer.len) else {
             return Ok(self.counters.refuse(DropReason::BadDescriptor));
         };
-        if frame.len() > buffer.len as usize {
+        if len > buffer.len as usize {
             // The buffer goes back, empty.
             self.fill(Used { len: 0, cookie: buffer.cookie });
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
-        self.region.write(at, frame);
-        self.fill(Used { len: frame.len() as u32, cookie: buffer.cookie });
-        Ok(self.counters.sent(frame.len()))
+        if !self.write(at, header, payload) {
+            self.fill(Used { len: 0, cookie: buffer.cookie });
+            return Ok(Sending::Sent);
+        }
+        self.fill(Used { len: len as u32, cookie: buffer.cookie });
+        Ok(self.counters.sent(len))
+    }
+
+    /// Writes a frame into the region, from `at` on. False when bytes that lie with their sender have disappeared.
+    #[inline]
+    fn write(&mut self, mut at: usize, header: &[u8], payload: &Frame<'_>) -> bool {
+        for piece in [header, payload.front().bytes()] {
+            self.region.write(at, piece);
+            at += piece.len();
+        }
+        let Some(rest) = payload.rest() else { return true };
+        let Some((mut place, _)) = self.view.guest(at as u64, rest.len()) else { return false };
+        rest.each(|other, (from, len)| {
+            self.view.write_from(place, other, from, len);
+            place = place.plus(len);
+        });
+        rest.is_intact()
     }
 
     /// Publishes completions and received frames to the client, and wakes it if it sleeps.

@@ -10,9 +10,6 @@
 mod bell;
 mod buffers;
 mod front_end;
-mod guard;
-mod guest_bytes;
-mod memory;
 mod message;
 mod offered;
 mod ring;
@@ -29,16 +26,15 @@ use plimsoll_wire::doorbell::PacketMetadata;
 
 use buffers::{Gathered, gather, put, take_front};
 use front_end::{CLOSED, FrontEnd, listen, watch};
-pub use guest_bytes::GuestBytes;
-use memory::Memory;
 use message::feature;
-use ring::{Direction, Live, MOST_KEPT, MOST_PARTS, Next, Part, Ring};
+use ring::{Direction, Live, MOST_KEPT, MOST_PARTS, Next, Ring};
 
 use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received, Trouble, vnet_bytes};
 use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
 use crate::frame::Frame;
+use crate::mapped::{Memory, Part, SenderBytes};
 use crate::posted::{Taken, Ticket, Took, new_session};
 use crate::release::Release;
 
@@ -378,10 +374,10 @@ impl VhostUser {
     /// The bytes of a frame that [`VhostUser::leave`] left where they are; none once its ring was stopped.
     #[must_use]
     #[inline(always)]
-    pub fn kept(&self, ticket: Ticket) -> Option<GuestBytes<'_>> {
+    pub fn kept(&self, ticket: Ticket) -> Option<SenderBytes<'_>> {
         let live = self.rings.get(usize::from(ticket.queue()))?.live.as_ref()?;
         let parts = live.kept(ticket.cookie as u16).filter(|_| live.session == ticket.session)?;
-        Some(GuestBytes::new(&self.memory, parts))
+        Some(SenderBytes::new(&self.memory, parts))
     }
 
     /// Completes a frame: gives its descriptor back to the guest, which [`VhostUser::flush`] shows. A ticket of a ring that

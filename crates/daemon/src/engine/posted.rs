@@ -247,12 +247,13 @@ impl Engine {
             return lane.complete(Some(taken.ticket), Status::Dropped);
         };
         let bytes = &mut lane.pool.bytes_mut(buffer)[..at_hand(taken.len, late)];
-        if late {
+        let ticket = if late {
             port.peek(bytes);
-            port.leave(bytes.len(), taken.ticket);
+            port.leave(bytes.len(), taken.ticket)
         } else {
             port.copy(bytes);
-        }
+            taken.ticket
+        };
         let train = if late { late_train_of(taken.len) } else { train };
         // Each frame that is copied may need a descriptor and a buffer of its own, and so may the one behind them.
         let room = lane.tenant.map_or(0, |tenant| self.nic.tenant_room(tenant) as usize);
@@ -274,7 +275,7 @@ impl Engine {
         reading.read += usize::from(following.max(copied));
         reading.copied += usize::from(following.max(copied)) * taken.len;
         lane.alone.note(following);
-        batch.push(first.copied(buffer, taken.ticket, following));
+        batch.push(first.copied(buffer, ticket, following));
         lane.part(buffer, &first, (alike + 1, copied + 1), batch);
     }
 }
@@ -453,7 +454,7 @@ impl Lane {
             return (following, None);
         }
         for following in following + 1..most {
-            let next = match port.take_after(first.ticket, window) {
+            let mut next = match port.take_after(first.ticket, window) {
                 Took::Frame(next) => next,
                 Took::Refused => {
                     self.wrote = true;
@@ -483,7 +484,7 @@ impl Lane {
                 return (following - 1, Some(next));
             }
             if late {
-                port.leave(len, next.ticket);
+                next.ticket = port.leave(len, next.ticket);
             }
             self.pool.set_cookie(buffer, following, next.ticket.cookie());
         }

@@ -2,6 +2,7 @@
 
 mod apart;
 mod floods;
+mod late;
 mod live;
 mod scribbling;
 

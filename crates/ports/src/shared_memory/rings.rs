@@ -13,6 +13,7 @@ use plimsoll_vnic::layout::{self, Done, MAX_PIECES, header};
 use plimsoll_vnic::{Descriptor, PacketMetadata, Posting, Status, Used};
 use plimsoll_wire::doorbell::{LONGEST_NOTE, Note};
 
+use super::late::read;
 use super::{Flow, Place, VnicPort};
 use crate::contract::Trouble;
 use crate::counters::DropReason;
@@ -90,12 +91,8 @@ impl VnicPort {
     ///
     /// Panics when `into` is shorter than the frame.
     pub fn copy(&self, into: &mut [u8]) {
-        let mut rest = into;
-        for &(at, len) in &self.pieces {
-            let (piece, others) = rest.split_at_mut(len);
-            self.region.read(at, piece);
-            rest = others;
-        }
+        let len = self.pieces.iter().map(|&(_, len)| len).sum::<usize>();
+        read(&self.region, &self.pieces, &mut into[..len]);
     }
 
     /// Completes a frame; [`VnicPort::flush`] publishes the completion. Answers whether a flow queue has frames to take. A
@@ -105,8 +102,10 @@ impl VnicPort {
             return false;
         }
         let queue = u32::from(ticket.queue());
+        let cookie = if ticket.is_late() { self.late.end(ticket.cookie()) } else { Some(ticket.cookie()) };
+        let Some(cookie) = cookie else { return false };
         self.in_flight = self.in_flight.saturating_sub(1);
-        let (cookie, descriptors) = (ticket.cookie(), ticket.descriptors().into());
+        let descriptors = ticket.descriptors().into();
         self.write_completion(Done { cookie, queue, status, descriptors });
         let flow = &mut self.queues[queue as usize];
         flow.in_flight = flow.in_flight.saturating_sub(1);

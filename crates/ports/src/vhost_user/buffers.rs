@@ -5,9 +5,8 @@
 //! Not here: the ring itself (`ring`), and which pair of rings a frame takes.
 //! Invariant: buffers that are taken are filled, or put back, or given back empty.
 
-use super::guest_bytes::GuestBytes;
-use super::memory::{GuestPlace, Memory};
-use super::ring::{Direction, Live, Next, Part};
+use super::ring::{Direction, Live, Next};
+use crate::mapped::{MappedPlace, Memory, Part, SenderBytes};
 
 /// Copies the first bytes of `parts` into `into` and removes them from `parts`; returns their number.
 pub(super) fn take_front(memory: &Memory, parts: &mut Vec<Part>, into: &mut [u8]) -> usize {
@@ -78,7 +77,7 @@ pub(super) fn gather(
 pub(super) fn put(
     live: &mut Live,
     memory: &Memory,
-    (pieces, rest): (&[&[u8]], Option<&GuestBytes<'_>>),
+    (pieces, rest): (&[&[u8]], Option<&SenderBytes<'_>>),
     parts: &[Part],
     buffers: &[(u16, usize)],
 ) -> bool {
@@ -118,7 +117,7 @@ impl Room<'_> {
         }
     }
 
-    fn copy(&mut self, other: &Memory, mut from: GuestPlace, mut len: usize) {
+    fn copy(&mut self, other: &Memory, mut from: MappedPlace, mut len: usize) {
         while let Some((place, count)) = self.next(len) {
             self.memory.write_from(place, other, from, count);
             (from, len) = (from.plus(count), len - count);

@@ -20,7 +20,6 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 use rustix::io::Errno;
 
 use super::bell::{Bell, is_bell};
-use super::memory::{Memory, is_memory};
 use super::message::{
     HEADER, Header, LONGEST, MAX_REGIONS, MAX_RING, ProtocolError, Request, answer, answer_ring, feature,
     protocol,
@@ -30,6 +29,7 @@ use super::{CompletionOrder, VhostUser};
 use crate::counters::DropReason;
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
+use crate::mapped::{Memory, is_memory};
 
 /// The connected front end, and the received part of its next message.
 #[derive(Debug)]

@@ -5,7 +5,9 @@
 //! From: QEMU's `docs/interop/vhost-user.rst`; the numbers are those of the protocol.
 //! Not here: the effect of a message (`front_end`), and the use of its descriptors.
 //! Invariant: a message is decoded whole or refused, whatever its bytes. Its values are checked here, except addresses,
-//! which `memory` checks.
+//! which `mapped` checks.
+
+use crate::mapped::Piece;
 
 /// Length of the header before each message.
 pub(super) const HEADER: usize = 12;
@@ -83,19 +85,6 @@ pub(super) mod feature {
         | GUEST_USO4
         | GUEST_USO6
         | HOST_USO;
-}
-
-/// A piece of guest memory as the front end describes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Its guest physical address.
-    pub(super) guest: u64,
-    /// Its length in bytes.
-    pub(super) len: u64,
-    /// Its address in the front end's process.
-    pub(super) user: u64,
-    /// Its offset in its file.
-    pub(super) offset: u64,
 }
 
 /// The addresses of a ring's three parts, in the front end's process.

@@ -11,10 +11,10 @@ use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
 use super::bell::Bell;
-use super::memory::{GuestPlace, Memory};
 use super::message::{RingPlace, feature};
 use super::offered::Offered;
 use crate::foreign::ForeignFd;
+use crate::mapped::{MappedPlace, Memory, Part};
 use crate::posted::new_session;
 
 /// A ring as the front end has described it so far, and its state while it runs.
@@ -36,9 +36,9 @@ pub(super) struct Ring {
 pub(super) struct Live {
     /// Tells its tickets from those of other rings and of its earlier runs.
     pub(super) session: u32,
-    descriptors: GuestPlace,
-    available: GuestPlace,
-    used: GuestPlace,
+    descriptors: MappedPlace,
+    available: MappedPlace,
+    used: MappedPlace,
     size: u16,
     event_idx: bool,
     indirect: bool,
@@ -81,7 +81,6 @@ enum Holder {
 }
 
 /// A contiguous part of a buffer: its place and length.
-pub(super) type Part = (GuestPlace, usize);
 
 /// The result of taking the next buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,8 +287,8 @@ impl Live {
         memory: &Memory,
         way: Direction,
         (least, most): (usize, usize),
-        wanted: impl FnOnce(GuestPlace) -> bool,
-    ) -> Option<(u16, GuestPlace)> {
+        wanted: impl FnOnce(MappedPlace) -> bool,
+    ) -> Option<(u16, MappedPlace)> {
         if self.available(memory) == 0 {
             return None;
         }
@@ -504,12 +503,12 @@ impl Live {
 
     /// Place of the available ring's entry in a slot.
     #[inline]
-    fn available_entry(&self, slot: u16) -> GuestPlace {
+    fn available_entry(&self, slot: u16) -> MappedPlace {
         self.available.plus(4 + usize::from(slot) * 2)
     }
 
     #[inline]
-    fn word(&self, memory: &Memory, place: GuestPlace) -> u16 {
+    fn word(&self, memory: &Memory, place: MappedPlace) -> u16 {
         u16::from_le(memory.word16(place).load(Ordering::Relaxed))
     }
 }
@@ -525,7 +524,7 @@ struct Descriptor {
 
 impl Descriptor {
     #[inline]
-    fn load(memory: &Memory, place: GuestPlace) -> Option<Self> {
+    fn load(memory: &Memory, place: MappedPlace) -> Option<Self> {
         let [address, rest] = memory.pair(place)?;
         Some(Self { address, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 })
     }

@@ -1,4 +1,4 @@
-//! Bytes of a frame that wait in a guest's memory.
+//! Bytes of a frame that wait in its sender's memory, a guest's or a client's.
 //!
 //! Why: a frame's payload goes from its sender's memory straight to where it is sent.
 //! From: SENIC §4.1 (late pull).
@@ -7,12 +7,11 @@
 
 use core::ops::Range;
 
-use super::memory::Memory;
-use super::ring::Part;
+use super::{Memory, Part};
 
-/// Bytes in a guest's memory, in several parts.
+/// Bytes in another process's memory, in several parts.
 #[derive(Clone, Copy, Debug)]
-pub struct GuestBytes<'a> {
+pub struct SenderBytes<'a> {
     memory: &'a Memory,
     parts: &'a [Part],
     /// Bytes of the parts that are left out at the beginning.
@@ -20,11 +19,11 @@ pub struct GuestBytes<'a> {
     len: usize,
 }
 
-impl<'a> GuestBytes<'a> {
+impl<'a> SenderBytes<'a> {
     /// Always inlined, as is what hands it on: a value that is moved while its parts are still on their way to memory waits for all
     /// stores before them, some of which are to lines in another core's cache.
     #[inline(always)]
-    pub(super) fn new(memory: &'a Memory, parts: &'a [Part]) -> Self {
+    pub(crate) fn new(memory: &'a Memory, parts: &'a [Part]) -> Self {
         Self { memory, parts, skip: 0, len: parts.iter().map(|&(_, len)| len).sum() }
     }
 
@@ -58,7 +57,7 @@ impl<'a> GuestBytes<'a> {
 
     /// Calls `each` with each contiguous part.
     #[inline]
-    pub(super) fn each(&self, mut each: impl FnMut(&'a Memory, Part)) {
+    pub(crate) fn each(&self, mut each: impl FnMut(&'a Memory, Part)) {
         let (mut skip, mut left) = (self.skip, self.len);
         for &(place, len) in self.parts {
             if left == 0 {

@@ -1,15 +1,18 @@
-//! Guest memory: mapped piece by piece, and accessed only through this file.
+//! Memory of another process, a guest's or a client's: mapped piece by piece, and accessed only through this file.
 //!
 //! Why: addresses in a ring come from the guest and cannot be trusted, and the front end can change its file at any time.
 //! From: the crate `vm-memory` for mappings and for access that other processes may race with; the memory table of the
 //! vhost-user protocol.
-//! Not here: the contents (`ring`).
+//! Not here: the contents (`vhost_user`, `shared_memory`).
 //! Invariant: every access lies inside one mapped piece; pieces overlap neither in guest addresses nor in the front end's; a
 //! page that disappears reads as zeros (`guard`).
 
+mod bytes;
+mod guard;
+
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -19,12 +22,29 @@ use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
 use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
-use super::guard::Guard;
-use super::message::Piece;
+use guard::Guard;
 
-/// The mapped pieces of a guest's memory.
+pub use bytes::SenderBytes;
+
+/// A piece of memory as the other side describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Its guest physical address.
+    pub(crate) guest: u64,
+    /// Its length in bytes.
+    pub(crate) len: u64,
+    /// Its address in the front end's process.
+    pub(crate) user: u64,
+    /// Its offset in its file.
+    pub(crate) offset: u64,
+}
+
+/// Where a part of a frame lies, and how many bytes it has.
+pub(crate) type Part = (MappedPlace, usize);
+
+/// The mapped pieces of another process's memory.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     pieces: Vec<Mapped>,
 }
 
@@ -40,22 +60,22 @@ struct Mapped {
     map: MmapRegion,
 }
 
-/// A place in guest memory that is known to be mapped.
+/// A place in such memory that is known to be mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct GuestPlace {
+pub(crate) struct MappedPlace {
     piece: usize,
     at: usize,
 }
 
-impl GuestPlace {
+impl MappedPlace {
     /// The place `bytes` bytes further on, in the same piece.
     #[inline]
-    pub(super) fn plus(self, bytes: usize) -> Self {
+    pub(crate) fn plus(self, bytes: usize) -> Self {
         Self { at: self.at + bytes, ..self }
     }
 
     /// Whether the place is aligned to `align` bytes; its mapping begins on a page.
-    pub(super) fn is_multiple_of(self, align: usize) -> bool {
+    pub(crate) fn is_multiple_of(self, align: usize) -> bool {
         self.at.is_multiple_of(align)
     }
 }
@@ -63,26 +83,33 @@ impl GuestPlace {
 impl Memory {
     /// Maps the pieces that the front end describes, each from its file. The caller must keep the files and close them last,
     /// on a thread that may wait: the last close frees the file's memory, which takes time.
-    pub(super) fn map(pieces: &[Piece], files: &[Arc<File>]) -> Result<Self, String> {
+    pub(crate) fn map(pieces: &[Piece], files: &[Arc<File>]) -> Result<Self, String> {
         check(pieces)?;
         let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file));
         Ok(Self { pieces: mapped.collect::<Result<_, _>>()? })
     }
 
+    /// Maps the first `len` bytes of a file in memory, in one piece: the address of each byte is its offset.
+    pub(crate) fn of_file(file: &OwnedFd, len: usize) -> io::Result<Self> {
+        let file = Arc::new(File::from(file.try_clone()?));
+        let piece = Piece { guest: 0, len: len as u64, user: 0, offset: 0 };
+        Ok(Self { pieces: vec![Mapped::new(&piece, &file).map_err(io::Error::other)?] })
+    }
+
     /// Whether no piece is mapped.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
     /// Whether a page has disappeared, so that the memory is no longer the guest's.
     #[inline]
-    pub(super) fn torn(&self) -> bool {
+    pub(crate) fn torn(&self) -> bool {
         self.pieces.iter().any(|piece| piece.guard.torn())
     }
 
     /// The place of a guest physical address, and how many of the `len` bytes from there are in the same piece.
     #[inline]
-    pub(super) fn guest(&self, address: u64, len: usize) -> Option<(GuestPlace, usize)> {
+    pub(crate) fn guest(&self, address: u64, len: usize) -> Option<(MappedPlace, usize)> {
         self.pieces.iter().enumerate().find_map(|(index, piece)| {
             let at = address.wrapping_sub(piece.guest);
             (at < piece.len).then(|| piece.place(index, at, len))
@@ -90,7 +117,7 @@ impl Memory {
     }
 
     /// The place of an address of the front end, if all `len` bytes from there are in the same piece.
-    pub(super) fn user(&self, address: u64, len: usize) -> Option<GuestPlace> {
+    pub(crate) fn user(&self, address: u64, len: usize) -> Option<MappedPlace> {
         self.pieces.iter().enumerate().find_map(|(index, piece)| {
             let at = address.wrapping_sub(piece.user);
             let (place, found) = (at < piece.len).then(|| piece.place(index, at, len))?;
@@ -100,19 +127,19 @@ impl Memory {
 
     /// The 16-bit word at `place`. Panics outside the piece or when not aligned; the places of rings have been checked.
     #[inline]
-    pub(super) fn word16(&self, place: GuestPlace) -> &AtomicU16 {
+    pub(crate) fn word16(&self, place: MappedPlace) -> &AtomicU16 {
         self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
     }
 
     /// The 32-bit word at `place`. Panics like [`Memory::word16`].
     #[inline]
-    pub(super) fn word32(&self, place: GuestPlace) -> &AtomicU32 {
+    pub(crate) fn word32(&self, place: MappedPlace) -> &AtomicU32 {
         self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
     }
 
     /// The two 64-bit words of a descriptor, copied out once; `None` outside the piece or when not aligned.
     #[inline]
-    pub(super) fn pair(&self, place: GuestPlace) -> Option<[u64; 2]> {
+    pub(crate) fn pair(&self, place: MappedPlace) -> Option<[u64; 2]> {
         let map = &self.pieces[place.piece].map;
         let first: &AtomicU64 = map.get_atomic_ref(place.at).ok()?;
         let second: &AtomicU64 = map.get_atomic_ref(place.at + 8).ok()?;
@@ -121,7 +148,7 @@ impl Memory {
 
     /// Copies out the twelve bytes at `place` as two numbers, which stay in registers. Panics outside the piece.
     #[inline]
-    pub(super) fn twelve(&self, place: GuestPlace) -> (u64, u32) {
+    pub(crate) fn twelve(&self, place: MappedPlace) -> (u64, u32) {
         let bytes = self.slice(place, 12);
         let known = "inside the twelve bytes";
         let first = bytes.get_ref::<u64>(0).expect(known).load();
@@ -130,24 +157,30 @@ impl Memory {
 
     /// Copies bytes out of guest memory. Panics outside the piece.
     #[inline]
-    pub(super) fn read(&self, place: GuestPlace, into: &mut [u8]) {
+    pub(crate) fn read(&self, place: MappedPlace, into: &mut [u8]) {
         self.slice(place, into.len()).copy_to(into);
     }
 
     /// Copies bytes into guest memory. Panics outside the piece.
     #[inline]
-    pub(super) fn write(&self, place: GuestPlace, from: &[u8]) {
+    pub(crate) fn write(&self, place: MappedPlace, from: &[u8]) {
         self.slice(place, from.len()).copy_from(from);
     }
 
     #[inline]
-    fn slice(&self, place: GuestPlace, len: usize) -> VolatileSlice<'_> {
+    fn slice(&self, place: MappedPlace, len: usize) -> VolatileSlice<'_> {
         self.pieces[place.piece].map.get_slice(place.at, len).expect("bytes of a place that was found")
+    }
+
+    /// Where a part lies, for a system call that reads it. Panics outside the piece.
+    pub(crate) fn vector(&self, (place, len): Part) -> libc::iovec {
+        let base = self.slice(place, len).ptr_guard().as_ptr();
+        libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len }
     }
 
     /// Copies bytes from another guest's memory, or from this one's. Panics outside the pieces.
     #[inline]
-    pub(super) fn write_from(&self, place: GuestPlace, other: &Self, from: GuestPlace, len: usize) {
+    pub(crate) fn write_from(&self, place: MappedPlace, other: &Self, from: MappedPlace, len: usize) {
         other.slice(from, len).copy_to_volatile_slice(self.slice(place, len));
     }
 }
@@ -180,16 +213,16 @@ impl Mapped {
     /// The place at offset `at` of the piece, and how many of `len` bytes from there are in it. No sum wraps, as `at` lies
     /// in the piece and the piece in the address space.
     #[inline]
-    fn place(&self, index: usize, at: u64, len: usize) -> (GuestPlace, usize) {
+    fn place(&self, index: usize, at: u64, len: usize) -> (MappedPlace, usize) {
         let left = self.len - at;
         let found = usize::try_from(left).map_or(len, |left| left.min(len));
-        (GuestPlace { piece: index, at: self.start + at as usize }, found)
+        (MappedPlace { piece: index, at: self.start + at as usize }, found)
     }
 }
 
 /// Whether a descriptor is of a file in memory. Only such files have seals, and asking for seals does not involve a file
 /// system that may wait, such as FUSE or one of another machine.
-pub(super) fn is_memory(file: &impl AsFd) -> bool {
+pub(crate) fn is_memory(file: &impl AsFd) -> bool {
     fcntl(file, FcntlArg::F_GET_SEALS).is_ok()
 }
 

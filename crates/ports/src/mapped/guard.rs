@@ -1,8 +1,8 @@
-//! Guards mappings of guest memory: when pages of one disappear, it reads as zeros instead of ending the daemon.
+//! Guards mappings of other processes' memory: when pages of one disappear, it reads as zeros instead of ending the daemon.
 //!
 //! Why: the front end can truncate the file of its guest's memory, or the host can run out of huge pages. Reading there
 //! raises SIGBUS, which would end the process and with it every tenant's network.
-//! From: mmap(2), sigaction(2). A vNIC's region needs no guard: the daemon makes it and seals it against truncation.
+//! From: mmap(2), sigaction(2). A vNIC's region cannot be truncated: the daemon makes it and seals it.
 //! Not here: the consequence for the guest (`vhost_user`), whose memory is all zeros from then on.
 //! Invariant: the handler touches only this table of atomics and the mapping that failed; a fault elsewhere goes to the
 //! handler that was installed before.
