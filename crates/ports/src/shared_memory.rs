@@ -246,7 +246,8 @@ impl VnicPort {
         })?;
         let (region, memory) =
             Region::create(layout.region_len()).map_err(failed("making the shared memory"))?;
-        let view = Memory::of_file(&memory, layout.region_len()).map_err(failed("mapping the shared memory"))?;
+        let view =
+            Memory::of_file(&memory, layout.region_len()).map_err(failed("mapping the shared memory"))?;
         layout.write_header(&region, &Identity { mac: config.mac, mtu: config.mtu });
         let kick = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC);
         let kick = kick.map_err(io::Error::from).map_err(failed("making the bell"))?;

@@ -11,6 +11,8 @@
 //! namespace, its file would hold that namespace open for ever, and a deleted container would never be noticed. The
 //! process therefore needs `CAP_NET_ADMIN` in both.
 
+mod gather;
+
 use std::fs::File;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::IpAddr;
@@ -26,8 +28,6 @@ use crate::contract::{
 use crate::counters::{Counters, DropReason, Sending};
 use crate::device::{Device, Holds};
 use crate::error::{PortError, check_interface_name};
-use crate::frame::Frame;
-use crate::mapped::SenderBytes;
 use crate::netns::{Cidr, LinkInfo, Links, Netns, NetnsRef, number_of};
 
 /// Options for making a TAP.
@@ -356,50 +356,6 @@ impl Tap {
         }
     }
 
-    /// Like [`Tap::send`], for a frame that consists of a header and a payload, of which a part may lie with its sender: the kernel copies
-    /// that from there.
-    ///
-    /// # Errors
-    /// As for [`Tap::send`].
-    pub fn send_gathered(
-        &mut self,
-        header: &[u8],
-        payload: &Frame<'_>,
-        vnet: Option<&VnetHeader>,
-    ) -> Result<Sending, Trouble> {
-        let len = header.len() + payload.len();
-        if len < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
-        }
-        if len >= FRAME_ROOM {
-            return Ok(self.counters.refuse(DropReason::Oversize));
-        }
-        let first = vnet_bytes(vnet);
-        match write_gathered(&self.file, [&first, header, payload.front().bytes()], payload.rest()) {
-            Ok(written) if written >= len => Ok(self.counters.sent(len)),
-            Ok(_) => Ok(self.counters.refuse(DropReason::Kernel)),
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
-                self.send_copied(header, payload, vnet)
-            }
-            Err(error) => self.send_failed(&error, vnet),
-        }
-    }
-
-    /// Copies a frame before it is sent, as the kernel could not read it where it lies. If the sender's memory has disappeared, this finds
-    /// out, and nothing is sent.
-    #[cold]
-    fn send_copied(
-        &mut self,
-        header: &[u8],
-        payload: &Frame<'_>,
-        vnet: Option<&VnetHeader>,
-    ) -> Result<Sending, Trouble> {
-        let mut whole = vec![0; header.len() + payload.len()];
-        let (front, behind) = whole.split_at_mut(header.len());
-        front.copy_from_slice(header);
-        if payload.copy(behind) { self.send(&whole, vnet) } else { Ok(Sending::Sent) }
-    }
-
     /// Does nothing, as each frame leaves when it is sent.
     ///
     /// # Errors
@@ -466,37 +422,6 @@ impl Tap {
         }
     }
 }
-
-/// Writes three pieces, and then bytes that lie with their sender, with one system call.
-fn write_gathered(
-    file: &File,
-    pieces: [&[u8]; 3],
-    rest: Option<&SenderBytes<'_>>,
-) -> io::Result<usize> {
-    let mut vectors = [const { libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 } }; MOST_PIECES];
-    let mut count = 0;
-    for piece in pieces {
-        vectors[count] = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
-        count += 1;
-    }
-    let mut fits = true;
-    if let Some(rest) = rest {
-        rest.each(|memory, part| match vectors.get_mut(count) {
-            Some(vector) => (*vector, count) = (memory.vector(part), count + 1),
-            None => fits = false,
-        });
-    }
-    if !fits {
-        return Err(io::Error::from_raw_os_error(libc::EFAULT)); // to be copied
-    }
-    // SAFETY: the kernel only reads from these places, of which there are `count`. The first three are borrowed, and the others lie in
-    // mappings that live as long as `rest` does; if a page has disappeared there, the call fails with EFAULT.
-    let written = unsafe { libc::writev(file.as_raw_fd(), vectors.as_ptr(), count as libc::c_int) };
-    usize::try_from(written).map_err(|_| io::Error::last_os_error())
-}
-
-/// Most pieces of one write: three, and those of the longest frame of a guest or a client.
-const MOST_PIECES: usize = 48;
 
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {

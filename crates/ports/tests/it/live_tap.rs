@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::guest::Guest;
 use crate::support::{PATIENCE, live, quiet, skip, until};
 use plimsoll_ports::netns::{Netns, NetnsRef};
-use plimsoll_ports::{DropReason, FRAME_ROOM, Port, PortError, Sending, Tap, TapConfig, Trouble};
+use plimsoll_ports::{
+    DropReason, FRAME_ROOM, Frame, PacketConfig, PacketSocket, Port, PortError, Sending, Tap, TapConfig,
+    Took, Trouble, VhostUser, VhostUserConfig,
+};
 use plimsoll_wire::VnetHeader;
 
 fn tap(netns: &Netns, address: &str) -> Tap {
@@ -176,6 +180,41 @@ fn hostile_offload_fields_are_refused_and_counted() {
     assert_eq!(port.send(&[0xff; 60], Some(&header)), Ok(Sending::Refused(DropReason::BadOffload)));
     assert_eq!(port.send(&[0xff; 13], None), Ok(Sending::Refused(DropReason::TooShort)));
     assert_eq!(port.send(&vec![0xff; FRAME_ROOM], None), Ok(Sending::Refused(DropReason::Oversize)));
+}
+
+/// A frame whose payload lies in a guest's memory: what the kernel takes in is the whole frame.
+#[test]
+fn a_payload_goes_from_a_guests_memory_into_a_tap() {
+    if !live() {
+        return;
+    }
+    let netns = quiet("gather");
+    let mut tap = Port::Tap(tap(&netns, "10.9.0.1/24"));
+    let tenant = PacketConfig::new(NetnsRef::Path(netns.path()), "eth0");
+    let mut tenant = PacketSocket::open(&tenant).expect("a packet socket");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("guest");
+    let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
+    let guest = Guest::start(&mut port, &path, 16, 1 << 32);
+    // An ethertype that no program reads.
+    let mut frame = vec![0xff; 1_514];
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[14..].iter_mut().zip(0..).for_each(|(byte, at): (_, u32)| *byte = at as u8);
+    guest.post(3, &frame);
+
+    port.begin().expect("always there");
+    let Took::Frame(taken) = port.take() else { panic!("no frame") };
+    let mut front = [0; 128];
+    port.peek(&mut front);
+    port.leave(front.len(), taken.ticket);
+    let late = Frame::late(&front, port.kept(taken.ticket).expect("with its guest"));
+    assert_eq!(tap.send_gathered(&[], &late, None), Ok(Sending::Sent));
+    let mut buffer = vec![0; FRAME_ROOM];
+    until("the frame comes in", || {
+        let came = tenant.receive(&mut buffer).expect("it is up");
+        came.is_some_and(|came| buffer[..came.len] == frame)
+    });
+    assert_eq!(tap.counters().tx_bytes, 1_514);
 }
 
 #[test]
