@@ -102,7 +102,14 @@ pub struct Tap {
     mac: [u8; 6],
     capabilities: Capabilities,
     counters: Counters,
+    /// Whether the frame that was read last was a short one.
+    short: bool,
+    /// A header, and a short frame behind it.
+    whole: Box<[u8; VnetHeader::LEN + SHORT]>,
 }
+
+/// Most bytes of a frame that are copied or moved to save the kernel a second place.
+const SHORT: usize = 512;
 
 impl Tap {
     /// Makes the interface that `config` describes.
@@ -224,7 +231,21 @@ impl Tap {
         let Device { name, key, mac, capabilities, holds, lacks, .. } = device;
         let (counters, untold) = (Counters::default(), lacks.is_some());
         let file = file.into();
-        Self { file, name, device: key, resumed: false, holds, lacks, untold, mac, capabilities, counters }
+        let (short, whole) = (false, Box::new([0; VnetHeader::LEN + SHORT]));
+        Self {
+            file,
+            name,
+            device: key,
+            resumed: false,
+            holds,
+            lacks,
+            untold,
+            mac,
+            capabilities,
+            counters,
+            short,
+            whole,
+        }
     }
 
     /// The file was opened in the namespace of `config`, which lives as long as the file.
@@ -285,6 +306,8 @@ impl Tap {
                 mtu: config.mtu,
             },
             counters: Counters::default(),
+            short: false,
+            whole: Box::new([0; VnetHeader::LEN + SHORT]),
         }
     }
 
@@ -315,13 +338,10 @@ impl Tap {
         let room = buffer.len();
         // Bounded: a frame too long for the buffer is counted, and the next one tried.
         for _ in 0..OVERSIZE_RUN {
-            let mut header = [0; VnetHeader::LEN];
-            let into = &mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)];
-            let read = match self.file.read_vectored(into) {
+            let (header, len) = match self.read(buffer) {
                 Ok(read) => read,
                 Err(error) => return self.receive_failed(&error),
             };
-            let len = read.saturating_sub(VnetHeader::LEN);
             if len == room {
                 // The kernel cuts frames silently, so a full buffer is taken for a cut frame.
                 self.counters.lose(DropReason::Oversize);
@@ -337,6 +357,25 @@ impl Tap {
         Ok(None)
     }
 
+    /// Reads the header and the frame behind it. Two places cost the kernel more than one, so where the frame before was a short one,
+    /// both are read to one place, and the frame is moved.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<([u8; VnetHeader::LEN], usize)> {
+        let mut header = [0; VnetHeader::LEN];
+        let together = self.short && buffer.len() >= FRAME_ROOM + VnetHeader::LEN;
+        let read = if together {
+            self.file.read(buffer)?
+        } else {
+            self.file.read_vectored(&mut [IoSliceMut::new(&mut header), IoSliceMut::new(buffer)])?
+        };
+        let len = read.saturating_sub(VnetHeader::LEN);
+        if together {
+            header.copy_from_slice(&buffer[..VnetHeader::LEN]);
+            buffer.copy_within(VnetHeader::LEN..VnetHeader::LEN + len, 0);
+        }
+        self.short = len <= SHORT;
+        Ok((header, len))
+    }
+
     /// Sends one frame; see [`crate::Port::send`].
     ///
     /// # Errors
@@ -349,7 +388,16 @@ impl Tap {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
         let header = vnet_bytes(vnet);
-        match self.file.write_vectored(&[IoSlice::new(&header), IoSlice::new(frame)]) {
+        let written = if frame.len() <= SHORT {
+            // Two places cost the kernel more than this copy.
+            let whole = &mut self.whole[..VnetHeader::LEN + frame.len()];
+            whole[..VnetHeader::LEN].copy_from_slice(&header);
+            whole[VnetHeader::LEN..].copy_from_slice(frame);
+            self.file.write(whole)
+        } else {
+            self.file.write_vectored(&[IoSlice::new(&header), IoSlice::new(frame)])
+        };
+        match written {
             Ok(written) if written >= frame.len() => Ok(self.counters.sent(frame.len())),
             Ok(_) => Ok(self.counters.refuse(DropReason::Kernel)),
             Err(error) => self.send_failed(&error, vnet),

@@ -9,13 +9,14 @@
 
 mod counted;
 mod known;
+mod read;
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use plimsoll_nic::{QueueId, Refusal};
 use plimsoll_policy::Metadata;
-use plimsoll_ports::{Port, Received};
+use plimsoll_ports::Received;
 use plimsoll_units::Nanos;
 use plimsoll_vnic::Status;
 use plimsoll_wire::{Ecn, FlowKey, FrameError, Front, Offload, Parsed, VnetError, parse_front, protocol};
@@ -27,7 +28,7 @@ use super::mac_table::{Learned, Mac, Owner};
 use super::paced::Passed;
 use super::pool::{self, Buffer};
 use super::posted::Origin;
-use super::{BATCH, Engine, Part, parked};
+use super::{Engine, Part, parked};
 use crate::departures::{Headers, pack_metadata};
 
 impl Engine {
@@ -66,42 +67,6 @@ impl Engine {
     fn is_read(&self, index: usize) -> bool {
         let lane = self.lanes[index].as_ref();
         lane.is_some_and(|lane| lane.tenant.is_some() && (lane.ready || lane.must_be_asked()))
-    }
-
-    fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
-        let Some(lane) = &mut self.lanes[index] else { return 0 };
-        let Some(tenant) = lane.tenant else { return 0 };
-        if lane.port.as_ref().is_some_and(Port::is_posted) {
-            return self.read_posted(index, now);
-        }
-        for read in 0..BATCH {
-            let Some(lane) = &mut self.lanes[index] else { return read };
-            let Some(port) = &mut lane.port else { return read };
-            if self.nic.tenant_room(tenant) == 0 {
-                lane.tally.event(Event::TenantAtCap);
-                return read;
-            }
-            let Some(buffer) = lane.pool.take_large() else {
-                lane.tally.event(Event::BuffersInUse);
-                return read;
-            };
-            match port.receive(lane.pool.bytes_mut(buffer)) {
-                Ok(Some(received)) => self.admit(index, buffer, &received, &Origin::default(), now),
-                Ok(None) => {
-                    lane.pool.give(buffer);
-                    lane.ready = false;
-                    return read;
-                }
-                Err(trouble) => {
-                    lane.pool.give(buffer);
-                    lane.ready = false;
-                    let gone = lane.trouble(trouble);
-                    self.note_lost_lane(index, gone);
-                    return read;
-                }
-            }
-        }
-        BATCH
     }
 
     /// Handles a frame from a tenant: parses, classifies and posts it, or counts why not. A frame of a flow that is known is only
@@ -221,16 +186,21 @@ impl Engine {
         (to, headers, hash): (Mac, Headers, u32),
         queue: Result<QueueId, Refusal>,
     ) {
-        let Some(lane) = &mut self.lanes[index] else { return };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
+        let following = match queue {
+            Ok(queue) if origin.ticket.is_none() => self.fitting(queue, origin.following),
+            _ => origin.following,
+        };
+        let Some(lane) = &mut self.lanes[index] else { return };
+        lane.tally.refused_many(Refusal::FlowFull, (origin.following - following).into());
         let alone = origin.following == 0;
         let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
         let held = pool::Held {
             len,
             offload: *offload,
             ticket: origin.ticket,
-            following: origin.following,
+            following,
             given: 0,
             sent: 0,
             late: origin.late,
@@ -268,6 +238,14 @@ impl Engine {
                 lane.tally.refused_many(why, frames.into());
             }
         }
+    }
+
+    /// How many of the frames of a train that follow the first one have room in a flow queue: it holds a number of frames, and a train is
+    /// one descriptor.
+    #[inline]
+    fn fitting(&self, queue: QueueId, following: u16) -> u16 {
+        let free = self.window.saturating_sub(self.queues[queue.0 as usize]);
+        following.min(free.saturating_sub(1).min(u16::MAX.into()) as u16)
     }
 }
 

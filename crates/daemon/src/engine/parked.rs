@@ -61,6 +61,8 @@ impl Lane {
             Some(depth) => Admission::of(depth, frames, held, self.parked.of(queue), window),
             // A port that was lost, or begins anew, may leave parked frames, which go first.
             None if self.parked.of(queue) > 0 => Admission::Nowhere,
+            // Several frames may be one descriptor there.
+            None if held + frames > window => Admission::Nowhere,
             None => Admission::Engine,
         }
     }

@@ -187,6 +187,12 @@ impl<H: Copy + Default> Pool<H> {
         Buffer(index)
     }
 
+    /// Copies the frame of `len` bytes in a large buffer into a small one, as the one with this number.
+    pub(crate) fn append(&mut self, into: Buffer, number: u16, from: Buffer, len: usize) {
+        let from = &self.large.slot(from.0 & !LARGE_BIT)[..len];
+        self.small.slot_mut(into.0)[usize::from(number) * len..][..len].copy_from_slice(from);
+    }
+
     /// The bytes of a buffer.
     #[must_use]
     #[inline]

@@ -7,6 +7,7 @@ mod stalls;
 #[path = "../it/support/mod.rs"]
 #[expect(dead_code, reason = "the tests beside use the rest")]
 mod support;
+mod taps;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
