@@ -10,6 +10,7 @@ mod wanted;
 use plimsoll_policy::{Checked, Config, Netns, Port as PortSpec, TenantConfig};
 use plimsoll_ports::netns::{Cidr, NetnsRef};
 use plimsoll_ports::{Port, PortError, TapConfig, kept};
+use plimsoll_wire::overlay::pieces_of;
 
 pub(crate) use wanted::Wanted;
 
@@ -59,13 +60,23 @@ pub enum OpenError {
 /// # Errors
 /// See [`OpenError`].
 pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<Port, OpenError> {
-    Wanted { whose: whose.to_owned(), port, mtu, mac, interface: None, receive_buffer: None }.open()
+    Wanted {
+        whose: whose.to_owned(),
+        port,
+        mtu,
+        most_segments: None,
+        mac,
+        interface: None,
+        receive_buffer: None,
+    }
+    .open()
 }
 
 /// A TAP's configuration. Where this machine has an identifier, the TAP has the same address after each restart.
 fn tap_config(wanted: &Wanted<'_>, netns: Option<&Netns>, name: &str) -> TapConfig {
     let mut config = TapConfig::new(netns_ref(netns), name);
     config.mtu = wanted.mtu.into();
+    config.most_segments = wanted.most_segments;
     config.mac = wanted.mac.or_else(|| machine_id().map(|machine| steady_mac(&machine, &config.netns, name)));
     if let Some(interface) = wanted.interface {
         config.mtu = interface.mtu.unwrap_or(wanted.mtu).into();
@@ -121,7 +132,15 @@ pub(crate) fn uplink_wanted<'a>(config: &'a Config, whose: &Whose) -> Option<Wan
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
     let receive_buffer = ring.map(|ring| ring.saturating_mul(u32::from(mtu) + KEPT) / 2);
-    Some(Wanted { whose: whose.to_string(), port, mtu, mac: None, interface: None, receive_buffer })
+    Some(Wanted {
+        whose: whose.to_string(),
+        port,
+        mtu,
+        most_segments: None,
+        mac: None,
+        interface: None,
+        receive_buffer,
+    })
 }
 
 /// A tenant's port, with the MTU that reaches other hosts and the address that they know.
@@ -130,6 +149,8 @@ pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> 
         whose: format!("tenant {}", tenant.name),
         port: &tenant.port,
         mtu: checked.config.tenant_mtu(),
+        // A segment then leaves in one datagram for another host, and not in two.
+        most_segments: checked.config.overlay.as_ref().map(|_| pieces_of(checked.config.uplink.mtu)),
         mac: known_mac(checked, &tenant.name),
         interface: Some(&tenant.interface),
         receive_buffer: None,

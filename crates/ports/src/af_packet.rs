@@ -15,14 +15,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use plimsoll_wire::VnetHeader;
 
 use crate::carrier::Carrier;
-use crate::contract::{Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
+use crate::contract::{
+    Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
+};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::device::Device;
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
 use crate::netns::{Netns, NetnsRef};
 use crate::socket;
-use batch::{Inbox, Outbox};
+use batch::{Inbox, Outbox, send_one};
 
 /// Options for opening a packet socket.
 #[derive(Clone, Debug)]
@@ -56,6 +58,9 @@ impl PacketConfig {
         }
     }
 }
+
+/// Bytes of a frame that is sent from where it lies.
+const LONG: usize = 16 << 10;
 
 /// Most frames that are thrown away when several sockets begin to share an interface.
 const MOST_BEFORE: usize = 65_536;
@@ -220,11 +225,42 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it leaves.
+    /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it leaves. A long one leaves at once.
     ///
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        if frame.len() >= LONG && self.unfit(frame.len(), vnet).is_none() {
+            return self.send_now(frame, vnet);
+        }
+        self.stage(frame, vnet)
+    }
+
+    /// Sends a frame from where it lies, as a copy of a long one costs more than a system call for it. Those that are staged leave before
+    /// it; if they do not, or there is no room for this one, it is staged behind them.
+    fn send_now(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
+        if let Some(trouble) = self.carries_nothing() {
+            return Err(trouble);
+        }
+        self.flush()?;
+        if !self.outbox.is_empty() {
+            return self.stage(frame, vnet);
+        }
+        let header = vnet_bytes(vnet);
+        match send_one(&self.socket, if self.vnet { &header } else { &[] }, frame) {
+            Ok(()) => {
+                self.ledger.take();
+                Ok(self.counters.sent(frame.len()))
+            }
+            Err(error) => match self.send_failed(&error) {
+                None => self.stage(frame, vnet),
+                Some(Ok(reason)) => Ok(self.counters.refuse(reason)),
+                Some(Err(trouble)) => Err(self.stopped(trouble)),
+            },
+        }
+    }
+
+    fn stage(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
         self.place(frame.len(), vnet, |room| {
             room.copy_from_slice(frame);
             true
@@ -241,17 +277,7 @@ impl PacketSocket {
         vnet: Option<&VnetHeader>,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Sending, Trouble> {
-        let segmented = vnet.is_some_and(|vnet| vnet.gso_type != VnetHeader::GSO_NONE);
-        let reason = if len < MIN_FRAME {
-            Some(DropReason::TooShort)
-        } else if len >= FRAME_ROOM {
-            Some(DropReason::Oversize)
-        } else if asks_for_work(vnet) && (!self.vnet || segmented && !self.capabilities.takes_segmentation) {
-            Some(DropReason::BadOffload)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = self.unfit(len, vnet) {
             return Ok(self.counters.refuse(reason));
         }
         if let Some(trouble) = self.carries_nothing() {
@@ -268,6 +294,20 @@ impl PacketSocket {
         }
         self.ledger.take();
         Ok(Sending::Sent)
+    }
+
+    /// Why no frame like this one can be sent, if so.
+    fn unfit(&self, len: usize, vnet: Option<&VnetHeader>) -> Option<DropReason> {
+        let segmented = vnet.is_some_and(|vnet| vnet.gso_type != VnetHeader::GSO_NONE);
+        if len < MIN_FRAME {
+            Some(DropReason::TooShort)
+        } else if len >= FRAME_ROOM {
+            Some(DropReason::Oversize)
+        } else if asks_for_work(vnet) && (!self.vnet || segmented && !self.capabilities.takes_segmentation) {
+            Some(DropReason::BadOffload)
+        } else {
+            None
+        }
     }
 
     /// Sends the staged frames, as far as there is room.

@@ -132,6 +132,7 @@ plain!(
     libc::c_int,
     libc::iovec,
     libc::mmsghdr,
+    libc::msghdr,
     libc::packet_mreq,
     libc::sockaddr_ll,
     libc::sockaddr_nl,

@@ -41,6 +41,8 @@ pub struct TapConfig {
     pub mac: Option<[u8; 6]>,
     /// Largest IP packet.
     pub mtu: u32,
+    /// Most packets of a segment that the tenant's kernel leaves uncut; the kernel's own limit when absent.
+    pub most_segments: Option<u32>,
     /// Most packets from the tenant that wait in the kernel; further ones are dropped.
     pub txqueuelen: Option<u32>,
     /// The interface's IP addresses.
@@ -64,6 +66,7 @@ impl TapConfig {
             name: name.into(),
             mac: None,
             mtu: 1_500,
+            most_segments: None,
             txqueuelen: None,
             addresses: Vec::new(),
             routes: Vec::new(),
@@ -204,6 +207,9 @@ impl Tap {
         let netns = Netns::open(&config.netns)?;
         let links = netns.links();
         links.set_mtu(&config.name, config.mtu)?;
+        if let Some(segments) = config.most_segments {
+            links.set_most_segments(&config.name, segments)?;
+        }
         address(&links, config, links.get(&config.name)?.up)
     }
 
@@ -608,6 +614,9 @@ fn adjust(links: &Links<'_>, config: &TapConfig) -> Result<LinkInfo, PortError> 
         links.set_mac(name, mac)?;
     }
     links.set_mtu(name, config.mtu)?;
+    if let Some(segments) = config.most_segments {
+        links.set_most_segments(name, segments)?;
+    }
     if let Some(packets) = config.txqueuelen {
         links.set_txqueuelen(name, packets)?;
     }

@@ -55,7 +55,7 @@ pub use geneve::{
     GeneveOption, MOST_IN_OPTION, OPTION_CLASS, OPTION_FEEDBACK, Options, PROTOCOL_FEEDBACK, PROTOCOL_SEALED,
 };
 pub use path::{Addresses, Inner, Path, source_port};
-pub use pieces::{MOST_PIECES, PieceLayout, Pieces};
+pub use pieces::{MOST_PIECES, PieceLayout, Pieces, pieces_of};
 pub use too_big::{TOO_BIG_MOST, too_big};
 pub use tunnelled::{Checks, Tunnelled};
 

@@ -27,6 +27,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) port: &'a PortSpec,
     /// Largest IP packet.
     pub(crate) mtu: u16,
+    /// Most packets of a segment that a TAP's tenant leaves uncut; the kernel's own limit when absent.
+    pub(crate) most_segments: Option<u32>,
     /// The hardware address that the tenant's interface gets, where we make it.
     pub(crate) mac: Option<Mac>,
     /// What is set on a TAP beside these.

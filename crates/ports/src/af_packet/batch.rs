@@ -3,7 +3,8 @@
 //! Why: a system call costs more than copying a frame.
 //! From: recvmmsg(2), sendmmsg(2).
 //! Not here: the meaning of errors.
-//! Invariant: the kernel gets pointers only into the batch's own memory, and only for the length of a call.
+//! Invariant: the kernel gets pointers only into the batch's own memory, and into a long frame that is sent by itself, and only for the
+//! length of a call.
 
 use std::io;
 use std::ops::Range;
@@ -341,6 +342,20 @@ impl Outbox {
             (self.first, self.last, self.used) = (0, 0, 0);
         }
     }
+}
+
+/// Sends one frame from where it lies, behind a header.
+pub(super) fn send_one(socket: &OwnedFd, header: &[u8], frame: &[u8]) -> io::Result<()> {
+    let piece =
+        |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut pieces = [piece(header), piece(frame)];
+    let mut message: libc::msghdr = zeroed();
+    message.msg_iov = pieces.as_mut_ptr();
+    message.msg_iovlen = 2;
+    // SAFETY: the message points to two pieces on this stack, and these to bytes that are borrowed; the kernel only reads them, and not
+    // after the call.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -231,6 +231,18 @@ impl<'a> Links<'a> {
         })
     }
 
+    /// Sets how many packets a segment may have that the interface takes to be cut later.
+    ///
+    /// # Errors
+    /// When it does not exist.
+    pub fn set_most_segments(&self, name: &str, segments: u32) -> Result<(), PortError> {
+        let what = format!("set how many packets `{name}` takes as one segment");
+        self.ask(&what, name, async |kernel: &Connection<Route>| {
+            let Some(link) = kernel.get_link_by_name(name).await? else { return Ok(()) };
+            kernel.set_link_gso_max_segs_by_index(link.ifindex(), segments).await
+        })
+    }
+
     /// Sets how many packets the interface queues before it drops.
     ///
     /// # Errors

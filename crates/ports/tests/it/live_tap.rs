@@ -227,10 +227,15 @@ fn the_interface_is_made_as_asked() {
     config.mac = Some([2, 0, 0, 0, 0, 7]);
     config.mtu = 9_000;
     config.txqueuelen = Some(77);
+    config.most_segments = Some(44);
     let queues = Tap::open_queues(&config, 2).unwrap();
     let link = netns.links().get("eth7").unwrap();
     assert_eq!((link.mac, link.mtu, link.up), (Some([2, 0, 0, 0, 0, 7]), 9_000, true));
     assert_eq!(queues.len(), 2);
+    let net = format!("--net={}", netns.path().display());
+    let shown = Command::new("nsenter").args([&net, "ip", "-d", "link", "show", "eth7"]).output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(shown.contains("qlen 77") && shown.contains("gso_max_segs 44"), "{shown}");
     assert_eq!(queues[1].mac(), [2, 0, 0, 0, 0, 7]);
     drop(queues);
     assert!(matches!(netns.links().get("eth7"), Err(PortError::NoInterface { .. })), "it ends with its file");

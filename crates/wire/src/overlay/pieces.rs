@@ -215,3 +215,10 @@ const MOST_HEADERS: usize = 256;
 pub const MOST_PIECES: usize = 128;
 /// Most bytes of all pieces together, so that the packet fits what ports take, with its headers and tags.
 const LONGEST: usize = 65_400;
+
+/// How many of the longest frames one datagram holds on a path with this MTU.
+#[must_use]
+pub const fn pieces_of(mtu: u16) -> u32 {
+    let piece = (mtu as usize).saturating_sub(20 + UDP);
+    if piece == 0 { 1 } else { (LONGEST / piece) as u32 }
+}
