@@ -9,6 +9,7 @@ mod ahead;
 mod alarms;
 mod descriptors;
 mod doorbells;
+mod flat;
 mod grants;
 mod leases;
 mod link;
@@ -89,6 +90,9 @@ impl Nic {
     pub fn poll_transmit(&mut self, now: Nanos, out: &mut Vec<Transmit>) {
         self.now = now;
         let wide = self.outgrows_cache();
+        if self.limits.is_empty() {
+            self.poll_flat(wide, now, out);
+        }
         while out.len() < out.capacity() && self.link.pace.is_earned(now) {
             self.release_due(now);
             let pick = self.forest.pick(self.layout.root, now);

@@ -218,6 +218,12 @@ impl Limit {
         counted > used
     }
 
+    /// Like [`Limit::leave`], for a bundle that was granted nothing.
+    #[inline]
+    pub(crate) fn leave_calm(&mut self, len: u32, now: Nanos) {
+        self.pay(self.counted(len), now);
+    }
+
     /// Takes back the grant of a bundle that sends no more. Returns whether there was one.
     pub(crate) fn take_back(&mut self, granted: &mut u32, now: Nanos) -> bool {
         let unused = *granted;

@@ -37,7 +37,10 @@ use rows::Rows;
 pub(crate) enum Order {
     Grouped(Box<Grouped>),
     Exact(Box<Exact>),
-    Priority(Box<Bits>),
+    /// Strict priority of up to 64 children: a bit for each active one.
+    Priority(u64),
+    /// Strict priority of more.
+    Priorities(Box<Bits>),
     /// A class with one bundle, or none yet: nothing to decide.
     One,
     Bundles(Box<Bundles>),
@@ -91,6 +94,19 @@ impl Order {
         }
     }
 
+    /// Strict priority of so many children.
+    pub(crate) fn priority(children: usize) -> Self {
+        match children {
+            0..=64 => Self::Priority(0),
+            _ => Self::Priorities(Box::new(Bits::new(children))),
+        }
+    }
+
+    /// Whether nothing changes in it when a child that stays active is served.
+    pub(crate) fn heeds_only_who_leaves(&self) -> bool {
+        matches!(self, Self::Priority(_) | Self::Priorities(_))
+    }
+
     /// Deficit round robin for children of these weights.
     pub(crate) fn rounds(weights: &[u32], largest: u64) -> Self {
         Self::Drr(Box::new(Rounds::new(weights, largest)))
@@ -101,7 +117,8 @@ impl Order {
         match self {
             Self::One => {}
             Self::Bundles(order) => order.insert(slot, entrant.head, coming.returning),
-            Self::Priority(children) => children.insert(slot.0 as usize),
+            Self::Priority(children) => *children |= 1 << slot.0,
+            Self::Priorities(children) => children.insert(slot.0 as usize),
             Self::Exact(order) => order.insert(slot, coming.returning),
             Self::Grouped(order) => order.insert(slot, coming.returning),
             Self::Drr(order) => order.insert(slot),
@@ -116,7 +133,7 @@ impl Order {
             return order.pick();
         }
         match self {
-            Self::Priority(children) => children.first().map(|slot| SlotId(slot as u32)),
+            Self::Priority(children) => (*children != 0).then(|| SlotId(children.trailing_zeros())),
             Self::Exact(order) => order.pick(),
             _ => self.pick_of_others(now),
         }
@@ -127,6 +144,7 @@ impl Order {
     fn pick_of_others(&mut self, now: Nanos) -> Option<SlotId> {
         match self {
             Self::Grouped(_) | Self::Priority(_) | Self::Exact(_) => None,
+            Self::Priorities(children) => children.first().map(|slot| SlotId(slot as u32)),
             Self::One => Some(SlotId(0)),
             Self::Bundles(order) => order.pick(),
             Self::Drr(order) => order.front(),
@@ -144,7 +162,7 @@ impl Order {
             return order.settle(slot, len, stays);
         }
         match self {
-            Self::Priority(_) if stays => {}
+            Self::Priority(children) => *children &= !(u64::from(!stays) << slot.0),
             Self::Bundles(order) => {
                 let next = (fate == Fate::Remains).then_some(entrant.head);
                 order.settle(slot, len, entrant.flows, next);
@@ -165,8 +183,8 @@ impl Order {
     #[inline(never)]
     fn settle_others(&mut self, slot: SlotId, entrant: &Entrant, len: u64, fate: Fate, stays: bool) {
         match self {
-            Self::One | Self::Grouped(_) | Self::Exact(_) | Self::Bundles(_) => {}
-            Self::Priority(children) => {
+            Self::One | Self::Grouped(_) | Self::Priority(_) | Self::Exact(_) | Self::Bundles(_) => {}
+            Self::Priorities(children) => {
                 if !stays {
                     children.remove(slot.0 as usize);
                 }
@@ -188,7 +206,12 @@ impl Order {
             Self::Exact(order) => order.set_weight(slot, weight),
             Self::Grouped(order) => order.set_weight(slot, weight),
             Self::Drr(order) => order.set_weight(slot, weight),
-            Self::One | Self::Bundles(_) | Self::Priority(_) | Self::Ranked(_) | Self::RateShare(_) => {}
+            Self::One
+            | Self::Bundles(_)
+            | Self::Priority(_)
+            | Self::Priorities(_)
+            | Self::Ranked(_)
+            | Self::RateShare(_) => {}
         }
     }
 
@@ -202,7 +225,7 @@ impl Order {
     pub(crate) fn rank(&self, slot: SlotId) -> u64 {
         match self {
             Self::One | Self::Bundles(_) => 0,
-            Self::Priority(_) => slot.0.into(),
+            Self::Priority(_) | Self::Priorities(_) => slot.0.into(),
             Self::Exact(order) => order.rank(slot),
             Self::Grouped(order) => order.rank(slot),
             Self::Drr(order) => u64::try_from(order.deficit(slot)).unwrap_or(0),
@@ -235,6 +258,7 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::RateShare(Form::Exact) => size_of::<RateShare>(),
         NodeKind::Drr => size_of::<Rounds>(),
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => size_of::<Ranked>(),
+        NodeKind::Priority if children <= 64 => 0,
         NodeKind::Priority => size_of::<Bits>() + children.div_ceil(64) * size_of::<u64>(),
         NodeKind::Class(_) => 0,
     }

@@ -11,7 +11,6 @@ mod gate;
 use core::ops::{Index, IndexMut};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
-use plimsoll_queues::Bits;
 use plimsoll_units::{BitRate, Nanos, Span};
 use prefetch_index::prefetch_index;
 
@@ -30,6 +29,9 @@ use gate::Gate;
 pub(crate) struct Forest {
     /// Nodes that order something: inner ones, and classes that have a bundle.
     nodes: Table<TreeId, Node>,
+    /// For each node: the seat in the nearest node above to which it matters that a bundle below was served and is still active;
+    /// nowhere if there is none.
+    heeding: Table<TreeId, Seat>,
     /// For each node of the policy: where it hangs in the main tree. All that a class without a bundle needs.
     seats: Table<NodeId, Seat>,
     /// Nodes whose rates hold in real time, by alarm: here, and in the policy.
@@ -76,6 +78,8 @@ pub(crate) struct Node {
     /// Whether it is a root with weighted shares for many children, without minima, that never pauses: then there is nothing to it
     /// but its order.
     alone: bool,
+    /// Whether nothing changes here when something below is served and stays active.
+    indifferent: bool,
     /// Whether it waits until one of its children is eligible.
     asleep: bool,
     /// The gate here.
@@ -89,7 +93,7 @@ pub(crate) struct Node {
 
 /// A node's children, by slot.
 #[derive(Clone, Debug, Default)]
-struct Children(Box<[Tagged]>);
+pub(crate) struct Children(Box<[Tagged]>);
 
 /// The result of a walk down a tree: the child that goes next, and its seat.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +116,12 @@ pub(crate) struct Row<'a> {
     children: &'a Children,
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    #[inline]
+    pub(crate) fn new(order: &'a Grouped, children: &'a Children) -> Self {
+        Self { order, children }
+    }
+
     /// The child that follows the one in a slot, and its slot; `NONE` at the end of a row. Brings its place in the order into the
     /// cache.
     #[inline]
@@ -132,13 +141,14 @@ pub(crate) struct Adoption {
 
 // The packet path touches one cache line of each node.
 const _: () = assert!(size_of::<Node>() == 64);
-pub(crate) const NODE_BYTES: usize = size_of::<Node>();
+pub(crate) const NODE_BYTES: usize = size_of::<Node>() + size_of::<Seat>();
 pub(crate) const SEAT_BYTES: usize = size_of::<Seat>();
 pub(crate) const CHILD_BYTES: usize = size_of::<Tagged>();
 const NOWHERE: Seat = Seat { node: TreeId::NONE, slot: SlotId(0) };
 
 impl Children {
-    fn get(&self, slot: SlotId) -> Option<Tagged> {
+    #[inline]
+    pub(crate) fn get(&self, slot: SlotId) -> Option<Tagged> {
         self.0.get(slot.0 as usize).copied()
     }
 
@@ -180,6 +190,7 @@ impl Forest {
         let inner = (0..program.nodes.len()).filter(|&id| !is_class(id));
         let mut forest = Self {
             nodes: Vec::with_capacity(inner.clone().count()).into(),
+            heeding: Vec::with_capacity(inner.clone().count()).into(),
             seats: vec![NOWHERE; program.nodes.len()].into(),
             ..Self::default()
         };
@@ -211,6 +222,12 @@ impl Forest {
         };
         let guarantee = if purpose.minima { guarantee_of(program, id, purpose.largest) } else { None };
         let alone = seat == NOWHERE && guarantee.is_none() && matches!(order, Order::Grouped(_));
+        // One with a maximum gets a gate.
+        let indifferent =
+            order.heeds_only_who_leaves() && guarantee.is_none() && program.node(id).max.is_none();
+        let skips = self.nodes.get(seat.node).is_some_and(|above| above.indifferent);
+        let heeding = if skips { self.heeding[seat.node] } else { seat };
+        self.heeding.push(heeding);
         self.nodes.push(Node {
             parent: seat.node,
             slot: seat.slot,
@@ -222,6 +239,7 @@ impl Forest {
             gate: GateId::NONE,
             order,
             alone,
+            indifferent,
             guarantee,
             children: Children(vec![Tagged::NOTHING; program.node(id).children.len()].into()),
         });
@@ -386,7 +404,17 @@ impl Forest {
     pub(crate) fn row(&self, node: TreeId) -> Option<Row<'_>> {
         let node = &self.nodes[node];
         let Order::Grouped(order) = &node.order else { return None };
-        Some(Row { order, children: &node.children })
+        Some(Row::new(order, &node.children))
+    }
+
+    /// The root, if it is alone: then there is nothing to the tree but the root's order and its children. With the number of active ones.
+    #[inline]
+    pub(crate) fn flat(&mut self, root: TreeId) -> Option<(&mut Grouped, &Children, &mut u32)> {
+        let Node { order: Order::Grouped(order), alone: true, children, active, .. } = &mut self.nodes[root]
+        else {
+            return None;
+        };
+        Some((order, children, active))
     }
 
     /// The children that a `rate_share` says are likely to be picked soon after the one in this seat, the next one first.
@@ -485,10 +513,11 @@ impl Forest {
             if node.pauses && stays && node.stops(&mut self.gates, &mut self.alarms) {
                 (stays, fate) = (false, Fate::Waits); // it leaves, but is not idle
             }
-            if node.parent == TreeId::NONE {
+            let above = if stays { self.heeding[at] } else { Seat { node: node.parent, slot: node.slot } };
+            if above.node == TreeId::NONE {
                 return stays;
             }
-            (at, slot) = (node.parent, node.slot);
+            (at, slot) = (above.node, above.slot);
         }
     }
 
@@ -646,7 +675,7 @@ fn order_of(program: &Program, id: NodeId, purpose: Purpose, ranked_above: bool)
     let weights = || node.children.iter().map(|&child| program.node(child).weight).collect::<Vec<_>>();
     match node.kind {
         NodeKind::Class(_) => Order::One,
-        NodeKind::Priority => Order::Priority(Box::new(Bits::new(node.children.len()))),
+        NodeKind::Priority => Order::priority(node.children.len()),
         NodeKind::Wfq => Order::fair(&weights(), largest),
         NodeKind::Drr => Order::rounds(&weights(), largest),
         NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(false))),

@@ -6,8 +6,10 @@
 //! Invariant: nothing here changes a decision; a wrong guess costs time only.
 
 use super::Nic;
-use crate::ids::{RecordId, SlotId, Tagged, TreeId};
-use crate::tree::{Pick, Seat};
+use crate::bundle::Bundle;
+use crate::host::Host;
+use crate::ids::{BundleId, RecordId, SlotId, Table, Tagged, TreeId};
+use crate::tree::{Pick, Row, Seat};
 
 /// The children that are expected to be picked after the latest, in a ring.
 #[derive(Clone, Debug)]
@@ -57,17 +59,22 @@ impl Ahead {
     }
 }
 
-impl Nic {
-    /// Brings what will probably be picked soon into the cache: of the nearer, more of its state.
-    #[inline(never)]
-    pub(super) fn look_ahead(&mut self, pick: &Pick) {
-        let Some(row) = self.forest.row(pick.seat.node) else { return self.look_elsewhere(pick) };
-        let ahead = &mut self.ahead;
-        ahead.note(pick.seat);
-        let mut last = ahead.slots[ahead.place(ahead.known)];
+impl Ahead {
+    /// Notes a pick from a row, and brings what follows it there into the cache: of the nearer, more of its state. Returns whether
+    /// enough is known to follow.
+    #[inline]
+    pub(super) fn look_along(
+        &mut self,
+        seat: Seat,
+        row: Row<'_>,
+        bundles: &Table<BundleId, Bundle>,
+        host: &Host,
+    ) -> bool {
+        self.note(seat);
+        let mut last = self.slots[self.place(self.known)];
         // One more at each pick, and a second one until there are enough.
         for _ in 0..2 {
-            if ahead.known == BUNDLE {
+            if self.known == BUNDLE {
                 break;
             }
             let (slot, child) = row.after(last);
@@ -75,22 +82,37 @@ impl Nic {
                 break;
             }
             if let Some(bundle) = child.as_bundle() {
-                self.bundles.prefetch(bundle);
+                bundles.prefetch(bundle);
             }
-            ahead.known += 1;
-            let place = ahead.place(ahead.known);
-            (ahead.slots[place], ahead.leaves[place], last) = (slot, child, slot);
+            self.known += 1;
+            let place = self.place(self.known);
+            (self.slots[place], self.leaves[place], last) = (slot, child, slot);
         }
-        if ahead.known < RECORD {
-            return self.look_elsewhere(pick);
+        if self.known < RECORD {
+            return false;
         }
-        let leaf = &mut ahead.leaves[ahead.at.wrapping_add(RECORD) as usize % PLACES];
-        if let Some(front) = leaf.as_bundle().and_then(|id| self.bundles[id].front()) {
+        let leaf = &mut self.leaves[self.at.wrapping_add(RECORD) as usize % PLACES];
+        if let Some(front) = leaf.as_bundle().and_then(|id| bundles[id].front()) {
             *leaf = Tagged::record(front);
-            self.host.prefetch(front);
+            host.prefetch(front);
         }
-        if let Some(record) = ahead.leaves[ahead.place(HEAD)].as_record() {
-            self.host.prefetch_head(record);
+        if let Some(record) = self.leaves[self.place(HEAD)].as_record() {
+            host.prefetch_head(record);
+        }
+        true
+    }
+}
+
+impl Nic {
+    /// Brings what will probably be picked soon into the cache.
+    #[inline(never)]
+    pub(super) fn look_ahead(&mut self, pick: &Pick) {
+        let known = self
+            .forest
+            .row(pick.seat.node)
+            .is_some_and(|row| self.ahead.look_along(pick.seat, row, &self.bundles, &self.host));
+        if !known {
+            self.look_elsewhere(pick);
         }
     }
 

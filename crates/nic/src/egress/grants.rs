@@ -33,9 +33,9 @@ impl Nic {
     /// A pull of a calm bundle that has left is paid to its limits. Returns whether they are still calm.
     #[inline]
     pub(super) fn pass_calm_limits(&mut self, id: BundleId, charge: u32, now: Nanos) -> bool {
-        self.holds[self.bundles[id].holds.range()].iter_mut().fold(true, |calm, hold| {
+        self.holds[self.bundles[id].holds.range()].iter().fold(true, |calm, hold| {
             let limit = &mut self.limits[hold.limit];
-            limit.leave(charge, &mut hold.granted, now);
+            limit.leave_calm(charge, now);
             calm & limit.is_calm(now)
         })
     }

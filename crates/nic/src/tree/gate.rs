@@ -57,6 +57,7 @@ impl Forest {
         let above = self.gate_above(Seat { node: parent, slot: SlotId(0) });
         self.gates.push(Gate::new(node, limit, above));
         let node = &mut self.nodes[node];
+        assert!(!node.indifferent, "nodes below must not pass over it");
         (node.gate, node.pauses, node.alone) = (id, true, false);
         self.reserve_alarms();
         Some(id)

@@ -6,6 +6,7 @@ mod against_reference;
 mod bounds;
 mod cases;
 mod fair_lag;
+mod flat;
 mod fluid;
 mod fq;
 mod golden;

@@ -11,13 +11,20 @@ use super::{Entry, key};
 /// Integers below [`FEW`].
 #[derive(Clone, Debug, Default)]
 pub(super) struct Few {
-    ring: [Entry; FEW],
+    /// Each as one number, its [`key`].
+    ring: [u128; FEW],
     head: usize,
     len: usize,
     queued: u32,
 }
 
 pub(super) const FEW: usize = 32;
+
+/// The entry of a key.
+#[inline]
+fn entry(key: u128) -> Entry {
+    ((key >> 32) as u64, key as u32)
+}
 
 impl Few {
     pub(super) fn len(&self) -> usize {
@@ -28,12 +35,17 @@ impl Few {
     pub(super) fn set(&mut self, id: u32, rank: u64) {
         self.remove(id);
         self.queued |= 1 << id;
+        let key = key((rank, id));
         let mut at = self.head + self.len;
-        while at > self.head && key(self.ring[(at - 1) % FEW]) > key((rank, id)) {
-            self.ring[at % FEW] = self.ring[(at - 1) % FEW];
+        while at > self.head {
+            let before = self.ring[(at - 1) % FEW];
+            if before < key {
+                break;
+            }
+            self.ring[at % FEW] = before;
             at -= 1;
         }
-        self.ring[at % FEW] = (rank, id);
+        self.ring[at % FEW] = key;
         self.len += 1;
     }
 
@@ -45,11 +57,11 @@ impl Few {
         self.queued &= !(1 << id);
         let mut at = self.head % FEW;
         self.len -= 1;
-        if self.ring[at].1 == id {
+        if self.ring[at] as u32 == id {
             self.head = (at + 1) % FEW;
             return;
         }
-        while self.ring[at].1 != id {
+        while self.ring[at] as u32 != id {
             at = (at + 1) % FEW;
         }
         let end = (self.head + self.len) % FEW;
@@ -62,10 +74,10 @@ impl Few {
 
     #[inline]
     pub(super) fn first(&self) -> Option<Entry> {
-        (self.len > 0).then(|| self.ring[self.head % FEW])
+        (self.len > 0).then(|| entry(self.ring[self.head % FEW]))
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        (0..self.len).map(|at| self.ring[(self.head + at) % FEW])
+        (0..self.len).map(|at| entry(self.ring[(self.head + at) % FEW]))
     }
 }
