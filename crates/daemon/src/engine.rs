@@ -335,7 +335,7 @@ impl Engine {
         let window = u32::from(nic.slots());
         let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
         let whole = setup.fleet.is_some();
-        let inward = inward::Inward::new(&setup.program, &lanes, !whole);
+        let inward = inward::Inward::new(&setup.program, &lanes);
         let fleet = setup.fleet.map(|fleet| Box::new(fleet::Fleet::new(fleet, &lanes, &setup.program)));
         let mut engine = Self {
             nic,

@@ -189,7 +189,24 @@ impl MemoryPort {
     /// # Errors
     /// [`Trouble::Gone`] when the other end has been dropped, [`Trouble::Down`] while the connection is cut.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        if frame.len() > self.config.frame {
+        self.place(frame.len(), vnet, |room| {
+            room.copy_from_slice(frame);
+            true
+        })
+    }
+
+    /// Sends a frame that `fill` writes; see [`crate::Port::place`].
+    ///
+    /// # Errors
+    /// As for [`MemoryPort::send`].
+    #[inline]
+    pub fn place(
+        &mut self,
+        len: usize,
+        vnet: Option<&VnetHeader>,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Sending, Trouble> {
+        if len > self.config.frame {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
         if !self.config.segmentation && crate::contract::asks_for_work(vnet) {
@@ -202,14 +219,22 @@ impl MemoryPort {
             return Err(Trouble::Down);
         }
         let vnet = vnet.copied().unwrap_or_default();
-        if self.outbox.staged.is_empty() && self.outbox.put(frame, vnet) {
+        let slot = if self.outbox.staged.is_empty() { self.outbox.take(len) } else { None };
+        if let Some(slot) = slot {
+            if !self.outbox.put(slot, len, vnet, fill) {
+                return Ok(Sending::Refused(DropReason::Gone));
+            }
             self.ledger.take();
-            return Ok(self.counters.sent(frame.len()));
+            return Ok(self.counters.sent(len));
         }
         if self.outbox.staged.len() == self.config.staged {
             return Ok(Sending::Full);
         }
-        self.outbox.staged.push_back((frame.to_vec(), vnet));
+        let mut frame = vec![0; len];
+        if !fill(&mut frame) {
+            return Ok(Sending::Refused(DropReason::Gone));
+        }
+        self.outbox.staged.push_back((frame, vnet));
         self.ledger.take();
         Ok(Sending::Sent)
     }
@@ -230,10 +255,14 @@ impl MemoryPort {
             return Err(Trouble::Down);
         }
         while let Some((frame, vnet)) = self.outbox.staged.pop_front() {
-            if !self.outbox.put(&frame, vnet) {
+            let Some(slot) = self.outbox.take(frame.len()) else {
                 self.outbox.staged.push_front((frame, vnet));
                 break;
-            }
+            };
+            self.outbox.put(slot, frame.len(), vnet, |room| {
+                room.copy_from_slice(&frame);
+                true
+            });
             self.counters.sent(frame.len());
         }
         if !self.outbox.rung {
@@ -384,11 +413,20 @@ struct Sender {
 }
 
 impl Sender {
-    /// Hands a frame over; false when there is no room.
-    fn put(&mut self, frame: &[u8], vnet: VnetHeader) -> bool {
-        let Some(mut slot) = self.take(frame.len()) else { return false };
-        slot.bytes[..frame.len()].copy_from_slice(frame);
-        slot.len = frame.len();
+    /// Hands over a frame that `fill` writes into this slot; false when it could not.
+    #[inline]
+    fn put(
+        &mut self,
+        mut slot: Slot,
+        len: usize,
+        vnet: VnetHeader,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
+        if !fill(&mut slot.bytes[..len]) {
+            self.spare[usize::from(slot.bytes.len() > SHORT)].push(slot);
+            return false;
+        }
+        slot.len = len;
         slot.note = self.note;
         slot.vnet = vnet;
         self.rung = false;

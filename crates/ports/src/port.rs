@@ -270,7 +270,7 @@ impl Port {
     #[must_use]
     #[inline]
     pub fn places(&self) -> bool {
-        matches!(self, Self::AfXdp(_) | Self::AfPacket(_))
+        matches!(self, Self::Memory(_) | Self::AfXdp(_) | Self::AfPacket(_))
     }
 
     /// Sends a frame of `len` bytes that `fill` writes where the port sends it from; if `fill` answers that it could not, there is
@@ -285,6 +285,7 @@ impl Port {
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Sending, Trouble> {
         match self {
+            Self::Memory(port) => port.place(len, vnet, fill),
             Self::AfXdp(port) => port.place(len, vnet, fill),
             Self::AfPacket(port) => port.place(len, vnet, fill),
             _ => Ok(Sending::Refused(DropReason::BadOffload)),

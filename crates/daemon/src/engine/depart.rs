@@ -60,6 +60,12 @@ impl Bound {
         self.uncounted.0 > 0
     }
 
+    /// Whether its flow, where that is counted, comes from there.
+    #[inline]
+    pub(super) fn comes_from(&self, from: FlowSource) -> bool {
+        self.flow.as_ref().is_none_or(|flow| flow.of.from == from)
+    }
+
     /// The lane of the receiver, where nothing is to be done but to hand the frame on.
     #[inline]
     pub(super) fn plain(&self) -> Option<u32> {

@@ -9,6 +9,7 @@
 
 mod asked;
 mod joined;
+mod known;
 mod map;
 mod neighbours;
 mod sealed;
@@ -38,7 +39,9 @@ pub use steer::Sent;
 pub(super) use together::cuts_segments;
 
 use super::Engine;
-use super::drops::{Event, Loss};
+use super::drops::{Event, Loss, Tally};
+use super::flow_cache::Version;
+use super::inward::KnownFlows;
 use super::lane::Lane;
 use super::mac_table::{Mac, Owner, is_group};
 use super::pool::Buffer;
@@ -83,6 +86,8 @@ pub(crate) struct Fleet {
     pub(super) turned: Nanos,
     /// Segments from other hosts that are joined for a tenant.
     joining: joined::Joining,
+    /// Headers of packets that came lately.
+    known: known::KnownHeaders,
 }
 
 /// One host, as frames reach it.
@@ -134,6 +139,7 @@ impl Fleet {
             outbox: Vec::new(),
             turned: Nanos::ZERO,
             joining: joined::Joining::default(),
+            known: known::KnownHeaders::default(),
         };
         fleet.set_links(&[], Nanos::ZERO);
         fleet.set_receivers(lanes, policy, Nanos::ZERO);
@@ -172,6 +178,12 @@ impl Fleet {
         self.asked.judge(flow, bytes, now) == Verdict::Conforming
     }
 
+    /// Whether other hosts ask for rates of flows of tenants here.
+    #[inline]
+    pub(crate) fn holds_flows(&self) -> bool {
+        !self.asked.is_empty()
+    }
+
     /// The rate that another host asked for.
     pub(crate) fn rate(&self, flow: &Asked) -> Option<BitRate> {
         self.asked.rate(flow)
@@ -199,6 +211,14 @@ impl Fleet {
     /// Where flows come from that are sent from this address at another host.
     pub(super) fn source_of(&self, mac: Mac) -> FlowSource {
         match self.map.host_of(mac) {
+            Some(host) => self.source_at(host, mac),
+            None => FlowSource::Elsewhere(SenderMac::default()),
+        }
+    }
+
+    /// Where flows come from that are sent from this address by the host with that address on the underlay.
+    fn source_by(&self, host: IpAddr, mac: Mac) -> FlowSource {
+        match self.map.host_at(host) {
             Some(host) => self.source_at(host, mac),
             None => FlowSource::Elsewhere(SenderMac::default()),
         }
@@ -235,6 +255,33 @@ impl Fleet {
     fn path(&self, host: usize) -> Option<Path> {
         let mac = self.neighbours.mac(self.links[host].hop)?;
         Some(self.map.path(host, self.mac, mac))
+    }
+
+    /// Sorts a packet whose headers are known, as [`Engine::sort`] did the first of them. With the number that it is to bear.
+    #[inline]
+    pub(super) fn sort_known(
+        &mut self,
+        packet: &[u8],
+        version: Version,
+        tally: &mut Tally,
+        now: Nanos,
+    ) -> Option<(Came, Option<NonZeroU32>)> {
+        let &known::Entry { sorted, number, .. } = self.known.find(packet, version)?;
+        self.links[sorted.host].received += 1;
+        Some((self.count_sorted(&sorted, packet.len(), tally, now), Some(number)))
+    }
+
+    /// Counts a packet that is sorted, and says whether it may come in.
+    #[inline]
+    fn count_sorted(&mut self, sorted: &Sorted, len: usize, tally: &mut Tally, now: Nanos) -> Came {
+        let &Sorted { station, vm, marked, host, unproven } = sorted;
+        if let (Some(steering), Some(vm)) = (&mut self.steering, vm)
+            && !steering.admits(station, vm, len, marked, now)
+        {
+            tally.lost(Loss::StrangerOverLimit);
+            return Came::Done;
+        }
+        Came::For(station, unproven.then_some(host))
     }
 
     fn checks(&self, vnet: Option<VnetHeader>) -> Checks {
@@ -294,12 +341,19 @@ impl Engine {
         sent
     }
 
-    /// Finds the station of a frame from the uplink, and handles frames for this host itself.
-    pub(super) fn sort(&mut self, packet: &mut [u8], now: Nanos) -> Came {
-        let Some(mut fleet) = self.fleet.take() else { return Came::Done };
+    /// Finds the station of a packet from the uplink, and handles packets for this host itself. The number is what later packets with
+    /// the same headers bear.
+    pub(super) fn sort(&mut self, packet: &mut [u8], now: Nanos) -> (Came, Option<NonZeroU32>) {
+        let Some(mut fleet) = self.fleet.take() else { return (Came::Done, None) };
+        fleet.joining.sorted = None;
         let came = self.sort_for(&mut fleet, packet, now);
+        let noted = fleet.joining.sorted.take();
+        let noted = noted.filter(|_| self.inward.knows() && matches!(came, Came::For(..)));
+        let version = self.known_at();
+        let number =
+            noted.and_then(|(sorted, tunnelled)| fleet.known.note(packet, version, sorted, tunnelled));
         self.fleet = Some(fleet);
-        came
+        (came, number)
     }
 
     fn sort_for(&mut self, fleet: &mut Fleet, packet: &mut [u8], now: Nanos) -> Came {
@@ -357,22 +411,9 @@ impl Engine {
             host,
             unproven: tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1,
         };
-        let came = self.count_sorted(fleet, &sorted, packet.len(), now);
+        let came = fleet.count_sorted(&sorted, packet.len(), &mut self.uplink.tally, now);
         fleet.joining.sorted = Some((sorted, tunnelled));
         came
-    }
-
-    /// Counts a packet that is sorted, and says whether it may come in.
-    #[inline]
-    fn count_sorted(&mut self, fleet: &mut Fleet, sorted: &Sorted, len: usize, now: Nanos) -> Came {
-        let &Sorted { station, vm, marked, host, unproven } = sorted;
-        if let (Some(steering), Some(vm)) = (&mut fleet.steering, vm)
-            && !steering.admits(station, vm, len, marked, now)
-        {
-            self.uplink.tally.lost(Loss::StrangerOverLimit);
-            return Came::Done;
-        }
-        Came::For(station, unproven.then_some(host))
     }
 
     fn hear_neighbour(&mut self, fleet: &mut Fleet, frame: &[u8], parsed: &Parsed, now: Nanos) {
@@ -393,24 +434,44 @@ impl Engine {
         }
     }
 
-    /// Delivers the frame in a packet whose turn has come; `datagram` is the number of the datagram that it is a piece of.
+    /// Delivers the frame in a packet whose turn has come; `number` is that of its headers, or of the datagram that it is a piece of.
     pub(super) fn unwrap(
         &mut self,
         packet: &mut [u8],
-        (received, datagram): (&Received, Option<NonZeroU32>),
+        received: &Received,
+        (flows, number): (Option<&mut KnownFlows>, Option<NonZeroU32>),
         lane: Option<u32>,
         now: Nanos,
     ) {
         let Some(fleet) = &mut self.fleet else { return };
-        let known = fleet.joining.known(datagram, packet.len());
-        let is_known = known.is_some();
-        let Some(tunnelled) = known.or_else(|| fleet.read(packet)) else { return };
-        let crossing = match tunnelled.deliver(packet, fleet.checks(received.vnet)) {
+        let checks = fleet.checks(received.vnet);
+        let (crossing, place, from) = if let Some(known) = fleet.known.of_number(number) {
+            let (crossing, place) = (known.tunnelled.deliver(packet, checks), known.tunnelled.frame());
+            let sender = place.as_ref().and_then(|place| addresses(&packet[place.clone()]));
+            (crossing, place, sender.map(|(_, sender)| fleet.source_at(known.sorted.host, sender)))
+        } else {
+            // Its headers may have given way to others; those of a datagram hold for pieces of any length.
+            let datagram = number.filter(|number| number.get() < known::KNOWN);
+            let known = fleet.joining.known(datagram, packet.len());
+            let is_known = known.is_some();
+            let Some(tunnelled) = known.or_else(|| fleet.read(packet)) else { return };
+            let (crossing, place) = (tunnelled.deliver(packet, checks), tunnelled.frame());
+            let sender = place.as_ref().and_then(|place| addresses(&packet[place.clone()]));
+            let from = fleet.joining.from.filter(|_| is_known);
+            let from =
+                sender.map(|(_, sender)| from.unwrap_or_else(|| fleet.source_by(tunnelled.src, sender)));
+            if let (false, Ok(_), Some(from)) = (is_known, &crossing, from) {
+                fleet.joining.know(datagram, tunnelled, from);
+            }
+            (crossing, place, from)
+        };
+        let crossing = match crossing {
             Ok(crossing) => crossing,
             Err(why) => return self.uplink.tally.not_unwrapped(why),
         };
         // Where hosts react to the fabric's marks, no packet enters it with one.
-        if crossing.marked_by_fabric() || fleet.map.heeds_marks() && crossing.outer == Ecn::Ce {
+        let heeds = fleet.map.heeds_marks();
+        if crossing.marked_by_fabric() || heeds && crossing.outer == Ecn::Ce {
             self.uplink.tally.event(Event::FabricMarked);
         }
         if crossing.marked_before() {
@@ -419,24 +480,13 @@ impl Engine {
         if crossing.alarm.is_some() {
             self.uplink.tally.event(Event::StrangeMark);
         }
-        let Some(place) = tunnelled.frame() else { return };
-        let Some((_, sender)) = addresses(&packet[place.clone()]) else { return };
-        let from = match fleet.joining.from.filter(|_| is_known) {
-            Some(from) => from,
-            None => match fleet.map.host_at(tunnelled.src) {
-                Some(host) => fleet.source_at(host, sender),
-                None => FlowSource::Elsewhere(SenderMac::default()),
-            },
-        };
-        let heeded = fleet.map.heeds_marks() && crossing.marked_by_fabric();
+        let (Some(place), Some(from)) = (place, from) else { return };
+        let heeded = heeds && crossing.marked_by_fabric();
         if heeded && self.is_mediated(lane) {
             without_fabrics_mark(&mut packet[place.clone()], crossing);
         }
-        if !is_known && let Some(fleet) = &mut self.fleet {
-            fleet.joining.know(datagram, tunnelled, from);
-        }
         let frame = Received { len: place.len(), vnet: None, at: received.at, waited: received.waited };
-        self.deliver_or_join(&mut packet[place], &frame, (lane, from), now);
+        self.deliver_or_join(&mut packet[place], &frame, flows, (lane, from), now);
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {

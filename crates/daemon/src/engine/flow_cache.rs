@@ -24,6 +24,8 @@ pub(crate) struct Decided {
     pub(super) offload: Offload,
     pub(super) to: Mac,
     pub(super) headers: Headers,
+    /// The number by which the fabric chooses its path.
+    pub(super) hash: u32,
     /// Its ECN field, where it may be marked.
     pub(super) ecn: Codepoint,
     /// Its flow as its sender and its receiver are counted for it, if they are.
@@ -184,6 +186,7 @@ mod tests {
             offload: Offload::PLAIN,
             to: [2; 6],
             headers: Headers::default(),
+            hash: 0,
             ecn: Codepoint::NotEct,
             counted: [None; 2],
             stay: FlowTable::new(8).stay(Slot::default()),

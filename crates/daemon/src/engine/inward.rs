@@ -28,7 +28,7 @@ use super::mac_table::Mac;
 use super::pool::Pool;
 use super::sources::Sources;
 use super::{BATCH, Engine, Lane, Part};
-use known::KnownFlows;
+pub(super) use known::KnownFlows;
 
 /// Frames that wait on their way in.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct Inward {
     pools: Vec<Option<Box<Pool<Waits>>>>,
     /// By station: how many frames of each host wait there.
     sources: Vec<Sources>,
-    /// By station: its last flows, taken out as its pool is. The common station has none, and in a fleet there are none.
+    /// By station: its last flows, taken out as its pool is. The common station has none.
     known: Vec<Option<Box<KnownFlows>>>,
     knows: bool,
     /// The stations of flows with frames that are not counted yet.
@@ -123,10 +123,9 @@ const DELIVERIES: usize = 128;
 const FETCHES: usize = 8 * BATCH;
 
 impl Inward {
-    /// `knows`: whether the flows that came last are kept in mind, as is useful outside a fleet.
-    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>], knows: bool) -> Self {
+    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
         let stations = stations(program, lanes);
-        let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, knows)).collect();
+        let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, true)).collect();
         let pools = stations.iter().map(Inward::pool).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
         let delivered = [(Nanos::ZERO, None); MOST];
@@ -135,7 +134,7 @@ impl Inward {
         Self {
             sources,
             known,
-            knows,
+            knows: true,
             uncounted: Vec::with_capacity(stations.len()),
             ingress,
             drain,

@@ -174,8 +174,13 @@ impl Engine {
             headers = headers.with_metadata();
             lane.pool.set_metadata(buffer, pack_metadata(&origin.metadata));
         }
-        let hash = if self.fleet.is_some() { flow_hash(parsed) } else { 0 };
+        let hash = self.path_hash(parsed);
         self.post(&arrived, &offload, (to, headers, hash), queue);
+    }
+
+    /// The number by which the fabric chooses a frame's path; 0 outside a fleet.
+    pub(super) fn path_hash(&self, parsed: &Parsed) -> u32 {
+        if self.fleet.is_some() { flow_hash(parsed) } else { 0 }
     }
 
     /// Posts a frame in its flow queue, where there is room.

@@ -11,6 +11,7 @@ mod fleet;
 mod guest;
 mod heavy;
 mod known_flows;
+mod known_headers;
 mod late;
 mod leases;
 mod mediate;

@@ -13,7 +13,7 @@ use super::crossing::Crossing;
 use super::geneve::Carries;
 use super::geneve::Layout;
 use super::path::v6_udp_sum;
-use super::{Format, HAS_VNI, Ports, SEALED_HEAD, SEALED_TAG, TUNNEL, Vni, geneve};
+use super::{Format, HAS_VNI, Ports, SEALED_HEAD, SEALED_TAG, TUNNEL, UDP, Vni, geneve};
 use crate::bytes::{array, be16, be32};
 use crate::checksum::{add, ones_complement_sum};
 use crate::ecn::{Ecn, v4_header_verifies};
@@ -125,6 +125,13 @@ impl Tunnelled {
     #[must_use]
     pub fn frame(&self) -> Option<Range<usize>> {
         self.frame.clone()
+    }
+
+    /// Whether the frame follows its tunnel header, which has no options, and is not sealed.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        let begin = self.l4 + UDP + TUNNEL;
+        self.sealed.is_none() && self.frame.as_ref().is_some_and(|frame| frame.start == begin)
     }
 
     /// Place of sealed feedback, in an option or a feedback frame; none without feedback.

@@ -87,7 +87,7 @@ impl Engine {
         received: &Received,
         now: Nanos,
     ) -> bool {
-        if self.fleet.as_ref().is_none_or(|fleet| fleet.asked.is_empty()) {
+        if self.fleet.as_ref().is_none_or(|fleet| !fleet.holds_flows()) {
             return true;
         }
         let flow = FlowKey::of(parsed);

@@ -17,8 +17,9 @@ use plimsoll_wire::{Joined, VnetHeader, parse};
 
 use super::super::Engine;
 use super::super::cpu::Core;
-use super::super::inward::Provenance;
+use super::super::inward::{KnownFlows, Provenance};
 use super::super::lane::Lane;
+use super::known::KNOWN;
 use super::{Came, Fleet, Sorted};
 
 /// Segments that are joined, and where they go.
@@ -58,7 +59,8 @@ impl Default for Joining {
 impl Joining {
     /// A number for pieces with the same headers, which differs from those of pieces that wait.
     fn next_datagram(&mut self) -> NonZeroU32 {
-        self.datagrams = self.datagrams.checked_add(1).unwrap_or(NonZeroU32::MIN);
+        let next = self.datagrams.checked_add(1).filter(|next| next.get() < KNOWN);
+        self.datagrams = next.unwrap_or(NonZeroU32::MIN);
         self.datagrams
     }
 
@@ -90,15 +92,9 @@ impl Engine {
         let pieces = match whole.zip(parse(frame).ok()).map(|(vnet, outer)| Pieces::of(frame, &outer, &vnet))
         {
             None | Some(Ok(None)) => {
-                if let Came::For(station, source) = self.sort(frame, now) {
-                    self.store(
-                        core,
-                        station,
-                        frame,
-                        received,
-                        Provenance { source, ..Provenance::default() },
-                        now,
-                    );
+                if let (Came::For(station, source), datagram) = self.sort(frame, now) {
+                    let of = Provenance { source, followed: false, datagram };
+                    self.store(core, station, frame, received, of, now);
                 }
                 return 1;
             }
@@ -139,7 +135,7 @@ impl Engine {
             let came = match same.map(|(sorted, _)| *sorted) {
                 Some(sorted) => {
                     fleet.links[sorted.host].received += 1;
-                    self.count_sorted(fleet, &sorted, packet.len(), now)
+                    fleet.count_sorted(&sorted, packet.len(), &mut self.uplink.tally, now)
                 }
                 None => {
                     (fleet.joining.sorted, head) = (None, behind_outer(packet).unwrap_or([0; HEAD]));
@@ -159,9 +155,9 @@ impl Engine {
 
     /// Notes whether more frames of this station are delivered in this quantum, if some wait.
     #[inline]
-    pub(in super::super) fn note_following(&mut self, station: u32, followed: bool) {
+    pub(in super::super) fn note_following(&mut self, followed: bool) {
         if let Some(fleet) = &mut self.fleet {
-            fleet.joining.followed = followed && self.inward.has_waiting(station);
+            fleet.joining.followed = followed;
         }
     }
 
@@ -170,6 +166,7 @@ impl Engine {
         &mut self,
         frame: &mut [u8],
         received: &Received,
+        flows: Option<&mut KnownFlows>,
         of: (Option<u32>, FlowSource),
         now: Nanos,
     ) {
@@ -189,7 +186,7 @@ impl Engine {
             (fleet.joining.received, fleet.joining.of) = (*received, of);
             return;
         }
-        self.deliver_once(frame, received, of, now);
+        self.deliver_known((frame, received), flows, of, now);
     }
 
     /// Delivers what has been joined, at the end of a quantum.

@@ -11,7 +11,7 @@ use plimsoll_control::Session;
 use plimsoll_ports::{Port, Sending, Trouble};
 use plimsoll_units::Nanos;
 use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG};
-use plimsoll_wire::{Offload, OffloadKind, segment};
+use plimsoll_wire::{Offload, OffloadKind, SegmentError, segment};
 
 use super::super::depart::Handed;
 use super::super::drops::Loss;
@@ -193,17 +193,18 @@ fn emit_wrapped(
             }
         }
         let payload = step.min(part.payload);
-        let len = if offload.kind == OffloadKind::Plain {
-            scratch[ROOM..ROOM + frame.len()].copy_from_slice(frame);
-            frame.len()
+        let piece = Part { offset: part.offset, payload };
+        let sent = if port.places() && wrapping.session.is_none() {
+            place_wrapped(port, wrapping, frame, offload, piece)?
         } else {
-            match segment(frame, offload, part.offset, payload, &mut scratch[ROOM..]) {
+            let len = match write_piece(frame, offload, piece, &mut scratch[ROOM..]) {
                 Ok(len) => len,
                 Err(error) => return Ok(Ok(error.into())),
-            }
+            };
+            send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])?.map(Emitted::from)
         };
-        let sending = match send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])? {
-            Ok(sending) => Emitted::from(sending),
+        let sending = match sent {
+            Ok(sending) => sending,
             Err(why) => return Ok(Err(why)),
         };
         if sending != Emitted::Sent {
@@ -214,6 +215,47 @@ fn emit_wrapped(
             return Ok(Ok(sending));
         }
     }
+}
+
+/// Writes a finished frame: the whole, or one segment of it. Returns its length.
+#[inline]
+fn write_piece(frame: &[u8], offload: &Offload, piece: Part, room: &mut [u8]) -> Result<usize, SegmentError> {
+    if offload.kind != OffloadKind::Plain {
+        return segment(frame, offload, piece.offset, piece.payload, room);
+    }
+    room.get_mut(..frame.len()).ok_or(SegmentError::NoRoom)?.copy_from_slice(frame);
+    Ok(frame.len())
+}
+
+/// Sends a piece that is written, with its headers, where the port sends it from.
+fn place_wrapped(
+    port: &mut Port,
+    wrapping: &mut Wrapping<'_>,
+    frame: &[u8],
+    offload: &Offload,
+    piece: Part,
+) -> Result<Wrapped, Trouble> {
+    let len = if offload.kind == OffloadKind::Plain {
+        frame.len()
+    } else {
+        usize::from(offload.header) + piece.payload as usize
+    };
+    let feedback = wrapping.feedback_for(len);
+    let inner = Inner { feedback, ..wrapping.inner };
+    let head = wrapping.path.head_room(feedback.map(<[u8]>::len));
+    let mut made = Ok(Emitted::Sent);
+    let sending = port.place(head + len, None, |room| {
+        made = match write_piece(frame, offload, piece, &mut room[head..]) {
+            Ok(_) => wrapping.path.encapsulate(room, head, &inner).map(|_| Emitted::Sent),
+            Err(error) => Ok(error.into()),
+        };
+        made == Ok(Emitted::Sent)
+    })?;
+    if made != Ok(Emitted::Sent) {
+        return Ok(made);
+    }
+    wrapping.told |= feedback.is_some() && sending == Sending::Sent;
+    Ok(Ok(sending.into()))
 }
 
 fn send_wrapped(

@@ -24,20 +24,19 @@ impl Engine {
     /// Delivers the station's oldest frames, at most `quantum`; answers how many.
     pub(super) fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
         let at = station as usize;
-        // Frames between hosts that came in one datagram are delivered together, so these are taken one by one.
-        let alone = self.fleet.is_some();
+        let wrapped = self.fleet.is_some();
         let Inward { ingress, taken, .. } = &mut self.inward;
-        let some = &mut taken[..quantum.min(QUANTUM)];
-        let count = if alone { 0 } else { ingress.take_some(station, some, now) };
+        let count = ingress.take_some(station, &mut taken[..quantum.min(QUANTUM)], now);
         // These are taken out meanwhile, so that frames can be read while ports are written.
         let mut pool = self.inward.pools[at].take().expect("in its place between deliveries");
         let mut known = self.inward.known[at].take();
         let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
         let (mut delivered, mut number, mut last) = (0, 0, false);
         loop {
-            let next = if !alone {
-                (number < count).then(|| self.inward.taken[number])
-            } else if delivered < quantum || last && delivered < MOST {
+            let next = if number < count {
+                Some(self.inward.taken[number])
+            } else if wrapped && (delivered < quantum || last && delivered < MOST) {
+                // Frames between hosts that came in one datagram are delivered together.
                 self.inward.ingress.take(station, now)
             } else {
                 None
@@ -62,15 +61,16 @@ impl Engine {
             }
             let lane = self.inward.lane_of(station, &arrival);
             let received = Received { len: frame.len(), vnet, at: None, waited };
-            if alone {
-                self.note_following(station, followed || delivered + 1 < quantum);
+            if wrapped {
+                let waits = number < count || self.inward.has_waiting(station);
+                self.note_following(waits && (followed || delivered + 1 < quantum));
             }
             self.deliver_from((frame, &received), (known.as_deref_mut(), datagram), lane, now);
             pool.give(buffer);
             delivered += 1;
         }
         self.inward.via = Via::Uplink;
-        if alone {
+        if wrapped {
             self.end_joining(now);
         }
         if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
@@ -114,15 +114,26 @@ impl Engine {
         now: Nanos,
     ) {
         if self.fleet.is_some() {
-            return self.unwrap(frame, (received, datagram), lane, now);
+            return self.unwrap(frame, received, (known, datagram), lane, now);
         }
         let from = FlowSource::Elsewhere(SenderMac::default());
+        self.deliver_known((frame, received), known, (lane, from), now);
+    }
+
+    /// Delivers a frame that is not wrapped to its receiver, which is looked up unless the frame's flow is `known`.
+    pub(in super::super) fn deliver_known(
+        &mut self,
+        (frame, received): (&mut [u8], &Received),
+        known: Option<&mut KnownFlows>,
+        (lane, from): (Option<u32>, FlowSource),
+        now: Nanos,
+    ) {
         // Where a frame without a lane goes depends on addresses that were learned.
         let known = known.filter(|_| lane.is_some());
-        let found = known.as_ref().and_then(|known| known.find(frame, received));
+        let found = known.as_ref().and_then(|known| known.find(frame, received, from));
         let plain = known.as_ref().zip(found).and_then(|(known, at)| known.plain(at));
         if let Some(to) = plain.filter(|_| !self.mediates) {
-            self.learn_outside(source_of(frame), now);
+            self.learn_sender(frame, now);
             return self.deliver_plain(frame, to);
         }
         let Some(known) = known.filter(|_| found.is_some() || can_be_known(frame, received)) else {
@@ -131,7 +142,7 @@ impl Engine {
         let at = found.unwrap_or_else(|| known.next());
         let bound = known.bound(at);
         if found.is_some() {
-            self.learn_outside(source_of(frame), now);
+            self.learn_sender(frame, now);
         } else {
             bound.iter_mut().for_each(|bound| self.count_delivered(bound));
             self.look_at(frame, received, (lane, from), now, bound);
@@ -142,6 +153,14 @@ impl Engine {
             if bound.is_uncounted() {
                 known.note_uncounted(at);
             }
+        }
+    }
+
+    /// Learns a frame's sender behind the uplink. In a fleet the map states where each tenant is.
+    #[inline]
+    fn learn_sender(&mut self, frame: &[u8], now: Nanos) {
+        if self.fleet.is_none() {
+            self.learn_outside(source_of(frame), now);
         }
     }
 

@@ -8,6 +8,7 @@
 use plimsoll_ports::{Received, Trouble};
 use plimsoll_units::Nanos;
 
+use super::super::fleet::Came;
 use super::super::mac_table::{Mac, MacTable, Owner};
 use super::super::{Core, Engine};
 use super::{COMMON, Inward, Provenance};
@@ -47,6 +48,11 @@ impl Engine {
     /// Like [`Engine::fetch`], for a host of a fleet, where each frame is unwrapped where it was copied to, before it waits, and for
     /// several threads, where it may be another one's.
     fn fetch_and_look(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+        if self.fleet.is_some()
+            && self.uplink.port.as_ref().is_some_and(|port| !port.capabilities().gives_segmentation)
+        {
+            return self.fetch_packets(core, batch, now);
+        }
         let mut landing = core::mem::take(&mut self.landing);
         let mut fetched = 0;
         while fetched < batch {
@@ -74,6 +80,45 @@ impl Engine {
             }
         }
         self.landing = landing;
+        fetched
+    }
+
+    /// Fetches a batch of packets of other hosts from a port whose packets are never longer than its MTU. One with headers that are known
+    /// is copied once; any other lies in a buffer while it is read, as it may have to be opened there.
+    fn fetch_packets(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
+        let version = self.known_at();
+        let mut buffer = core::mem::take(&mut self.scratch);
+        let mut fetched = 0;
+        while fetched < batch {
+            let Self { uplink, inward, fleet: Some(fleet), landing, .. } = self else { break };
+            let Some(port) = &mut uplink.port else { break };
+            let tally = &mut uplink.tally;
+            let took = port.receive_with(landing, |packet, received| {
+                let Some((came, datagram)) = fleet.sort_known(packet, version, tally, now) else {
+                    buffer[..packet.len()].copy_from_slice(packet);
+                    return Some(*received);
+                };
+                if let Came::For(station, source) = came {
+                    let of = Provenance { source, followed: false, datagram };
+                    let stored = inward.store(core.queue(station), packet, received, of, now);
+                    stored.unwrap_or_else(|why| tally.lost(why));
+                }
+                None
+            });
+            match took {
+                Ok(Some(None)) => fetched += 1,
+                Ok(Some(Some(received))) => fetched += self.fetch_wrapped(core, &mut buffer, &received, now),
+                Ok(None) => {
+                    uplink.ready = false;
+                    break;
+                }
+                Err(trouble) => {
+                    self.uplink_stopped(trouble);
+                    break;
+                }
+            }
+        }
+        self.scratch = buffer;
         fetched
     }
 

@@ -6,6 +6,7 @@
 //! Not here: which frames have the same headers (`wire`), and what headers decide (`depart`).
 //! Invariant: what is known holds until the policy, or what is counted, changes; memory is fixed.
 
+use plimsoll_control::backpressure::FlowSource;
 use plimsoll_ports::Received;
 use plimsoll_wire::{HeaderCopy, VnetHeader, flow_tag};
 
@@ -14,7 +15,7 @@ use super::COMMON;
 
 /// A tenant's last few flows.
 #[derive(Debug)]
-pub(super) struct KnownFlows {
+pub(in super::super) struct KnownFlows {
     /// What tells most flows apart, in one cache line for all of them.
     tags: [u32; FLOWS],
     flows: [KnownFlow; FLOWS],
@@ -59,12 +60,13 @@ impl KnownFlows {
 
     /// The place of the flow of a frame, if it is known.
     #[inline]
-    pub(super) fn find(&self, frame: &[u8], received: &Received) -> Option<usize> {
+    pub(super) fn find(&self, frame: &[u8], received: &Received, from: FlowSource) -> Option<usize> {
         let tag = flow_tag(frame);
         (0..FLOWS).find(|&at| {
             self.tags[at] == tag && {
                 let KnownFlow { headers, vnet, bound } = &self.flows[at];
-                bound.is_some() && *vnet == received.vnet && headers.is_alike(frame)
+                let comes_from = |bound: &Bound| bound.comes_from(from);
+                bound.as_ref().is_some_and(comes_from) && *vnet == received.vnet && headers.is_alike(frame)
             }
         })
     }

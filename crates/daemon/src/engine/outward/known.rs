@@ -26,8 +26,8 @@ use crate::departures::Headers;
 const TELL_AGAIN: Span = Span::millis(100);
 
 impl Engine {
-    /// Whether frames like this one may be of a flow that is known. In a fleet, and where connections are mediated or windows made
-    /// smaller, each frame is looked at; and so is one with metadata, or with a queue that its client chose.
+    /// Whether frames like this one may be of a flow that is known. While other hosts ask for rates, and where connections are mediated
+    /// or windows made smaller, each frame is looked at; and so is one with metadata, or with a queue that its client chose.
     pub(super) fn caches_flows(&mut self, origin: &Origin) -> bool {
         let plain = origin.queue.is_none()
             && origin.passed == Passed::Nothing
@@ -35,10 +35,11 @@ impl Engine {
         plain
             && self.inward.knows()
             && !self.mediates
+            && self.fleet.as_ref().is_none_or(|fleet| !fleet.holds_flows())
             && self.heavy.as_mut().is_none_or(|heavy| heavy.windows().is_none())
     }
 
-    fn known_at(&self) -> Version {
+    pub(in super::super) fn known_at(&self) -> Version {
         Version { addresses: self.macs.version_of_tenants(), policy: self.changes }
     }
 
@@ -71,7 +72,7 @@ impl Engine {
             known.told = now;
             lane.flows.note_seen(&known.stay, now);
         }
-        self.post(arrived, &known.offload, (known.to, known.headers, 0), Ok(known.queue));
+        self.post(arrived, &known.offload, (known.to, known.headers, known.hash), Ok(known.queue));
         true
     }
 
@@ -83,6 +84,8 @@ impl Engine {
         offload: &Offload,
         queue: QueueId,
     ) {
+        let peer = self.peer_of(parsed.dst_mac.0);
+        let hash = self.path_hash(parsed);
         let Some(lane) = &mut self.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..origin.at_hand(received.len)];
         if !can_be_known(frame, received) || comes_from_link_local(parsed) {
@@ -91,7 +94,7 @@ impl Engine {
         let Some(mut cache) = lane.cache.take_if(|cache| cache.is_to_note()) else { return };
         let Some(lane) = &self.lanes[index] else { return };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
-        let found = lane.flows.lookup(flow, None, &Metadata::default(), now, |_| true);
+        let found = lane.flows.lookup(flow, peer, &Metadata::default(), now, |_| true);
         // A mark that was written into this frame is not in the next ones.
         let unmarked = Ecn::of(front.bytes()) == parsed.ip.as_ref().map(|ip| Ecn::from_bits(ip.ecn));
         if let Lookup::Known(slot) = found
@@ -101,6 +104,7 @@ impl Engine {
                 offload: *offload,
                 to: parsed.dst_mac.0,
                 headers: Headers::of(parsed),
+                hash,
                 ecn: markable(parsed),
                 counted: self.counted_as(index, parsed, flow),
                 stay: lane.flows.stay(slot),
