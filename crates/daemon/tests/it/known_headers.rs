@@ -91,7 +91,7 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
         3 => (0_usize..90, 1_u8.., 1_usize..8).prop_map(|(at, by, count)| Step::Mangle { at, by, count }),
         1 => (0_usize..2, 0..MAPS.len()).prop_map(|(host, map)| Step::Reload { host, map }),
     ];
-    (0..KINDS.len(), prop::collection::vec(step, 1..50))
+    (0..KINDS.len(), prop::collection::vec(step, 1..40))
 }
 
 /// Two hosts, with the files in force.
@@ -176,7 +176,7 @@ impl Side {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
     fn a_packet_with_known_headers_fares_as_one_that_is_looked_at((kind, steps) in steps()) {
         let [mut knows, mut looks] = [false, true].map(|each| Side::new(kind, each));
