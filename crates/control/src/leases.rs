@@ -54,11 +54,13 @@ mod limit;
 mod member;
 mod parts;
 mod rates;
+mod reporter;
 mod spread;
 mod tree;
 
 pub use coordinator::{Coordinator, Exactness, MemberId, NoMember, Report, Settings};
 pub use exchange::{Exchange, Taken};
 pub use lease::{Lease, LimitLease, NodeLease};
+pub use reporter::{Membership, Reporter};
 pub use spread::{Move, PERIOD, Spread};
 pub use tree::for_threads;

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
-use crate::engine::{Change, HeavyFlows, Installed, LeaseRoom, RateError, Rated, StandbyChange, Whose};
+use crate::engine::{
+    Change, HeavyFlows, Installed, LeaseRoom, Leasing, RateError, Rated, StandbyChange, Whose,
+};
 use crate::open::{OpenError, carries, close, keep, known_mac};
 use crate::reader::FileReader;
 use crate::sampler;
@@ -224,19 +226,22 @@ impl Control {
                 }
                 program.clone()
             };
-            self.renew_leases(&program)?;
+            self.renew_leases(&program).await?;
         }
         Ok(rated)
     }
 
     /// Has several threads share the link by a program with another rate.
-    fn renew_leases(&self, program: &Program) -> Result<(), Stopped> {
+    async fn renew_leases(&self, program: &Program) -> Result<(), Stopped> {
         let threads = self.handle.threads();
         // The policy was checked for several threads, and its orders are what they were.
         let Some(Ok(room)) = (threads > 1).then(|| LeaseRoom::new(program, threads)) else { return Ok(()) };
         let room = Arc::new(room);
-        (0..threads)
-            .try_for_each(|thread| self.handle.send_to(thread, Command::Lease(Arc::clone(&room), thread)))
+        for thread in 0..threads {
+            let leasing = Box::new(Leasing::new(Arc::clone(&room), thread));
+            drop(self.handle.ask_one(thread, |answer| Command::Lease(leasing, answer)).await?);
+        }
+        Ok(())
     }
 
     /// Reads the file again and puts it in force, for `asker`. A reload that has begun runs to its end, also if the caller
@@ -285,7 +290,7 @@ impl Control {
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
         let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
-        let Installed { closed, freed, tables, guests, kept, flows, took } = installed;
+        let Installed { closed, freed, tables, guests, leases: _, kept, flows, took } = installed;
         close(closed, (freed, tables, guests));
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
@@ -300,6 +305,7 @@ impl Control {
         }
         let mut all = Installed::default();
         for answered in asked {
+            // The leases of the policy before end with this.
             let one = answered.await.map_err(|_| Stopped)?;
             all.closed.extend(one.closed);
             all.freed.extend(one.freed);

@@ -74,7 +74,7 @@ pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow,
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
-pub use leasing::{LeaseRoom, LeasesNow};
+pub use leasing::{LeaseRoom, LeasesNow, Leasing};
 #[cfg(test)]
 pub(crate) use load::Newest;
 pub use load::Sampled;
@@ -435,6 +435,7 @@ impl Engine {
         let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
+        self.take_newest_lease(now);
         let released = self.release_paced(now) + self.come_across(now);
         let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
         self.tell_others();
@@ -458,11 +459,11 @@ impl Engine {
         self.tend_flows(core, now);
         self.tend_mediated(now);
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
-        self.finish_crossing();
+        let tells = self.finish_crossing(now);
         let renewal = self.renew(busy, now);
         let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
         let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
-        let lazily = [tended, probes, looks, apart, core.free_at(), self.release_at, renewal]
+        let lazily = [tended, probes, looks, apart, core.free_at(), self.release_at, tells, renewal]
             .into_iter()
             .flatten()
             .min();

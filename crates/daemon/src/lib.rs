@@ -56,8 +56,8 @@ pub use engine::{
 pub use engine::{
     BATCH, Buffer, Change, Core, Crossing, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
     FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
-    Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool, PortNow,
-    RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
+    Leasing, Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool,
+    PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
     StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config, fleet_map,
     lane_spec, own_mac, several,
 };

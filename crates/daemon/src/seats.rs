@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use plimsoll_policy::{Checked, Unsupported};
 use plimsoll_ports::Port;
 
-use crate::engine::{Change, Lane, LaneSpec, LeaseRoom, Seat, lane_spec, thread_of};
+use crate::engine::{Change, Lane, LaneSpec, LeaseRoom, Leasing, Seat, lane_spec, thread_of};
 
 /// Every tenant's number and thread.
 #[derive(Clone, Debug, Default)]
@@ -96,11 +96,11 @@ impl Seats {
         let room = several.then(|| LeaseRoom::new(&new.program, self.threads).map(Arc::new)).transpose()?;
         let meeting = several.then(|| Arc::new(Meeting::of(self.threads)));
         let mut changes: Vec<Change> = (0..self.threads).map(|_| Change::between(old, new)).collect();
-        for change in &mut changes {
+        for (thread, change) in changes.iter_mut().enumerate() {
             change.meeting = meeting.clone();
             if let Some(room) = &room {
                 change.program = Arc::clone(room.program());
-                change.leases = Some(Arc::clone(room));
+                change.leases = Some(Box::new(Leasing::new(Arc::clone(room), thread)));
             }
         }
         for (name, mut port) in ports.added {

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::coalesce::Coalescing;
 use crate::engine::{
-    AskedNow, Change, Core, Engine, HeavyNow, Installed, LeaseRoom, Lost, Move, RateError, Rated, Sent,
+    AskedNow, Change, Core, Engine, HeavyNow, Installed, Leasing, Lost, Move, RateError, Rated, Sent,
     Snapshot, Step, ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
@@ -58,8 +58,8 @@ pub enum Command {
     Ranks(NodeId, oneshot::Sender<Vec<NodeRank>>),
     /// Give a class another rate.
     Rate(String, BitRate, oneshot::Sender<Result<Rated, RateError>>),
-    /// Take leases from here, as the thread with this number.
-    Lease(Arc<LeaseRoom>, usize),
+    /// Take leases from here; what was used before is the answer, as it is not to be dropped by the thread.
+    Lease(Box<Leasing>, oneshot::Sender<Option<Box<Leasing>>>),
     /// Put another policy in force.
     Install(Box<Change>, oneshot::Sender<Installed>),
     /// Attach a port that was lost. A port that cannot be used is the answer.
@@ -440,7 +440,9 @@ impl Loop {
             Command::Rate(class, rate, answer) => {
                 let _ = answer.send(self.engine.set_rate(&class, rate, self.clock.now()));
             }
-            Command::Lease(room, thread) => self.engine.renew_leases(room, thread, self.clock.now()),
+            Command::Lease(leasing, answer) => {
+                let _ = answer.send(self.engine.renew_leases(leasing, self.clock.now()));
+            }
             Command::Install(change, answer) => {
                 self.forget_all();
                 let begun = self.clock.now();

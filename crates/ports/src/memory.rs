@@ -380,6 +380,12 @@ impl<T> MemoryEnd<T> {
         self.inbox.pop().ok()
     }
 
+    /// Whether a value waits to be taken.
+    #[must_use]
+    pub fn has_values(&self) -> bool {
+        !self.inbox.is_empty()
+    }
+
     /// Number of values that can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {

@@ -1,4 +1,4 @@
-//! The NIC of one host: the engine, driven in virtual time as the daemon drives it live.
+//! The NIC of one host: the engine, or those of several threads, driven in virtual time as the daemon drives it live.
 //!
 //! Why: a simulation must run the code that runs live; only the clock, the ports and the bytes of frames are missing.
 //! From: the daemon's loop: read tenants, ring, poll what leaves, complete, free.
@@ -13,7 +13,9 @@ use plimsoll_control::Limits;
 use plimsoll_nic::{
     Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Verdict, Waits,
 };
-use plimsoll_policy::{Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, TenantId, UNLIMITED};
+use plimsoll_policy::{
+    Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, Program, TenantId, UNLIMITED,
+};
 use plimsoll_scenario::{Change, EngineCost, Host, Setting, TransmitCompletions, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
@@ -22,6 +24,7 @@ use crate::bounds::DelayBounds;
 use crate::control::Vm;
 use crate::meter::Holdings;
 use crate::packet::Packet;
+use crate::threads::Threads;
 
 /// Packets that may wait at a tenant's device while it is not read: Linux's `txqueuelen`.
 const GUEST_QUEUE: usize = 1_000;
@@ -40,9 +43,11 @@ const LATE: Span = Span::millis(5);
 /// The engine of one host, its tenants' rings and the packets in them.
 #[derive(Debug)]
 pub(crate) struct HostNic {
-    engine: Nic,
+    /// One for each thread.
+    engines: Vec<EngineThread>,
+    /// How threads share the link, where there are several.
+    threads: Option<Box<Threads>>,
     classifier: Classifier,
-    doorbells: DoorbellQueue,
     /// Packets by the address in their descriptors.
     held: Vec<Held>,
     free: Vec<u32>,
@@ -57,12 +62,10 @@ pub(crate) struct HostNic {
     transmit: TransmitRing,
     /// Packets whose completion their senders still have to see.
     completed: Vec<Packet>,
-    cpu: Cpu,
-    /// Flow queues for flows that found no queue of their own.
-    shared: BTreeMap<(NodeId, Vec<u32>), QueueId>,
-    /// By flow queue.
+    /// Flow queues for flows that found no queue of their own, by thread, class and limits.
+    shared: BTreeMap<(usize, NodeId, Vec<u32>), QueueId>,
+    /// By flow queue. Those of a thread follow those of the thread before it.
     queues: Vec<Queue>,
-    waits: Waits,
     /// Reads from the host in addition to one for each pull.
     dma: u64,
     /// The limits to receivers elsewhere.
@@ -77,6 +80,15 @@ pub(crate) struct HostNic {
     pub(crate) bounds: DelayBounds,
     /// The packets that it holds, by workload, where they are counted.
     pub(crate) holdings: Option<Box<Holdings>>,
+}
+
+/// One thread's engine, with flow queues that are numbered from zero.
+#[derive(Debug)]
+struct EngineThread {
+    nic: Nic,
+    doorbells: DoorbellQueue,
+    waits: Waits,
+    cpu: Cpu,
 }
 
 /// A change of the policy that doorbell words carry.
@@ -160,13 +172,25 @@ impl HostNic {
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
         let catch_up = if host.cpu == EngineCost::default() { ONE_TICK } else { LATE };
         let config = Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up };
+        let threads = stated.threads.max(1) as usize;
+        let threads = (threads > 1).then(|| Threads::new(program, threads));
+        let threads = threads.transpose().expect("the checker refuses what several threads do not keep");
+        let of_threads = threads.as_ref().map_or(&*program, Threads::program);
+        let cpu = Cpu { cost: host.cpu, ..Cpu::default() };
+        let engine = || EngineThread {
+            nic: Nic::new(of_threads, &config),
+            doorbells: DoorbellQueue::with_capacity(4 * BATCH),
+            waits: Waits::new(queues),
+            cpu,
+        };
+        let engines: Vec<_> = (0..stated.threads.max(1)).map(|_| engine()).collect();
         let id = |name: &String| {
             (0..).map(TenantId).zip(&program.tenants).find(|(_, t)| t.name == *name).map(|(id, _)| id)
         };
         Self {
-            engine: Nic::new(program, &config),
+            queues: vec![Queue::default(); queues as usize * engines.len()],
+            engines,
             classifier: Classifier::new(program),
-            doorbells: DoorbellQueue::with_capacity(4 * BATCH),
             held: Vec::new(),
             free: Vec::new(),
             // A thread that needs time for a packet sends them one at a time.
@@ -177,10 +201,7 @@ impl HostNic {
             waiting: 0,
             transmit: host.transmit,
             completed: Vec::new(),
-            cpu: Cpu { cost: host.cpu, ..Cpu::default() },
             shared: BTreeMap::new(),
-            queues: vec![Queue::default(); queues as usize],
-            waits: Waits::new(queues),
             dma: 0,
             peers,
             known_peers: BTreeMap::new(),
@@ -188,25 +209,53 @@ impl HostNic {
             before: None,
             flow_changes: 0,
             // The bounds hold for a link that never stalls, where only the policy limits packets.
-            bounds: if never_stalls && peers.count() == 0 {
+            bounds: if never_stalls && peers.count() == 0 && threads.is_none() {
                 DelayBounds::new(program)
             } else {
                 DelayBounds::default()
             },
             holdings: None,
+            threads: threads.map(Box::new),
         }
+    }
+
+    fn program(&self) -> &Program {
+        self.engines[0].nic.program()
+    }
+
+    /// The thread that serves a tenant's port: as live, they take turns.
+    fn thread_of(&self, tenant: u32) -> usize {
+        match self.engines.len() {
+            1 => 0,
+            threads => self.tenants[tenant as usize].unwrap_or_default().0 as usize % threads,
+        }
+    }
+
+    /// The thread of a flow queue, and its number there.
+    #[inline]
+    fn at(&self, queue: QueueId) -> (usize, QueueId) {
+        if self.threads.is_none() {
+            return (0, queue);
+        }
+        let each = (self.queues.len() / self.engines.len()) as u32;
+        ((queue.0 / each) as usize, QueueId(queue.0 % each))
+    }
+
+    /// Opens a flow queue on a thread.
+    fn open_on(&mut self, thread: usize, placement: &Placement) -> Option<QueueId> {
+        let QueueId(queue) = self.engines[thread].nic.open_queue(placement).ok()?;
+        Some(QueueId((self.queues.len() / self.engines.len() * thread) as u32 + queue))
     }
 
     /// Opens a flow queue for a flow with these fields; `to` is the tenant elsewhere to which it goes, if it goes to one.
     pub(crate) fn open(&mut self, mut fields: Fields, tenant: u32, to: Option<Vm>) -> Option<QueueId> {
         fields.tenant = self.tenants[tenant as usize];
-        let mut placement = self.classifier.classify(self.engine.program(), &fields);
+        let mut placement = self.classifier.classify(self.program(), &fields);
         let peer = to.and_then(|to| self.peer(tenant, to));
         placement.limits.extend(peer.into_iter().flatten());
-        let queue = match self.engine.open_queue(&placement) {
-            Ok(queue) => queue,
-            Err(_) => self.open_shared(&placement)?,
-        };
+        let thread = self.thread_of(tenant);
+        let own = self.open_on(thread, &placement);
+        let queue = own.or_else(|| self.open_shared(thread, &placement))?;
         self.queues[queue.0 as usize].class = placement.class;
         Some(queue)
     }
@@ -225,14 +274,17 @@ impl HostNic {
         let Some([bits, packets]) = self.peer(tenant, to) else { return };
         let by_packets = limits.and_then(|limits| limits.packets);
         let by_packets = by_packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
-        self.doorbells.set_rate(bits, limits.map_or(UNLIMITED, |limits| limits.bits));
-        self.doorbells.set_rate(packets, by_packets.unwrap_or(UNLIMITED));
+        let thread = self.thread_of(tenant);
+        let doorbells = &mut self.engines[thread].doorbells;
+        doorbells.set_rate(bits, limits.map_or(UNLIMITED, |limits| limits.bits));
+        doorbells.set_rate(packets, by_packets.unwrap_or(UNLIMITED));
     }
 
     /// How often the limits of receivers elsewhere held a tenant's packets, by receiver.
     pub(crate) fn pressed(&self, tenant: u32) -> impl Iterator<Item = (&Vm, u64)> {
         let its = self.known_peers.iter().filter(move |((from, _), _)| *from == tenant);
-        let parked = |limit: LimitId| self.engine.limit_counters(limit).parked;
+        let engine = &self.engines[self.thread_of(tenant)].nic;
+        let parked = move |limit: LimitId| engine.limit_counters(limit).parked;
         its.map(move |((_, to), &peer)| (to, self.peers.limits(peer).map(parked).iter().sum()))
             .filter(|&(_, times)| times > 0)
     }
@@ -242,12 +294,12 @@ impl HostNic {
         self.guests[tenant as usize].held_back
     }
 
-    fn open_shared(&mut self, placement: &Placement) -> Option<QueueId> {
-        let key = (placement.class, placement.limits.iter().map(|limit| limit.0).collect());
+    fn open_shared(&mut self, thread: usize, placement: &Placement) -> Option<QueueId> {
+        let key = (thread, placement.class, placement.limits.iter().map(|limit| limit.0).collect());
         if let Some(&queue) = self.shared.get(&key) {
             return Some(queue);
         }
-        let queue = self.engine.open_queue(placement).ok()?;
+        let queue = self.open_on(thread, placement)?;
         self.shared.insert(key, queue);
         Some(queue)
     }
@@ -278,7 +330,8 @@ impl HostNic {
     #[inline]
     fn takes(&self, tenant: u32) -> bool {
         let id = self.tenants[tenant as usize].unwrap_or_default();
-        self.guests[tenant as usize].used < self.transmit.ring && self.engine.tenant_room(id) > 0
+        self.guests[tenant as usize].used < self.transmit.ring
+            && self.engines[self.thread_of(tenant)].nic.tenant_room(id) > 0
     }
 
     fn post(&mut self, tenant: u32, queue: QueueId, packet: Packet, now: Nanos) -> Result<(), Refusal> {
@@ -287,9 +340,14 @@ impl HostNic {
         let (addr, len) = (address.into(), packet.len);
         let ecn = packet.ecn();
         let descriptor = Descriptor { addr, len, segment, header, ecn, ..Descriptor::default() };
+        let (thread, on_thread) = self.at(queue);
+        let engine = &mut self.engines[thread];
         // A packet that is refused has been read and classified all the same.
-        self.cpu.posted += 1;
-        self.engine.post(queue, descriptor)?;
+        engine.cpu.posted += 1;
+        engine.nic.post(on_thread, descriptor)?;
+        if let Some(threads) = &mut self.threads {
+            threads.handle_work(self.engines.iter_mut().map(|engine| &mut engine.nic), now);
+        }
         if let Some(holdings) = &mut self.holdings {
             holdings.change(&packet, true, now);
         }
@@ -321,7 +379,7 @@ impl HostNic {
         if !self.changes.is_empty() {
             self.announce_changes();
         }
-        self.doorbells.bell(queue);
+        self.engines[thread].doorbells.bell(on_thread);
         Ok(())
     }
 
@@ -336,7 +394,7 @@ impl HostNic {
     }
 
     fn update(&self, change: &Change) -> Option<Update> {
-        let program = self.engine.program();
+        let program = self.program();
         let limit = || (0..).map(LimitId).zip(&program.limits).find(|(_, limit)| limit.name == change.name);
         let node = || program.find(&change.name);
         Some(match change.setting {
@@ -348,11 +406,13 @@ impl HostNic {
 
     #[cold]
     fn announce_changes(&mut self) {
+        // There is one thread: several do not take changes.
+        let doorbells = &mut self.engines[0].doorbells;
         for update in self.changes.drain(..) {
             match update {
-                Update::Limit(limit, rate) => self.doorbells.set_rate(limit, rate),
-                Update::Weight(node, weight) => self.doorbells.set_weight(node, weight),
-                Update::Rate(node, rate) => self.doorbells.set_class_rate(node, rate),
+                Update::Limit(limit, rate) => doorbells.set_rate(limit, rate),
+                Update::Weight(node, weight) => doorbells.set_weight(node, weight),
+                Update::Rate(node, rate) => doorbells.set_class_rate(node, rate),
             }
         }
     }
@@ -386,11 +446,15 @@ impl HostNic {
     /// Rings the doorbells of the packets that were offered.
     #[inline]
     pub(crate) fn ring(&mut self, now: Nanos) {
-        let engine = &mut self.engine;
-        self.doorbells.flush(|words| engine.ring(words, now));
+        for EngineThread { nic, doorbells, cpu, .. } in &mut self.engines {
+            if cpu.busy > now {
+                continue;
+            }
+            doorbells.flush(|words| nic.ring(words, now));
+            let posted = core::mem::take(&mut cpu.posted);
+            cpu.work(posted, cpu.cost.process, now);
+        }
         self.before = None;
-        let posted = core::mem::take(&mut self.cpu.posted);
-        self.cpu.work(posted, self.cpu.cost.process, now);
     }
 
     /// Sends the next batch at `now`, each packet through `leave`, which returns when the link has sent it; also those that the
@@ -401,8 +465,33 @@ impl HostNic {
         now: Nanos,
         mut leave: impl FnMut(Packet, &Transmit, Span, &Nic) -> Nanos,
     ) -> bool {
+        let mut some = false;
+        for thread in 0..self.engines.len() {
+            // With one thread the caller has just asked.
+            if self.threads.is_none() || self.engines[thread].cpu.busy <= now {
+                some |= self.poll_thread(thread, now, &mut leave);
+            }
+        }
+        if !some
+            && let Some(threads) = &mut self.threads
+            && threads.poll_timeout().is_some_and(|turn| turn <= now)
+        {
+            let mut engines: Vec<&mut Nic> = self.engines.iter_mut().map(|engine| &mut engine.nic).collect();
+            return threads.end_turn(&mut engines, now);
+        }
+        some
+    }
+
+    #[inline]
+    fn poll_thread(
+        &mut self,
+        thread: usize,
+        now: Nanos,
+        leave: &mut impl FnMut(Packet, &Transmit, Span, &Nic) -> Nanos,
+    ) -> bool {
         let mut out = core::mem::take(&mut self.out);
-        self.engine.poll_transmit(now, &mut out);
+        let engine = &mut self.engines[thread];
+        engine.nic.poll_transmit(now, &mut out);
         let some = !out.is_empty();
         for transmit in out.drain(..) {
             let address = transmit.addr as u32;
@@ -420,8 +509,9 @@ impl HostNic {
             if transmit.verdict == Verdict::Mark {
                 packet.ce = true;
             }
-            let waited = self.waits.of(&transmit, now);
-            let end = leave(packet, &transmit, waited, &self.engine);
+            let engine = &mut self.engines[thread];
+            let waited = engine.waits.of(&transmit, now);
+            let end = leave(packet, &transmit, waited, &engine.nic);
             let outcome = match transmit.verdict {
                 Verdict::Drop => Outcome::Dropped,
                 Verdict::Pass | Verdict::Mark => Outcome::Sent,
@@ -429,14 +519,15 @@ impl HostNic {
             if outcome == Outcome::Sent {
                 self.bounds.leaves(&transmit, conforms, end);
             }
-            self.engine.complete(&transmit, outcome);
+            self.engines[thread].nic.complete(&transmit, outcome);
             if transmit.last {
                 if let Some(holdings) = &mut self.holdings {
                     holdings.change(&packet, false, now);
                 }
                 self.complete(address);
             }
-            self.cpu.work(1, self.cpu.cost.pull, now);
+            let cpu = &mut self.engines[thread].cpu;
+            cpu.work(1, cpu.cost.pull, now);
         }
         self.out = out;
         some
@@ -454,7 +545,9 @@ impl HostNic {
     /// Takes completions, and reads from the tenants that had to wait. Calls `refused` for each packet that the engine refuses.
     #[inline]
     pub(crate) fn free_completed(&mut self, now: Nanos, mut refused: impl FnMut(Packet, Refusal)) {
-        while self.engine.poll_completion().is_some() {}
+        for engine in &mut self.engines {
+            while engine.nic.poll_completion().is_some() {}
+        }
         if self.waiting > 0 {
             self.read_on(now, &mut refused);
         }
@@ -494,34 +587,39 @@ impl HostNic {
     /// The next time at which it has to be polled.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
-        let next = self.engine.poll_timeout();
-        let more = (self.cpu.posted > 0).then_some(self.cpu.busy);
-        next.map(|next| next.max(self.cpu.busy)).into_iter().chain(more).min()
+        let next = |EngineThread { nic, cpu, .. }: &EngineThread| {
+            let more = (cpu.posted > 0).then_some(cpu.busy);
+            nic.poll_timeout().map(|next| next.max(cpu.busy)).into_iter().chain(more).min()
+        };
+        let turn = self.threads.as_ref().and_then(|threads| threads.poll_timeout());
+        self.engines.iter().filter_map(next).chain(turn).min()
     }
 
     /// Its counters of doorbells, and of the engine's work.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 7] {
-        let (writes, stats) = (self.doorbells.writes(), self.engine.stats());
+        let sum = |count: fn(&EngineThread) -> u64| self.engines.iter().map(count).sum::<u64>();
+        let pulls = sum(|engine| engine.nic.stats().pulls);
         [
-            ("doorbell_writes", writes.batches),
-            ("doorbell_lines", writes.lines),
-            ("doorbell_queue_writes", writes.per_queue),
+            ("doorbell_writes", sum(|engine| engine.doorbells.writes().batches)),
+            ("doorbell_lines", sum(|engine| engine.doorbells.writes().lines)),
+            ("doorbell_queue_writes", sum(|engine| engine.doorbells.writes().per_queue)),
             ("flow_changes", self.flow_changes),
-            ("pulls", stats.pulls),
-            ("pairs", stats.pairs),
-            ("dma_reads", stats.pulls + self.dma),
+            ("pulls", pulls),
+            ("pairs", sum(|engine| engine.nic.stats().pairs)),
+            ("dma_reads", pulls + self.dma),
         ]
     }
 
-    /// Whether its thread has work left.
+    /// Whether all its threads have work left.
     #[inline]
     pub(crate) fn is_busy(&self, now: Nanos) -> bool {
-        self.cpu.busy > now
+        self.engines.iter().all(|engine| engine.cpu.busy > now)
     }
 
-    /// The CPU time of its thread so far; `None` where work takes no time.
+    /// The CPU time of its threads so far; `None` where work takes no time.
     pub(crate) fn cpu(&self) -> Option<Span> {
-        (self.cpu.cost != EngineCost::default()).then_some(self.cpu.spent)
+        let spent = self.engines.iter().map(|engine| engine.cpu.spent).fold(Span::ZERO, |sum, one| sum + one);
+        (self.engines[0].cpu.cost != EngineCost::default()).then_some(spent)
     }
 
     /// All packets in the engine and the guests' devices, each with its number of frames.

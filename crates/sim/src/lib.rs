@@ -49,6 +49,7 @@ mod round;
 mod run;
 mod said;
 pub mod tcp;
+mod threads;
 mod topology;
 mod trace;
 mod traffic;

@@ -146,6 +146,12 @@ impl Exchange {
         }
     }
 
+    /// Whether there is a lease that the thread has not taken.
+    #[must_use]
+    pub fn has_new(&self, thread: usize, taken: &Taken) -> bool {
+        self.desks[thread].published.load(Ordering::Acquire) != taken.seen
+    }
+
     /// Takes a thread's lease, if there is a new one.
     pub fn take<'a>(&self, thread: usize, taken: &'a mut Taken) -> Option<Lease<'a>> {
         let desk = &self.desks[thread];

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 use plimsoll_policy::{Addresses as Stated, Binding, Prefix};
 use plimsoll_ports::Port;
+use plimsoll_units::Nanos;
 use plimsoll_wire::binding::{Addresses, link_local_owner, only_source_counts, verify};
 use plimsoll_wire::{BindingError, Mac as WireMac, Parsed};
 
@@ -50,7 +51,7 @@ impl Bindings {
         frame: &[u8],
         parsed: &Parsed,
         macs: &mut MacTable,
-        first: &mut Option<Mac>,
+        (first, now): (&mut Option<Mac>, Nanos),
     ) -> Result<(), BindingError> {
         let Some(Some(bound)) = self.lanes.get_mut(index) else { return Ok(()) };
         let source = parsed.ip.as_ref().filter(|ip| only_source_counts(ip));
@@ -59,10 +60,17 @@ impl Bindings {
             return Ok(());
         }
         let lane = Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX));
-        bound.meet(parsed.src_mac.0, lane, macs, first);
+        bound.meet(parsed.src_mac.0, lane, macs, (first, now));
         verify(frame, parsed, &View { bound, stated: &self.stated, macs, lane })?;
         bound.last = source.or(bound.last);
         Ok(())
+    }
+
+    /// The first address that this lane sent from is another tenant's: the next free one that it sends from is its own.
+    pub(super) fn lose_first(&mut self, lane: usize) {
+        if let Some(Some(bound)) = self.lanes.get_mut(lane) {
+            (bound.macs, bound.last) = (Some(Vec::new()), None);
+        }
     }
 }
 
@@ -80,13 +88,13 @@ impl Bound {
     }
 
     /// Takes the address for the port's own where none is known, unless another has it.
-    fn meet(&mut self, mac: Mac, lane: Owner, table: &mut MacTable, first: &mut Option<Mac>) {
+    fn meet(&mut self, mac: Mac, lane: Owner, table: &mut MacTable, (first, now): (&mut Option<Mac>, Nanos)) {
         let unknown = self.macs.as_ref().is_some_and(Vec::is_empty);
         let free = table.owner(mac).is_none_or(|owner| owner == lane);
         if unknown && free && !is_group(mac) && mac != Mac::default() {
             self.macs = Some(vec![mac]);
             *first = Some(mac);
-            table.pin(mac, lane);
+            table.pin_first(mac, lane, now);
         }
     }
 }
@@ -306,8 +314,8 @@ mod tests {
             for (lane, at, from, claim) in frames {
                 let frame = frame(at, from, claim);
                 let parsed = parse(&frame).expect("sound headers");
-                let verdict = bindings.verify(lane, &frame, &parsed, &mut macs, &mut None);
-                let fresh = super::tests::bindings().verify(lane, &frame, &parsed, &mut macs, &mut None);
+                let verdict = bindings.verify(lane, &frame, &parsed, &mut macs, (&mut None, Nanos::ZERO));
+                let fresh = super::tests::bindings().verify(lane, &frame, &parsed, &mut macs, (&mut None, Nanos::ZERO));
                 prop_assert_eq!(verdict, fresh);
                 let (own_mac, stated) = (usize::from(at) == lane, [0, 4, 5, 1, 3].contains(&from));
                 let own_ip = match lane { 0 => [0, 4, 5].contains(&from), 1 => from == 1, _ => !stated };
@@ -335,8 +343,13 @@ mod tests {
             let start = cpu_time();
             for turn in 0..TURNS {
                 let at = used[turn as usize % used.len()];
-                let _ =
-                    std::hint::black_box(bindings.verify(0, &frames[at], &parsed[at], &mut macs, &mut None));
+                let _ = std::hint::black_box(bindings.verify(
+                    0,
+                    &frames[at],
+                    &parsed[at],
+                    &mut macs,
+                    (&mut None, Nanos::ZERO),
+                ));
             }
             eprintln!("{what}: {:.1} ns", (cpu_time() - start).as_nanos() as f64 / f64::from(TURNS));
         };

@@ -4,7 +4,7 @@
 //! From: single-producer rings between each two threads, made at the start; a frame is charged to the policy by its sender's
 //! thread, and is an arriving frame of its receiver's.
 //! Not here: whose address is whose (`mac_table`), leases (`leasing`), waiting (`thread`).
-//! Invariants: no lock, and no memory is made; a frame crosses once at most; one that finds no room is counted as its
+//! Invariants: no lock, and no memory is made for a frame; what a thread takes and tells in a turn has a bound; a frame crosses once at most; one that finds no room is counted as its
 //! sender's loss. What comes from a tenant of another thread teaches no address here: its own thread has judged it.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use mio::Waker;
 use plimsoll_ports::{Frame, MemoryConfig, MemoryEnd, MemoryPort, Port, PortError, Received, Sending};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Offload;
 
 use super::depart::Handed;
@@ -36,6 +36,12 @@ const NEWS: (usize, usize) = (2_048, 64);
 
 /// Frames taken from one other thread in a turn.
 const CROSSINGS: usize = 4 * BATCH;
+
+/// What a thread spends in a turn on the news of one other thread, and on telling its own ([`News::cost`]).
+const NEWS_IN_A_TURN: usize = 64;
+
+/// How long news wait at most that found no room, where nothing else needs a turn.
+const TELL_AGAIN: Span = Span::micros(100);
 
 /// The way of the frame at hand to this engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +73,8 @@ pub struct Crossing {
     links: Vec<Option<Link>>,
     /// By lane.
     seats: Vec<Option<Seat>>,
+    /// Tenants' numbers and lanes, in order.
+    lanes: Vec<(u32, u32)>,
 }
 
 /// The rings between this thread and another one.
@@ -104,6 +112,7 @@ impl Crossing {
             threads: Arc::clone(&shared),
             links: (0..threads).map(|_| None).collect(),
             seats: Vec::new(),
+            lanes: Vec::new(),
         };
         let mut all: Vec<Self> = (0..threads).map(one).collect();
         let part = |all: usize, least: usize| (all / threads.max(1)).max(least);
@@ -144,8 +153,7 @@ impl Crossing {
 
     /// The lane of a tenant's number.
     fn lane(&self, number: u32) -> Option<u32> {
-        let same = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.number == number);
-        self.seats.iter().position(same).and_then(|lane| u32::try_from(lane).ok())
+        lane_of(&self.lanes, number)
     }
 
     /// News as other threads read them; none where another thread tells them.
@@ -158,7 +166,7 @@ impl Crossing {
         };
         Some(match news {
             News::Uses { mac, owner, since } => News::Uses { mac, owner: number(owner)?, since },
-            News::Pinned { owner, macs } => News::Pinned { owner: number(owner)?, macs },
+            News::Pinned { owner, macs, since } => News::Pinned { owner: number(owner)?, macs, since },
             News::Forgot { owner } => News::Forgot { owner: number(owner)? },
         })
     }
@@ -202,7 +210,7 @@ impl Link {
     }
 
     fn has_arrivals(&self) -> bool {
-        matches!(&self.frames, Port::Memory(port) if port.has_frames())
+        self.news.has_values() || matches!(&self.frames, Port::Memory(port) if port.has_frames())
     }
 
     /// The next frame, and what its thread says of it.
@@ -252,6 +260,10 @@ impl Engine {
             let seat = |lane: &Option<Box<Lane>>| lane.as_ref().map(|lane| lane.seat);
             crossing.seats.clear();
             crossing.seats.extend(self.lanes.iter().map(seat));
+            let seats = (0..).zip(&crossing.seats);
+            crossing.lanes.clear();
+            crossing.lanes.extend(seats.filter_map(|(lane, seat)| Some(((*seat)?.number, lane))));
+            crossing.lanes.sort_unstable();
         }
     }
 
@@ -274,18 +286,27 @@ impl Engine {
         for link in crossing.links.iter_mut().flatten() {
             for _ in 0..CROSSINGS {
                 let Some((received, from)) = link.receive(&mut landing) else { break };
-                let lane = || from.and_then(|number| lane_of(&crossing.seats, number));
                 if let Err(why) = self.land(&landing[..received.len], &received, from, now) {
-                    self.tally_of(lane()).lost(why);
+                    let lane = from.and_then(|number| lane_of(&crossing.lanes, number));
+                    self.tally_of(lane).lost(why);
                 }
                 came += 1;
             }
         }
         // After the frames: what a frame's receiver has to know of its sender was told before the frame.
+        let mut pinned = false;
         for index in 0..crossing.links.len() {
-            while let Some(news) = crossing.links[index].as_mut().and_then(|link| link.news.take()) {
+            let mut spent = 0;
+            while spent < NEWS_IN_A_TURN
+                && let Some(news) = crossing.links[index].as_mut().and_then(|link| link.news.take())
+            {
+                spent += news.cost();
+                pinned |= matches!(news, News::Pinned { .. });
                 self.hear(news, &crossing, now);
             }
+        }
+        if pinned && self.macs.take_refused() {
+            self.pin_again();
         }
         self.landing = landing;
         self.crossing = Some(crossing);
@@ -339,15 +360,27 @@ impl Engine {
                 };
                 if let Some(Owner::Lane(lost)) = self.macs.hear_of((mac, owner, since), first, now) {
                     self.note_taken(lost);
+                    self.lose_first(mac, lost);
                 }
             }
-            News::Pinned { owner: told, macs } => {
+            News::Pinned { owner: told, macs, since } => {
                 let Some(Owner::Lane(lane)) = owner(told) else { return };
-                self.macs.hear_pinned(&macs, Owner::Lane(lane));
+                let number = |lane| crossing.seat(lane).map(|seat| seat.number);
+                let first = |known| match (told, known) {
+                    (Owner::Lane(told), Owner::Lane(known)) => Some(told) < number(known),
+                    _ => false,
+                };
+                let lost = self.macs.hear_pinned((&macs, Owner::Lane(lane), since), first);
                 if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
                     lane.told_macs = macs;
                 }
-                self.pin_own_again();
+                for (mac, loser) in lost {
+                    let Owner::Lane(loser) = loser else { continue };
+                    if loser != lane {
+                        self.note_taken(loser);
+                    }
+                    self.lose_first(mac, loser);
+                }
             }
             News::Forgot { owner: told } => {
                 if let Some(owner) = owner(told) {
@@ -357,16 +390,23 @@ impl Engine {
         }
     }
 
-    /// Pins the addresses of this thread's own tenants that another one had until it was told otherwise: a reload may move an address
-    /// from one tenant to another, and threads hear of that one after the other.
-    fn pin_own_again(&mut self) {
+    /// A tenant has lost the first address that it sent from to one that began earlier on another thread.
+    fn lose_first(&mut self, mac: Mac, lane: u32) {
+        let Some(loser) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) else { return };
+        loser.told_macs.retain(|told| *told != mac);
+        if loser.first_mac == Some(mac) {
+            loser.first_mac = None;
+            self.bindings.lose_first(lane as usize);
+        }
+    }
+
+    /// Pins the addresses of tenants that another one had until this thread was told otherwise: a reload may move an address from one
+    /// tenant to another, and threads hear of that one after the other.
+    fn pin_again(&mut self) {
         for index in 0..self.lanes.len() {
-            if self.lanes[index].as_ref().is_none_or(|lane| lane.seat.elsewhere.is_some()) {
-                continue;
-            }
             let (owner, macs) = (Owner::Lane(index as u32), self.macs_of(index));
             if macs.iter().any(|mac| self.macs.owner(*mac) != Some(owner)) {
-                self.macs.hear_pinned(&macs, owner);
+                self.macs.pin_all(&macs, owner);
             }
         }
     }
@@ -377,8 +417,10 @@ impl Engine {
         if !self.macs.has_news() {
             return;
         }
-        while crossing.links.iter().flatten().all(|link| link.news.room() > 0) {
+        let mut spent = 0;
+        while spent < NEWS_IN_A_TURN && crossing.links.iter().flatten().all(|link| link.news.room() > 0) {
             let Some(news) = self.macs.next_news() else { break };
+            spent += news.cost();
             let Some(news) = crossing.outward(news) else { continue };
             for link in crossing.links.iter_mut().flatten() {
                 let posted = link.news.post(news.clone());
@@ -466,12 +508,12 @@ impl Engine {
         old.or(refused)
     }
 
-    /// The end of a turn: other threads are told, and woken if they sleep.
-    pub(super) fn finish_crossing(&mut self) {
+    /// The end of a turn: other threads are told, and woken if they sleep. Answers when the rest of the news is to be told.
+    pub(super) fn finish_crossing(&mut self, now: Nanos) -> Option<Nanos> {
         self.tell_others();
-        if let Some(crossing) = &mut self.crossing {
-            crossing.wake_others();
-        }
+        let crossing = self.crossing.as_mut()?;
+        crossing.wake_others();
+        self.macs.has_news().then_some(now + TELL_AGAIN)
     }
 
     /// Sets what wakes this engine's thread when it sleeps, for other threads.
@@ -487,13 +529,13 @@ impl Engine {
         self.crossing.is_none()
     }
 
-    /// Whether the thread may sleep: from now on other threads wake it for what they send.
+    /// Whether the thread may sleep: from now on other threads wake it for what they send. Not while frames, news or a lease wait.
     pub fn may_sleep(&self) -> bool {
         let Some(crossing) = &self.crossing else { return true };
         crossing.own().asleep.store(true, Ordering::Relaxed);
         // Pairs with the fence in `wake_others`.
         fence(Ordering::SeqCst);
-        !crossing.has_arrivals()
+        !crossing.has_arrivals() && !self.has_new_lease()
     }
 
     /// The thread is awake: other threads need not wake it.
@@ -514,8 +556,8 @@ impl Engine {
     }
 }
 
-/// The lane of a tenant's number.
-fn lane_of(seats: &[Option<Seat>], number: u32) -> Option<u32> {
-    let same = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.number == number);
-    seats.iter().position(same).and_then(|lane| u32::try_from(lane).ok())
+/// The lane of a tenant's number, of all in order.
+fn lane_of(lanes: &[(u32, u32)], number: u32) -> Option<u32> {
+    let at = lanes.binary_search_by_key(&number, |&(number, _)| number).ok()?;
+    Some(lanes[at].1)
 }

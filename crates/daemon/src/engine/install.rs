@@ -23,7 +23,7 @@ use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
 use super::heavy::{Counting, HeavyFlows};
 use super::lane::{Lane, Quota};
-use super::leasing::LeaseRoom;
+use super::leasing::Leasing;
 use super::load::Sampled;
 use super::mac_table::Owner;
 use super::mediate::{Guest, Mediating};
@@ -69,8 +69,8 @@ pub struct Change {
     pub standby: StandbyChange,
     /// Tenants whose TAP has been configured anew, and whether it stays when it is closed.
     pub configured: Vec<(String, bool)>,
-    /// The leases of several threads; `program` is then theirs.
-    pub leases: Option<Arc<LeaseRoom>>,
+    /// The leases of several threads, for this one; `program` is then theirs.
+    pub leases: Option<Box<Leasing>>,
     /// Where several threads wait for each other.
     pub meeting: Option<Arc<Meeting>>,
 }
@@ -139,6 +139,8 @@ pub struct Installed {
     pub tables: Option<Box<HeavyFlows>>,
     /// Tables of tenants whose connections are no longer mediated.
     pub guests: Vec<Guest>,
+    /// The leases of the policy before.
+    pub leases: Option<Box<Leasing>>,
     /// How long the change took in the engine's thread.
     pub took: Span,
 }
@@ -222,11 +224,7 @@ impl Engine {
         self.sampler.set(change.verify);
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
-        if let Some((room, thread)) =
-            change.leases.zip(self.crossing.as_ref().map(|crossing| crossing.thread()))
-        {
-            self.lease_from(room, thread, now);
-        }
+        installed.leases = change.leases.and_then(|leases| self.lease_from(leases, now));
         installed
     }
 
@@ -242,7 +240,9 @@ impl Engine {
             let Some(index) = self.lane_of(from) else { continue };
             let lane = self.lanes[index as usize].as_mut().expect("it was just found");
             taken.extend(lane.detach().map(|port| (to.clone(), port)));
+            // Other threads have it by another port now, or not at all.
             self.macs.release(Owner::Lane(index));
+            self.macs.forget(Owner::Lane(index));
         }
         for (to, mut port) in taken {
             port.restart_counters();

@@ -9,7 +9,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 
-use plimsoll_control::leases::{Coordinator, Exactness, Exchange, MemberId, Report, Settings, Taken};
+use plimsoll_control::leases::{
+    Coordinator, Exactness, Exchange, Membership, Report, Reporter, Settings, Taken,
+};
 use plimsoll_nic::ClassBytes;
 use plimsoll_policy::{Program, Unsupported};
 use plimsoll_units::{Bytes, Nanos, Span};
@@ -139,16 +141,13 @@ const MOST_MEMBERS: usize = 65_536;
 
 /// One thread's side of the leases.
 #[derive(Debug)]
-pub(crate) struct Leasing {
+pub struct Leasing {
     room: Arc<LeaseRoom>,
     thread: usize,
     taken: Taken,
-    /// Bytes by member, as the NIC engine numbers them, now and as they were last reported.
+    /// Bytes by member, as the NIC engine numbers them.
     rows: Vec<ClassBytes>,
-    last: Vec<ClassBytes>,
-    /// What had left before these leases began.
-    base: Vec<ClassBytes>,
-    members: Vec<Membership>,
+    reporter: Reporter,
     /// How long an epoch lasts, and what the link carries in it.
     epoch: Span,
     most: Bytes,
@@ -158,29 +157,22 @@ pub(crate) struct Leasing {
     rests: bool,
 }
 
-/// Whether the coordinator knows a group of flow queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Membership {
-    /// It has sent nothing yet.
-    Unknown,
-    Member(MemberId),
-    /// It cannot be one.
-    None,
-}
-
 impl Leasing {
-    pub(crate) fn new(room: Arc<LeaseRoom>, thread: usize) -> Self {
+    /// A thread's side, with everything allocated: to be made and dropped outside the engine's thread, as it may be the last that
+    /// holds the room.
+    #[must_use]
+    pub fn new(room: Arc<LeaseRoom>, thread: usize) -> Self {
         let taken = room.exchange.taken();
         let epoch = room.stated.lease();
         let most = room.stated.link.bytes_in(epoch);
+        // Each bundle has a row, and few classes more than one bundle; more rows are made when they are needed.
+        let rows = 2 * room.stated.nodes.len() + 256;
         Self {
             room,
             thread,
             taken,
-            rows: Vec::new(),
-            last: Vec::new(),
-            base: Vec::new(),
-            members: Vec::new(),
+            rows: Vec::with_capacity(rows),
+            reporter: Reporter::with_capacity(rows),
             epoch,
             most,
             renewal: Nanos::ZERO,
@@ -190,18 +182,36 @@ impl Leasing {
 }
 
 impl Engine {
-    /// Puts the leases of several threads in force here; the engine was made with [`LeaseRoom::program`].
-    pub fn lease_from(&mut self, room: Arc<LeaseRoom>, thread: usize, now: Nanos) {
-        self.program = Arc::clone(room.stated());
-        self.renew_leases(room, thread, now);
+    /// Puts the leases of several threads in force here; the engine was made with [`LeaseRoom::program`]. Answers what is to be
+    /// dropped outside the engine's thread.
+    pub fn lease_from(&mut self, leasing: Box<Leasing>, now: Nanos) -> Option<Box<Leasing>> {
+        self.program = Arc::clone(leasing.room.stated());
+        self.renew_leases(leasing, now)
     }
 
-    /// Takes leases from here from now on: a rate has changed, and nothing else.
-    pub fn renew_leases(&mut self, room: Arc<LeaseRoom>, thread: usize, now: Nanos) {
-        let mut leasing = Leasing::new(room, thread);
-        self.nic.report_members(&mut leasing.base);
+    /// Takes leases from here from now on: a rate has changed, and nothing else. Answers what is to be dropped outside the engine's
+    /// thread.
+    pub fn renew_leases(&mut self, mut leasing: Box<Leasing>, now: Nanos) -> Option<Box<Leasing>> {
+        self.nic.report_members(&mut leasing.rows);
+        leasing.reporter.begin(leasing.rows.iter().map(as_report));
         self.take_from(&mut leasing, now);
-        self.leasing = Some(Box::new(leasing));
+        self.leasing.replace(leasing)
+    }
+
+    /// Whether there is a lease that this thread has not taken.
+    pub(super) fn has_new_lease(&self) -> bool {
+        let is_new = |leasing: &Box<Leasing>| leasing.room.exchange.has_new(leasing.thread, &leasing.taken);
+        self.leasing.as_ref().is_some_and(is_new)
+    }
+
+    /// The begin of a turn, which may follow a sleep: what leaves in it is to be what the last lease allows.
+    pub(super) fn take_newest_lease(&mut self, now: Nanos) {
+        if !self.has_new_lease() {
+            return;
+        }
+        let Some(mut leasing) = self.leasing.take() else { return };
+        self.take_from(&mut leasing, now);
+        self.leasing = Some(leasing);
     }
 
     /// How threads share the link; none where there is one thread.
@@ -241,29 +251,11 @@ impl Engine {
 
     /// Reports what has changed since the last report; answers whether anything has, or waits.
     fn report(&mut self, leasing: &mut Leasing) -> bool {
-        let Leasing { room, thread, rows, last, base, members, .. } = leasing;
+        let Leasing { room, thread, rows, reporter, .. } = leasing;
         self.nic.report_members(rows);
-        last.resize(rows.len(), ClassBytes::default());
-        members.resize(rows.len(), Membership::Unknown);
-        let mut any = false;
-        for (number, (row, last)) in rows.iter().zip(last).enumerate() {
-            any |= row.waiting > 0;
-            if row == last {
-                continue;
-            }
-            any = true;
-            if members[number] == Membership::Unknown {
-                let Some(joined) = self.join_leases(room, number, *thread) else { continue };
-                members[number] = joined;
-            }
-            if let Membership::Member(id) = members[number] {
-                let before = base.get(number).map_or(0, |base| base.left);
-                let (left, waiting) = (row.left.wrapping_sub(before), row.waiting);
-                room.exchange.report(*thread, id, Report { left, waiting });
-            }
-            *last = *row;
-        }
-        any
+        let join = |number| self.join_leases(room, number, *thread);
+        reporter
+            .report(rows.iter().map(as_report), join, |id, report| room.exchange.report(*thread, id, report))
     }
 
     /// Makes a group of flow queues a member; `None`: another thread has the coordinator just now.
@@ -278,4 +270,8 @@ impl Engine {
             }
         })
     }
+}
+
+fn as_report(&ClassBytes { left, waiting }: &ClassBytes) -> Report {
+    Report { left, waiting }
 }

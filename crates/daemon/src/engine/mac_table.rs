@@ -17,6 +17,7 @@ use foldhash::fast::RandomState;
 use plimsoll_units::{Nanos, Span};
 
 pub(crate) use told::News;
+use told::Outbox;
 
 /// A hardware address.
 pub type Mac = [u8; 6];
@@ -60,7 +61,7 @@ pub enum Learned {
 struct Entry {
     owner: Owner,
     seen: Nanos,
-    /// Since when the owner has had it.
+    /// Since when the owner has had it; zero where its interface says so.
     since: Nanos,
     /// When other threads were told that the owner uses it.
     told: Option<Nanos>,
@@ -99,7 +100,9 @@ pub struct MacTable {
     /// Grows when a tenant gets or loses an address.
     of_tenants: u64,
     /// What other threads are to be told; none where there is one thread.
-    news: Option<VecDeque<News>>,
+    news: Option<Outbox>,
+    /// Whether an address could not be pinned, as another interface has it.
+    refused: bool,
 }
 
 /// The owner of an address, as it was looked up at this version of the table.
@@ -128,6 +131,7 @@ impl MacTable {
             version: 1,
             of_tenants: 0,
             news: None,
+            refused: false,
         }
     }
 
@@ -207,6 +211,16 @@ impl MacTable {
 
     /// Gives `owner` these addresses, as [`MacTable::pin`] does one; an address that no interface can have is ignored.
     pub fn pin_all(&mut self, macs: &[Mac], owner: Owner) {
+        self.pin_since(macs, owner, Nanos::ZERO);
+    }
+
+    /// Gives `owner`, whose interface does not tell its address, the first one that it sends from, as [`MacTable::pin`] does. A tenant
+    /// of another thread that began to use it earlier gets it back.
+    pub(crate) fn pin_first(&mut self, mac: Mac, owner: Owner, now: Nanos) {
+        self.pin_since(&[mac], owner, now);
+    }
+
+    fn pin_since(&mut self, macs: &[Mac], owner: Owner, since: Nanos) {
         self.latest = None;
         self.note_change(owner);
         let good = |mac: &Mac| !is_group(*mac) && *mac != Mac::default();
@@ -214,17 +228,25 @@ impl MacTable {
         if keys.is_empty() {
             return;
         }
-        told::tell_pinned(&mut self.news, &keys, owner);
         self.entries.retain(|key, entry| !(entry.pinned && entry.owner == owner) || keys.contains(key));
-        for key in keys {
+        for &key in &keys {
             match self.entries.get(&key).copied() {
-                Some(Entry { pinned: true, .. }) => continue,
+                Some(Entry { pinned: true, owner: has, .. }) => {
+                    self.refused |= has != owner;
+                    continue;
+                }
                 Some(learned) => self.disown(learned.owner),
                 None => {}
             }
-            let entry = Entry { owner, seen: Nanos::ZERO, since: Nanos::ZERO, told: None, pinned: true };
+            let entry = Entry { owner, seen: since, since, told: None, pinned: true };
             self.entries.insert(key, entry);
         }
+        self.tell_pinned(keys, owner);
+    }
+
+    /// Whether an address could not be pinned since the last call, as another interface has it.
+    pub(crate) fn take_refused(&mut self) -> bool {
+        core::mem::take(&mut self.refused)
     }
 
     /// Whether this address is the interface's own address of an owner other than `owner`.
@@ -273,15 +295,16 @@ impl MacTable {
 
     /// Forgets the learned addresses of a port that is gone; its interface's own address waits for its return.
     pub fn forget(&mut self, owner: Owner) {
-        self.news.iter_mut().for_each(|news| news.push_back(News::Forgot { owner }));
+        self.news.iter_mut().for_each(|news| news.tell_forgot(owner));
         self.latest = None;
         self.note_change(owner);
         self.entries.retain(|_, entry| entry.owner != owner || entry.pinned);
         self.owned.remove(&owner);
     }
 
-    /// Forgets every address of a tenant that is gone.
+    /// Forgets every address of a tenant that is gone. Other threads are told no news of it: its lane may soon be another one's.
     pub fn release(&mut self, owner: Owner) {
+        self.news.iter_mut().for_each(|news| news.release(owner));
         self.latest = None;
         self.note_change(owner);
         self.entries.retain(|_, entry| entry.owner != owner);

@@ -102,7 +102,7 @@ impl Engine {
                 return lane.give(buffer, origin, Status::Malformed);
             }
         };
-        let verdict = self.bindings.verify(index, frame, parsed, &mut self.macs, &mut lane.first_mac);
+        let verdict = self.bindings.verify(index, frame, parsed, &mut self.macs, (&mut lane.first_mac, now));
         if let Err(why) = verdict {
             lane.tally.spoofed(why, origin.frames().into());
             return lane.give(buffer, origin, Status::Dropped);

@@ -11,7 +11,7 @@ use plimsoll_ports::{Port, PortError};
 use plimsoll_units::Nanos;
 
 use super::crossing::{Crossing, Seat};
-use super::leasing::LeaseRoom;
+use super::leasing::{LeaseRoom, Leasing};
 use super::setup::{engine_config, lane_spec};
 use super::{Engine, Setup};
 use crate::departures::DepartureLog;
@@ -67,7 +67,7 @@ pub fn several(
             fleet: None,
         });
         engine.join(crossing);
-        engine.lease_from(Arc::clone(&room), thread, Nanos::ZERO);
+        engine.lease_from(Box::new(Leasing::new(Arc::clone(&room), thread)), Nanos::ZERO);
         engines.push(engine);
     }
     Ok(engines)

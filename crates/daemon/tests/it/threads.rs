@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use plimsoll_daemon::{Asker, Command, Control, DepartureLog, Engine, Habits, Stats, several, spawn_all};
+use plimsoll_daemon::{
+    Asker, Change, Command, Control, DepartureLog, Engine, Habits, LeaseRoom, Leasing, Stats, several,
+    spawn_all,
+};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
@@ -443,34 +446,142 @@ fn a_reload_on_all_threads_loses_nothing_and_what_crosses_keeps_its_order() {
     });
 }
 
+/// The change from one policy to another for one of two threads, in which no tenant comes or goes.
+fn change(old: &Checked, new: &Checked, room: &Arc<LeaseRoom>, thread: usize) -> Change {
+    let mut change = Change::between(old, new);
+    change.program = Arc::clone(room.program());
+    change.leases = Some(Box::new(Leasing::new(Arc::clone(room), thread)));
+    change
+}
+
 #[test]
 fn an_address_that_a_reload_moves_to_another_threads_tenant_is_that_ones() {
-    let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
-        a: {port: memory, addresses: ['02:00:00:00:00:4d', 10.0.0.0/8]}, b: {port: memory}}}";
-    live(before, async |control, _, tenants, wires| {
-        std::thread::sleep(Duration::from_millis(20));
-        let moved = before
-            .replace("'02:00:00:00:00:4d', 10.0.0.0/8", "'02:00:00:00:00:01', 10.0.0.0/8")
-            .replace("b: {port: memory}", "b: {port: memory, addresses: ['02:00:00:00:00:4d', 10.0.0.0/8]}");
-        std::fs::write(control.file(), moved).expect("written");
-        control.reload(&Asker::default(), false).await.expect("reloaded");
-        std::thread::sleep(Duration::from_millis(20));
-        // Whoever says from outside that the address is theirs does not get it, on either thread.
-        for wire in wires.iter_mut() {
+    let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 3}, tenants: {
+        a: {port: memory, addresses: ['02:00:00:00:00:4d']}, b: {port: memory}, c: {port: memory}}}";
+    let after = before
+        .replace("00:4d", "00:01")
+        .replace("b: {port: memory}", "b: {port: memory, addresses: ['02:00:00:00:00:4d']}");
+    let (old, new) = (policy(before), policy(&after));
+    // Whichever thread is first to have the new policy, and to tell the others.
+    for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0], [1, 2, 0]] {
+        let mut host = Host::between(&old, 3);
+        host.turns(3);
+        let room = Arc::new(LeaseRoom::new(&new.program, 3).expect("a policy for threads"));
+        for thread in order {
+            let installed = host.engines[thread].install(change(&old, &new, &room, thread), host.now);
+            assert!(installed.leases.is_some(), "the last leases are not freed by the thread");
+        }
+        for thread in order {
+            host.now += STEP;
+            host.engines[thread].turn(host.now);
+        }
+        host.turns(3);
+        // A host behind the uplink says that the address is its own, on each thread, and does not get it.
+        for wire in &mut host.wires {
             wire.send(&udp(0x4d, 1, 1, 0, 100), None).expect("sent");
         }
-        std::thread::sleep(Duration::from_millis(20));
-        tenants[1].send(&udp(0x4d, 99, 7, 0, 100), None).expect("sent");
-        let begun = Instant::now();
-        let mut left = Vec::new();
-        while left.is_empty() && begun.elapsed() < Duration::from_secs(10) {
-            std::thread::sleep(Duration::from_millis(5));
-            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+        host.turns(3);
+        host.send(1, &udp(0x4d, 99, 7, 0, 100));
+        // The third thread's tenant reaches the address's owner.
+        host.send(2, &udp(3, 0x4d, 8, 0, 100));
+        host.turns(5);
+        let left: Vec<_> = host.wires.iter_mut().flat_map(drain).map(|frame| number(&frame).0).collect();
+        let came: Vec<_> = drain(&mut host.tenants[1]).iter().map(|frame| number(frame).0).collect();
+        assert_eq!((left, came), (vec![7], vec![8]), "{order:?}: {:?}", host.losses("b"));
+    }
+}
+
+/// Two tenants that are held to their own addresses, and whose ports tell none, say at the same time that they have the same one.
+#[test]
+fn of_two_threads_tenants_that_begin_with_the_same_address_one_has_it() {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
+        a: {port: memory, addresses: [10.0.0.0/9]}, b: {port: memory, addresses: [10.128.0.0/9]}}}";
+    let frame = |tenant: u8, source: u8, n| {
+        let mut frame = udp(source, 99, 7, n, 100);
+        frame[26..30].copy_from_slice(&[10, tenant * 128, 0, 5]);
+        frame
+    };
+    for first in [None, Some(0), Some(1)] {
+        let mut host = Host::new(text, 2);
+        host.turns(2);
+        if let Some(first) = first {
+            host.send(first, &frame(first as u8, 7, 0));
+            host.now += STEP;
+            host.engines[first].turn(host.now);
         }
-        let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
-        let stats = Stats::from(&snapshot);
-        assert_eq!(left.len(), 1, "{:?}", stats.tenants["b"]);
-    });
+        host.send(0, &frame(0, 7, 1));
+        host.send(1, &frame(1, 7, 1));
+        host.turns(5);
+        host.wires.iter_mut().for_each(|wire| drop(drain(wire)));
+        for n in 2..5 {
+            host.send(0, &frame(0, 7, n));
+            host.send(1, &frame(1, 7, n));
+            host.turns(3);
+        }
+        let left: Vec<_> = host.wires.iter_mut().flat_map(drain).map(|frame| frame[27] / 128).collect();
+        let winner = first.unwrap_or(0);
+        assert_eq!(left, [winner as u8; 3], "{:?} {:?}", host.losses("a"), host.losses("b"));
+        // The other one takes the next address that it sends from.
+        let other = 1 - winner;
+        host.send(other, &frame(other as u8, 8, 9));
+        host.turns(5);
+        assert!(host.wires.iter_mut().flat_map(drain).any(|frame| frame[11] == 8));
+    }
+}
+
+#[test]
+fn a_thread_does_not_sleep_before_it_has_heard_the_news_and_taken_its_lease() {
+    let mut host = Host::new(TWO, 2);
+    host.turns(40);
+    assert!(host.engines[1].may_sleep());
+    host.engines[1].is_awake();
+    // The first thread hears from its tenant and tells the second one of the address; a while later it computes leases.
+    host.send(0, &udp(1, 99, 1, 0, 100));
+    host.now += STEP;
+    host.engines[0].turn(host.now);
+    let wakes = |host: &mut Host, what: &str| {
+        assert!(!host.engines[1].may_sleep(), "{what}");
+        host.engines[1].is_awake();
+        host.now += STEP;
+        host.engines[1].turn(host.now);
+    };
+    wakes(&mut host, "news");
+    while host.engines[1].may_sleep() {
+        host.now += STEP;
+        host.engines[0].turn(host.now);
+        assert!(host.now < Nanos::ZERO + Span::millis(10), "no lease");
+    }
+    wakes(&mut host, "a lease");
+    assert!(host.engines[1].may_sleep());
+}
+
+#[test]
+fn many_news_take_many_turns_and_all_are_heard() {
+    let mut host = Host::new(TWO, 2);
+    host.turns(3);
+    // A tenant with 200 machines behind a bridge of its own.
+    for n in 0..200 {
+        let mut frame = udp(1, 99, 1, n, 100);
+        frame[10..12].copy_from_slice(&[1, n as u8]);
+        host.send(0, &frame);
+    }
+    for _ in 0..20 {
+        host.now += STEP;
+        host.engines[0].turn(host.now);
+    }
+    assert!(!host.engines[1].may_sleep());
+    host.engines[1].is_awake();
+    host.engines[1].turn(host.now);
+    assert!(!host.engines[1].may_sleep(), "one turn does not hear all");
+    host.engines[1].is_awake();
+    host.turns(10);
+    for n in 0..200 {
+        let mut frame = udp(2, 99, 1, n, 100);
+        frame[10..12].copy_from_slice(&[1, n as u8]);
+        host.send(1, &frame);
+        host.turn();
+    }
+    assert_eq!(host.losses("b"), [("foreign_source", 200)]);
 }
 
 #[test]

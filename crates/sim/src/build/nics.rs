@@ -148,12 +148,28 @@ impl Builder<'_> {
                 self.limiter(node, host)?;
             }
             if let (Some(checked), Some((first, _))) = (checked, uplinks) {
+                self.threads_only(host, &checked)?;
                 self.press(node, host, &checked.config)?;
                 self.host_nic(node, host, checked, first);
             }
         }
         self.press_only_if_stated();
         Ok(())
+    }
+
+    /// Refuses what several engine threads do not do.
+    fn threads_only(&self, host: &Host, checked: &Checked) -> Result<(), SimError> {
+        let (threads, changes) = (checked.config.engine.threads, !self.scenario.timeline.is_empty());
+        if threads == 1 || !self.controlled() && !changes {
+            return Ok(());
+        }
+        let (what, help) = match changes {
+            true => ("`timeline`", "leave the timeline out"),
+            false => ("`control`", "state `control: off` for the system"),
+        };
+        let message =
+            format!("host `{}` has {threads} engine threads, and {what} works with one only", host.name);
+        Err(self.wrong(Problem::new(host.place, message).label("several threads").help(help)))
     }
 
     /// Makes a host's NIC before its link `first`, the NICs that take its place after restarts, and the counters by which its

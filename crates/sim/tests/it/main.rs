@@ -12,5 +12,6 @@ mod rerun;
 mod short_queues;
 mod support;
 mod tcp;
+mod threads;
 mod trace;
 mod worlds;
