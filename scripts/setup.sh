@@ -49,6 +49,7 @@ want_test() {
     want dpdk-testpmd dpdk-dev
     want qemu-system-x86_64 qemu-system-x86
     want busybox busybox-static
+    want iptables iptables
 }
 
 want_bench() {

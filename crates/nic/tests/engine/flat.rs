@@ -3,7 +3,7 @@
 
 use plimsoll_nic::{Config, Descriptor, QueueId};
 use plimsoll_policy::{Codel, FlowOrder, NodeKind, Program};
-use plimsoll_units::BitRate;
+use plimsoll_units::{BitRate, Span};
 use proptest::prelude::*;
 
 use crate::kit::{Plan, ROOT, World, mbps, placement};
@@ -34,6 +34,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(prop_oneof![4 => post, 1 => (1_u64..40_000).prop_map(Step::Run)], 1..200)
 }
 
+const CODEL: Codel = Codel { target: Span::millis(5), interval: Span::millis(100) };
+
 proptest! {
     #[test]
     fn a_row_of_tenants_is_served_as_any_other_tree(
@@ -41,7 +43,7 @@ proptest! {
         (each, order) in (1_usize..6, 0_usize..3),
         steps in steps(),
     ) {
-        let order = [FlowOrder::Drr, FlowOrder::Fifo, FlowOrder::Fq(Codel::default())][order];
+        let order = [FlowOrder::Drr, FlowOrder::Fifo, FlowOrder::Fq(CODEL)][order];
         let [mut flat, mut other] = [false, true].map(|limited| {
             let program = plan(&weights, order, limited);
             let mut world = World::new(&program, &Config { queues: 256, ..Config::default() });
