@@ -515,8 +515,8 @@ mod tests {
     fn what_the_kernel_refuses_later_is_told_by_number() {
         let (here, _there) = UnixDatagram::pair().unwrap();
         let mut socket = into(here);
-        socket::set(&socket.socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &8_192).unwrap();
-        for len in [100, 60_000, 100] {
+        socket::set(&socket.socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &2_048).unwrap();
+        for len in [100, 12_000, 100] {
             assert_eq!(socket.send(&vec![0; len], None), Ok(Sending::Sent));
         }
         assert_eq!((socket.flush(), socket.taken()), (Ok(()), 3));
@@ -526,6 +526,26 @@ mod tests {
         );
         assert_eq!(socket.take_refused(), None);
         assert_eq!((socket.counters.tx_packets, socket.counters.tx_dropped(DropReason::Oversize)), (2, 1));
+    }
+
+    #[test]
+    fn a_long_frame_leaves_behind_what_is_staged_and_is_refused_at_once() {
+        let (here, there) = UnixDatagram::pair().unwrap();
+        let mut socket = into(here);
+        socket::set(&socket.socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &65_536).unwrap();
+        assert_eq!(socket.send(&[1; 100], None), Ok(Sending::Sent));
+        assert_eq!(socket.staged(), 1);
+        assert_eq!(socket.send(&vec![2; LONG], None), Ok(Sending::Sent));
+        assert_eq!((socket.staged(), socket.taken(), socket.counters.tx_packets), (0, 2, 2));
+        let mut buffer = vec![0; FRAME_ROOM];
+        for (len, byte) in [(100, 1), (LONG, 2)] {
+            assert_eq!(there.recv(&mut buffer).unwrap(), len);
+            assert!(buffer[..len].iter().all(|&found| found == byte));
+        }
+        socket::set(&socket.socket, libc::SOL_SOCKET, libc::SO_SNDBUF, &2_048).unwrap();
+        assert_eq!(socket.send(&vec![3; LONG], None), Ok(Sending::Refused(DropReason::Oversize)));
+        assert_eq!((socket.take_refused(), socket.taken()), (None, 2), "whoever sends it knows");
+        assert_eq!(socket.counters.tx_dropped(DropReason::Oversize), 1);
     }
 
     #[test]

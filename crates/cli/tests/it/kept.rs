@@ -231,6 +231,7 @@ fn a_tenant_that_cannot_be_opened_costs_no_other_its_device() {
 
     host.end(Signal::SIGKILL);
     host.manager.remove(&host.made("t1"));
+    host.eventually("the kernel has removed it", || host.device("t1").is_none());
     let mut config = TapConfig::new(NetnsRef::Name(netns), "eth0");
     config.up = false;
     let queues = Tap::open_queues(&config, 2).expect("made");
