@@ -200,8 +200,8 @@ impl Engine {
 
     /// Whether there is a lease that this thread has not taken.
     pub(super) fn has_new_lease(&self) -> bool {
-        let is_new = |leasing: &Box<Leasing>| leasing.room.exchange.has_new(leasing.thread, &leasing.taken);
-        self.leasing.as_ref().is_some_and(is_new)
+        let is_new = |leasing: &Leasing| leasing.room.exchange.has_new(leasing.thread, &leasing.taken);
+        self.leasing.as_deref().is_some_and(is_new)
     }
 
     /// The begin of a turn, which may follow a sleep: what leaves in it is to be what the last lease allows.

@@ -80,8 +80,6 @@ enum Holder {
     Done,
 }
 
-/// A contiguous part of a buffer: its place and length.
-
 /// The result of taking the next buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {

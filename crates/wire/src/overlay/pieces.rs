@@ -219,6 +219,8 @@ const LONGEST: usize = 65_400;
 /// How many of the longest frames one datagram holds on a path with this MTU.
 #[must_use]
 pub const fn pieces_of(mtu: u16) -> u32 {
-    let piece = (mtu as usize).saturating_sub(20 + UDP);
-    if piece == 0 { 1 } else { (LONGEST / piece) as u32 }
+    match LONGEST.checked_div((mtu as usize).saturating_sub(20 + UDP)) {
+        Some(pieces) => pieces as u32,
+        None => 1,
+    }
 }

@@ -77,7 +77,7 @@ impl KnownHeaders {
         let inner = *packet.get(frame.start - TUNNEL..)?.first_chunk()?;
         self.noted = self.noted.wrapping_add(1) % (KNOWN / PLACES as u32);
         let place = place(packet);
-        let number = NonZeroU32::new(KNOWN | self.noted * PLACES as u32 | place as u32)?;
+        let number = NonZeroU32::new(KNOWN | (self.noted * PLACES as u32) | place as u32)?;
         self.entries[place] = Some(Entry { outer, inner, version, number, sorted, tunnelled });
         Some(number)
     }
