@@ -149,6 +149,8 @@ impl Fleet {
     /// Installs another map; what is known of a host stays with its name. Answers the old map.
     pub(crate) fn install(&mut self, map: FleetMap, now: Nanos) -> FleetMap {
         let old = core::mem::replace(&mut self.map, map);
+        // Packets that wait bear their numbers, and name hosts by their place in the map.
+        self.known.forget();
         let links: Vec<(HostId, Link)> =
             old.hosts.iter().map(|host| host.number).zip(self.links.iter().copied()).collect();
         self.set_links(&links, now);

@@ -376,6 +376,42 @@ fn a_reload_keeps_what_was_heard_and_takes_a_new_map() {
     assert!((850..=1_100).contains(&came), "{came}");
 }
 
+/// A core that has no time left once it has fetched.
+struct OnlyFetches(bool);
+
+impl Core for OnlyFetches {
+    fn is_busy(&mut self, _now: Nanos) -> bool {
+        self.0
+    }
+
+    fn fetched(&mut self, _frames: usize, took: Span) -> Span {
+        self.0 = true;
+        took
+    }
+}
+
+/// Packets name their host by its place in the map while they wait.
+#[test]
+fn packets_that_wait_outlive_a_map_with_fewer_hosts() {
+    let fewer = file("b", "geneve", false, FEEDBACK);
+    let other = "  hosts:\n    other: {address: 192.0.2.9, tenants: {away: 02:00:00:00:00:15}}\n";
+    let more = fewer.replace("  hosts:\n", other);
+    let mut fleet = Fleet::of([file("a", "geneve", false, FEEDBACK), more.clone()]);
+    for n in 0..20 {
+        fleet.a.send(0, &udp(SHOP, FAR, 7, n, 1_250));
+        let packets = fleet.a.run(STEP.times(2), STEP);
+        packets.iter().for_each(|packet| _ = fleet.b.wire.send(packet, None).expect("there"));
+    }
+    let now = fleet.b.now;
+    fleet.b.engine.all_ready();
+    fleet.b.engine.turn_on(&mut OnlyFetches(false), &|_| now);
+    let change = fleet.b.change(&policy(&more), &policy(&fewer));
+    fleet.b.engine.install(change, now);
+    assert!(drain(&mut fleet.b.tenants[0]).is_empty(), "all wait");
+    fleet.b.run(Span::millis(5), STEP);
+    assert_eq!(drain(&mut fleet.b.tenants[0]).len(), 20);
+}
+
 /// Hosts name a tenant by its first address: a tenant that gets another of its addresses by a reload is a different one,
 /// without feedback so far.
 #[test]

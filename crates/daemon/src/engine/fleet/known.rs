@@ -82,6 +82,11 @@ impl KnownHeaders {
         Some(number)
     }
 
+    /// Forgets all headers.
+    pub(super) fn forget(&mut self) {
+        self.entries.fill_with(|| None);
+    }
+
     /// What the headers of a packet with this number decided when it was sorted, if that is still kept.
     #[inline]
     pub(super) fn of_number(&self, number: Option<NonZeroU32>) -> Option<&Entry> {
