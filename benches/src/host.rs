@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use plimsoll_daemon::{
-    Counting, DepartureLog, Engine, FleetSetup, HeavyFlows, Setup, engine_config, fleet_map, lane_spec,
+    Counting, Dataplane, DepartureLog, FleetSetup, HeavyFlows, Setup, engine_config, fleet_map, lane_spec,
 };
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port};
@@ -17,7 +17,7 @@ use plimsoll_units::Nanos;
 
 /// An engine and the far ends of its ports.
 pub struct Host {
-    pub engine: Engine,
+    pub engine: Dataplane,
     pub wire: MemoryPort,
     /// In the policy's order.
     pub tenants: Vec<MemoryPort>,
@@ -44,7 +44,7 @@ impl Host {
             let key = overlay.key.as_ref().map(|_| [7; 32]);
             FleetSetup { map, mac: [6, 0, 0, 0, 0, number], key, sequence: 1, start: 1 }
         });
-        let mut engine = Engine::new(Setup {
+        let mut engine = Dataplane::new(Setup {
             config: engine_config(&checked, &uplink),
             program: Arc::new(program),
             uplink,

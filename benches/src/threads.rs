@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use plimsoll_control::leases::{Coordinator, Exchange, MemberId, Report, Settings};
-use plimsoll_daemon::{Clock, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Clock, Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_nic::ClassBytes;
 use plimsoll_policy::{Checked, Fields, TenantId};
 use plimsoll_ports::{FRAME_ROOM, MemoryPort, Port, Sending};
@@ -278,7 +278,7 @@ fn run(threads: usize, link: BitRate) -> Result<Ran> {
 struct Worker {
     thread: usize,
     threads: usize,
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     tenants: Vec<(MemoryPort, Vec<u8>)>,
     members: Vec<(usize, MemberId)>,
@@ -308,7 +308,7 @@ impl Worker {
             members.push((placement.class.0 as usize, coordinator.join(&placement, thread)?));
         }
         let classes = vec![ClassBytes::default(); coordinator.program().nodes.len()];
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(coordinator.program().clone()),
             config: engine_config(checked, &uplink),
             uplink,

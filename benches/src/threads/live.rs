@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use plimsoll_daemon::{Clock, DepartureLog, Engine, Setup, engine_config, lane_spec, several};
+use plimsoll_daemon::{Clock, Dataplane, DepartureLog, Setup, engine_config, lane_spec, several};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryPort, Port, Sending};
 
@@ -46,7 +46,7 @@ pub(super) fn rows(rounds: u32) -> Result<Vec<Row>> {
 
 /// One thread's engine, and the far ends of its ports.
 struct Side {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     tenants: Vec<(MemoryPort, Vec<u8>, Vec<u8>)>,
 }
@@ -108,7 +108,7 @@ fn sides(checked: &Checked, threads: usize) -> Result<Vec<Side>> {
     let engines = if threads == 1 {
         let uplink = uplinks.pop().context("an uplink")?;
         let named = checked.config.tenants.iter().zip(ports);
-        vec![Engine::new(Setup {
+        vec![Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(checked, &uplink),
             uplink,
@@ -119,7 +119,7 @@ fn sides(checked: &Checked, threads: usize) -> Result<Vec<Side>> {
     } else {
         several(checked, uplinks, ports, &logs)?
     };
-    let side = |(thread, (engine, wire)): (usize, (Engine, MemoryPort))| {
+    let side = |(thread, (engine, wire)): (usize, (Dataplane, MemoryPort))| {
         let own = tenants.iter_mut().skip(thread).step_by(threads);
         Side { engine, wire, tenants: own.filter_map(Option::take).collect() }
     };

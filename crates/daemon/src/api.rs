@@ -31,8 +31,8 @@ pub use openapi::openapi;
 
 use crate::audit::{Asker, AuditReport, Audited, named};
 use crate::control::{Control, ReloadError};
+use crate::dataplane::{RateError, Snapshot};
 use crate::departures::{Departure, DepartureLog};
-use crate::engine::{RateError, Snapshot};
 use crate::explain::{Explanation, excluded, explain, placement, slowed_down};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::HeavyReport;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use plimsoll_policy::{Checked, Press, TenantConfig};
 use plimsoll_ports::Port;
 
-use crate::engine::Whose;
+use crate::dataplane::Whose;
 use crate::kernel;
 use crate::open::{self, OpenError};
 use crate::reader::{self, FileReader};

@@ -2,7 +2,7 @@
 //!
 //! Why: it costs the engine's thread only the decision; the messages are slower in exchange (PN-M18 (b)).
 //! From: PicNIC §5.3.2; the same sealed messages as in the datapath.
-//! Not here: the messages' content, and whether they are new (`engine::fleet` judges both ways together).
+//! Not here: the messages' content, and whether they are new (`dataplane::fleet` judges both ways together).
 //! Invariant: a datagram that does not open with the fleet's key is dropped here, however many there are.
 
 use std::io;
@@ -15,7 +15,7 @@ use plimsoll_control::{HostId, Opener};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc;
 
-use crate::engine::Sent;
+use crate::dataplane::Sent;
 use crate::fleet::FleetError;
 use crate::thread::{Command, Handle};
 

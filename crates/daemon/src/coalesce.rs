@@ -9,7 +9,7 @@
 use plimsoll_policy::Grain;
 use plimsoll_units::{Nanos, Span};
 
-use crate::engine::Turn;
+use crate::dataplane::Turn;
 
 /// What moved since the thread slept last.
 #[derive(Debug, Default)]

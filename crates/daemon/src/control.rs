@@ -2,7 +2,7 @@
 //!
 //! Why: a policy changes while packets flow, and takes effect as a whole or not at all.
 //! From: `docs/operations.md`, "reload".
-//! Not here: what the change does to packets (`engine::install`).
+//! Not here: what the change does to packets (`dataplane::install`).
 //! Invariant: every step that can fail is done before the engine is told of a change.
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
-use crate::engine::{
+use crate::dataplane::{
     Change, HeavyFlows, Installed, LeaseRoom, Leasing, RateError, Rated, StandbyChange, Whose,
 };
 use crate::open::{OpenError, carries, close, keep, known_mac};

@@ -4,14 +4,14 @@
 //! From: PicNIC §6's experiments at a fraction of their rates: a frame takes some tens of microseconds of the core, which
 //! then does nothing else on the way in until that time is over. The core waits rather than computes, so that the machine's
 //! own cores are left to the tenants.
-//! Not here: which tenant is next, and what is charged (`engine::inward`); the way out, which goes on meanwhile.
+//! Not here: which tenant is next, and what is charged (`dataplane::inward`); the way out, which goes on meanwhile.
 //! Invariant: over any time in which frames wait, the core takes each for its cost at least, and for no more than that and
 //! what this machine needs; a late wake-up is made up for, up to [`LATE`].
 
 use plimsoll_policy::{Experiment, IngressOrder};
 use plimsoll_units::{Nanos, Span};
 
-use crate::engine::{COMMON, Core};
+use crate::dataplane::{COMMON, Core};
 
 /// The core, and until when it is busy.
 #[derive(Debug)]

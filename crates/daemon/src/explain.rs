@@ -16,9 +16,9 @@ use plimsoll_units::{BitRate, Bytes, Nanos};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::dataplane::method;
+use crate::dataplane::{AskedBy, AskedNow, HeavyNow, Place, PortNow, PressedNow, Snapshot};
 use crate::departures::Departure;
-use crate::engine::method;
-use crate::engine::{AskedBy, AskedNow, HeavyNow, Place, PortNow, PressedNow, Snapshot};
 use crate::filter::{Filter, FilterError};
 use crate::heavy::headers;
 

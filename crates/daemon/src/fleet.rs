@@ -2,7 +2,7 @@
 //!
 //! Why: a key that others can read, or a port that another program has, ends the start with advice on what to do.
 //! From: `docs/overlay.md`, "Join two hosts"; ssh's rule that only its owner may read a private key.
-//! Not here: packets (`engine::fleet`), the control channel (`channel`).
+//! Not here: packets (`dataplane::fleet`), the control channel (`channel`).
 //! Invariant: no daemon runs with a key that a user other than its owner can read or write.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use plimsoll_policy::{Checked, Encapsulation, Overlay, Program};
 use plimsoll_ports::Port;
 
-use crate::engine::{FleetSetup, fleet_map, own_mac};
+use crate::dataplane::{FleetSetup, fleet_map, own_mac};
 use crate::open::steady_uplink_mac;
 
 /// Why a host cannot join its fleet.

@@ -1,7 +1,7 @@
 //! The heavy hitters, as the API gives them.
 //!
 //! Why: `plimsoll heavy` and other programs must read the same.
-//! From: the engine's list (`engine::heavy`).
+//! From: the engine's list (`dataplane::heavy`).
 //! Not here: counting.
 //! Invariant: rates are means over the time that counts cover.
 
@@ -14,7 +14,7 @@ use plimsoll_wire::FlowKey;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{AskedBy, AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
+use crate::dataplane::{AskedBy, AskedNow, HeavyFlow, HeavyNow, Means, PressedNow, WatchedNow};
 
 /// The heavy hitters at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

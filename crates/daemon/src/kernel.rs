@@ -2,7 +2,7 @@
 //!
 //! Why: a tenant that sends faster than its TAP is read loses packets in the kernel; they must be counted too.
 //! From: the interface's own counter, in `/proc/net/dev` as a thread inside the tenant's namespace sees it.
-//! Not here: packets that the engine lost (`engine::Tally`).
+//! Not here: packets that the engine lost (`dataplane::Tally`).
 //! Invariant: an interface that cannot be read counts as one without drops; the others are read nevertheless.
 
 use std::collections::BTreeMap;

@@ -15,8 +15,8 @@ mod client;
 mod coalesce;
 mod connections;
 mod control;
+mod dataplane;
 mod departures;
-mod engine;
 mod experiment;
 mod explain;
 mod filter;
@@ -48,19 +48,19 @@ pub use audit::{Asker, Audit, AuditEntry, AuditReport, Audited};
 pub use broker::{BrokerError, serve_broker};
 pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
-pub use departures::{Departure, DepartureLog, KEPT, Passage};
-pub use engine::{
+pub use dataplane::{
     AskedBy, AskedNow, Counting, FlowsNow, Guest, HeavyFlow, HeavyFlows, HeavyNow, Means, Mediating,
     PressedNow, Sampled, WatchedNow,
 };
-pub use engine::{
-    BATCH, Buffer, Change, Core, Crossing, Engine, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
+pub use dataplane::{
+    BATCH, Buffer, Change, Core, Crossing, Dataplane, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
     FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
     Leasing, Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool,
     PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
     StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config, fleet_map,
     lane_spec, own_mac, several,
 };
+pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use experiment::ExperimentCore;
 pub use explain::{
     ActivePort, Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement, slowed_down,

@@ -2,7 +2,7 @@
 //!
 //! Why: the language states where a port is, and the crate `ports` makes it.
 //! From: `docs/policy.md`, "ports".
-//! Not here: which ports a start opens (`startup`), and their use (`engine`).
+//! Not here: which ports a start opens (`startup`), and their use (`dataplane`).
 //! Invariant: an error names the port, its place and what to do.
 
 mod wanted;
@@ -14,7 +14,7 @@ use plimsoll_wire::overlay::pieces_of;
 
 pub(crate) use wanted::Wanted;
 
-use crate::engine::{Mac, Whose};
+use crate::dataplane::{Mac, Whose};
 
 /// A port of the policy that cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -66,7 +66,7 @@ fn threads(page: &mut Page, now: &ThreadStats) {
         page.head(name, kind, help);
         page.line(name, &[], value);
     };
-    one("plimsoll_engine_threads", "gauge", "Engine threads that share the link.", now.count as f64);
+    one("plimsoll_engine_threads", "gauge", "Dataplane threads that share the link.", now.count as f64);
     let error = "The most by which a class was off its share in the last 10 ms, as a part of that share.";
     one("plimsoll_lease_share_error_ratio", "gauge", error, now.share_error);
     let excess = "The most bytes that left through a limit, on all threads, before it had earned them.";

@@ -2,7 +2,7 @@
 //!
 //! Why: containers come and go; a missing one must not delay the others or the daemon's start.
 //! From: `docs/operations.md`, "When something fails".
-//! Not here: how a port is opened (`open`), and what happens to packets meanwhile (`engine`).
+//! Not here: how a port is opened (`open`), and what happens to packets meanwhile (`dataplane`).
 //! Invariant: the engine is asked once a round, however many ports are missing; a port that is no longer in the policy is
 //! no longer tried.
 
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::control::{Control, Reopened};
-use crate::engine::{Lost, Whose};
+use crate::dataplane::{Lost, Whose};
 use crate::open::close;
 
 /// Between attempts to open a port.

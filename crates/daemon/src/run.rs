@@ -27,11 +27,11 @@ use crate::channel;
 use crate::claim::{Claim, Mark, claim};
 use crate::connections;
 use crate::control::Control;
-use crate::departures::DepartureLog;
-use crate::engine::{
-    Counting, Engine, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
+use crate::dataplane::{
+    Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
     several,
 };
+use crate::departures::DepartureLog;
 use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::{OpenError, carries};
@@ -335,7 +335,7 @@ fn build_several(
     broker: &Broker,
     uplink: Port,
     lanes: Vec<LaneSpec>,
-) -> Result<Vec<Engine>, RunError> {
+) -> Result<Vec<Dataplane>, RunError> {
     let uplinks = open_queues(checked, 0, broker, uplink)?;
     let ports = lanes.into_iter().map(|lane| lane.port).collect();
     let mut engines = several(checked, uplinks, ports, logs)?;
@@ -351,7 +351,7 @@ fn build(
     broker: &Broker,
     resumed: Resumed,
     key: Option<[u8; 32]>,
-) -> Result<(Vec<Engine>, Missing), RunError> {
+) -> Result<(Vec<Dataplane>, Missing), RunError> {
     let config = &checked.config;
     let Opened { uplink, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
     carries(&active.whose(), &uplink, config.uplink.mtu)?;
@@ -366,7 +366,7 @@ fn build(
     }
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
-    let mut engine = Engine::new(Setup {
+    let mut engine = Dataplane::new(Setup {
         program: Arc::new(program),
         fleet,
         config: engine_config(checked, &uplink),
@@ -397,7 +397,7 @@ fn build(
 fn begin(
     record: &Record,
     file: File,
-    engine: &mut Engine,
+    engine: &mut Dataplane,
     checked: &Checked,
 ) -> Result<record::Writer, RunError> {
     let started = record::start_in(record, file);

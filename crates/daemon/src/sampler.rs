@@ -2,7 +2,7 @@
 //!
 //! Why: the middlebox that a heavy flow overloads is mostly not the engine, but a container or a virtual machine.
 //! From: cgroup-v2.rst (`cpu.stat`, `cpu.max`); proc_pid_schedstat(5). The broker opens the files.
-//! Not here: what follows from the load (`engine::load`).
+//! Not here: what follows from the load (`dataplane::load`).
 //! Invariant: the thread sleeps while the engine does not ask, and ends with the engine's last use of it.
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use plimsoll_policy::{Checked, Press, Watch};
 use plimsoll_units::Span;
 
 use crate::broker::{Broker, Number};
-use crate::engine::Sampled;
+use crate::dataplane::Sampled;
 use crate::thread::Clock;
 
 /// The kernel adds up CPU time when a thread is switched or at its tick, up to 10 ms apart: a shorter time between two
@@ -178,7 +178,7 @@ fn most(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::Newest;
+    use crate::dataplane::Newest;
 
     #[test]
     fn the_kernels_texts_are_read() {

@@ -1,7 +1,7 @@
 //! Which thread serves which tenant.
 //!
 //! Why: a reload brings ports, and each must reach its tenant's thread.
-//! Not here: the ports (`control`), and frames between threads (`engine::crossing`).
+//! Not here: the ports (`control`), and frames between threads (`dataplane::crossing`).
 //! Invariant: a tenant's number is never another one's, and it stays on its thread while it is in force.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use plimsoll_policy::{Checked, Unsupported};
 use plimsoll_ports::Port;
 
-use crate::engine::{Change, Lane, LaneSpec, LeaseRoom, Leasing, Seat, lane_spec, thread_of};
+use crate::dataplane::{Change, Lane, LaneSpec, LeaseRoom, Leasing, Seat, lane_spec, thread_of};
 
 /// Every tenant's number and thread.
 #[derive(Clone, Debug, Default)]

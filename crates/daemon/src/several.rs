@@ -1,13 +1,13 @@
 //! One handle to several threads: questions to all of them, and one answer.
 //!
 //! Why: the API asks "the engine", however many threads there are.
-//! Not here: the threads (`thread`), adding counters up (`engine::merge`).
+//! Not here: the threads (`thread`), adding counters up (`dataplane::merge`).
 //! Invariant: an answer is that of all threads, or none.
 
 use plimsoll_nic::NodeRank;
 use tokio::sync::oneshot;
 
-use crate::engine::{Snapshot, add_watched};
+use crate::dataplane::{Snapshot, add_watched};
 use crate::thread::{Command, Handle, Stopped};
 
 /// Sends a command to all threads; their answers are put together.

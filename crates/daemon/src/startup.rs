@@ -11,7 +11,7 @@ use plimsoll_policy::Checked;
 use plimsoll_ports::{Kept, Port};
 
 use crate::broker::{Broker, Number};
-use crate::engine::{LaneSpec, Place, Whose, lane_spec};
+use crate::dataplane::{LaneSpec, Place, Whose, lane_spec};
 use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 
 /// The ports of a start.

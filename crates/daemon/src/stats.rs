@@ -2,7 +2,7 @@
 //!
 //! Why: a class is `tenants/shop/web` to an operator and number 7 to the engine.
 //! From: one [`Snapshot`] and the policy that was in force when it was taken.
-//! Not here: counting (`engine`), Prometheus' text (`prometheus`).
+//! Not here: counting (`dataplane`), Prometheus' text (`prometheus`).
 //! Invariant: an inner node's numbers are the sums of its classes'.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use plimsoll_units::{BitRate, PacketRate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{
+use crate::dataplane::{
     FleetNow, FlowsNow, HostNow, LeasesNow, OnePort, PairNow, Place, PortNow, ReceiverNow, Snapshot,
     StandbyNow,
 };

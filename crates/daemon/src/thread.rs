@@ -3,7 +3,7 @@
 //! Why: one thread owns the engine; other threads send it commands and wait for answers.
 //! From: `docs/architecture.md`, "live": adaptive polling, which spins only when the next event is nearer than a
 //! wake-up costs.
-//! Not here: what a turn does (`engine`), files and signals (`control`).
+//! Not here: what a turn does (`dataplane`), files and signals (`control`).
 //! Invariant: a command never waits for more than one turn, and never holds one up for longer than its own work.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,8 +21,8 @@ use plimsoll_units::{BitRate, Nanos, Span};
 use tokio::sync::oneshot;
 
 use crate::coalesce::Coalescing;
-use crate::engine::{
-    AskedNow, Change, Core, Engine, HeavyNow, Installed, Leasing, Lost, Move, RateError, Rated, Sent,
+use crate::dataplane::{
+    AskedNow, Change, Core, Dataplane, HeavyNow, Installed, Leasing, Lost, Move, RateError, Rated, Sent,
     Snapshot, Step, ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
@@ -225,7 +225,7 @@ impl Handle {
 /// # Errors
 /// When it cannot be made, or has no descriptors to wait with.
 pub fn spawn(
-    engine: Engine,
+    engine: Dataplane,
     habits: Habits,
     notices: impl Fn(Notice) + Send + 'static,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
@@ -239,7 +239,7 @@ pub fn spawn(
 /// # Errors
 /// When one cannot be made, or has no descriptors to wait with.
 pub fn spawn_all(
-    engines: Vec<Engine>,
+    engines: Vec<Dataplane>,
     habits: &Habits,
     notices: impl Fn(Notice) + Send + 'static,
 ) -> std::io::Result<(Handle, Vec<JoinHandle<()>>)> {
@@ -305,7 +305,7 @@ impl End {
 }
 
 struct Loop {
-    engine: Engine,
+    engine: Dataplane,
     habits: Habits,
     waiter: Waiter,
     clock: Clock,

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::dataplane::{HostState, PortNow, Snapshot};
 use crate::departures::Departure;
-use crate::engine::{HostState, PortNow, Snapshot};
 use crate::sandbox::Confinement;
 use crate::stats::StandbyStats;
 

@@ -17,7 +17,7 @@ use super::Api;
 use super::answers::{DepartureRow, Health};
 use crate::audit::AuditReport;
 use crate::control::Reloaded;
-use crate::engine::Rated;
+use crate::dataplane::Rated;
 use crate::explain::Explanation;
 use crate::heavy::HeavyReport;
 use crate::stats::Stats;

@@ -21,7 +21,7 @@ use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, ReadError, socket};
-use crate::engine::Whose;
+use crate::dataplane::Whose;
 use crate::open::{self, OpenError, Wanted};
 use crate::reader;
 

@@ -15,7 +15,7 @@ use plimsoll_ports::netns::LinkInfo;
 use serde::{Deserialize, Serialize};
 
 use super::Number;
-use crate::engine::Whose;
+use crate::dataplane::Whose;
 
 /// The first message, sent while the engine's process still has all its privileges.
 #[derive(Debug, Serialize, Deserialize)]

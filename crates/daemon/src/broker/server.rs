@@ -20,7 +20,7 @@ use plimsoll_ports::{XdpAttempt, XdpMode, realtime};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, client, socket};
-use crate::engine::Whose;
+use crate::dataplane::Whose;
 use crate::kernel;
 use crate::open::{self, Wanted};
 use crate::reader::{self, Answers, FileReader};

@@ -16,7 +16,7 @@ use plimsoll_ports::{
 };
 
 use super::{OpenError, machine_id, steady_mac, tap_config};
-use crate::engine::Mac;
+use crate::dataplane::Mac;
 
 /// A port, as a policy states it.
 #[derive(Debug)]

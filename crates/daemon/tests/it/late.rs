@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::guest::{BUFFERS, FROM, GET_BASE, GUEST, Guest, MEMORY, TO, VERSION_1, buffer};
 use crate::support::{drain, number, policy, udp};
-use plimsoll_daemon::{DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
 use plimsoll_units::{Nanos, Span};
 
@@ -28,7 +28,7 @@ tenants: {vm: {port: memory, flows: fifo, max: 1Mbps}, other: {port: memory}}
 
 /// Two guests, `vm` and `other`, and a wire in memory.
 struct World {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     guests: [Guest; 2],
     now: Nanos,
@@ -49,7 +49,7 @@ impl World {
         let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane_spec(&checked, "vm", Some(vm)), lane_spec(&checked, "other", Some(other))],

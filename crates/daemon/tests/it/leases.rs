@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use plimsoll_control::leases::{Coordinator, Exchange, MemberId, Report, Settings, Taken};
-use plimsoll_daemon::{DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_nic::ClassBytes;
 use plimsoll_policy::{Checked, Fields, TenantId, check_str};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
@@ -20,7 +20,7 @@ const OUTSIDE: u8 = 99;
 
 /// One of the engines, and the far ends of its ports.
 struct Thread {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     tenants: Vec<(u8, MemoryPort)>,
     members: Vec<(usize, MemberId)>,
@@ -49,7 +49,7 @@ impl Thread {
             }
             lanes.push(lane_spec(checked, &tenant.name, port));
         }
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(coordinator.program().clone()),
             config: engine_config(checked, &uplink),
             uplink,

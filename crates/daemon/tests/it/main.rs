@@ -3,7 +3,7 @@
 mod backpressure;
 mod binding;
 mod control;
-mod engine;
+mod dataplane;
 mod explain;
 mod fleet;
 #[path = "../../../ports/tests/it/support/guest.rs"]

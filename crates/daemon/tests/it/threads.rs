@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_daemon::{
-    Asker, Change, Command, Control, DepartureLog, Engine, Habits, LeaseRoom, Leasing, Stats, several,
+    Asker, Change, Command, Control, Dataplane, DepartureLog, Habits, LeaseRoom, Leasing, Stats, several,
     spawn_all,
 };
 use plimsoll_policy::Checked;
@@ -23,7 +23,7 @@ const STEP: Span = Span::micros(10);
 
 /// Engines, the far ends of their queues of the uplink, and of the tenants' ports.
 struct Host {
-    engines: Vec<Engine>,
+    engines: Vec<Dataplane>,
     wires: Vec<MemoryPort>,
     tenants: Vec<MemoryPort>,
     now: Nanos,

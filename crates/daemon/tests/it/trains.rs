@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::guest::{FROM, Guest, MERGEABLE, TO, VERSION_1, buffer};
 use crate::support::{drain, number, policy, udp};
-use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Change, Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
 use plimsoll_units::{Nanos, Span};
@@ -25,7 +25,7 @@ const SHORT: usize = 60;
 
 /// Two guests, and a wire with room for a fixed number of frames.
 struct World {
-    engine: Engine,
+    engine: Dataplane,
     log: Arc<DepartureLog>,
     wire: MemoryPort,
     guests: [Guest; 2],
@@ -66,7 +66,7 @@ impl World {
         let uplink = Port::Memory(uplink);
         let log = Arc::new(DepartureLog::default());
         let lane = |name, port| lane_spec(&checked, name, Some(Port::VhostUser(port)));
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane("a", a), lane("b", b)],

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::guest::{FROM, Guest, VERSION_1};
 use crate::support::{KEY, drain, fleet_of, policy, udp};
 use plimsoll_control::{Allowance, For, HostId, Limits, Sealer, Vnic};
-use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Change, Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{
     CompletionOrder, FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig,
@@ -26,7 +26,7 @@ limits: {slow: {match: {src_port: 7}, rate: 1Mbps, burst: 1518B}}
 
 /// An engine, a wire in memory, and a guest whose sockets have a bounded number of packets on their way.
 struct World {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     guest: Guest,
     now: Nanos,
@@ -60,7 +60,7 @@ impl World {
         let uplink = Port::Memory(uplink);
         let mut program = checked.program.clone();
         let fleet = fleet_of(&checked, &mut program, [1_000, 7]);
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(program),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane_spec(&checked, "vm", Some(Port::VhostUser(port)))],

@@ -9,7 +9,7 @@ mod scribbling;
 use std::sync::Arc;
 
 use crate::support::{drain, policy, udp};
-use plimsoll_daemon::{Change, DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Change, Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VnicConfig, VnicPort};
 use plimsoll_units::{Nanos, Span};
@@ -19,7 +19,7 @@ use plimsoll_vnic::{
 
 /// An engine whose tenants have vNICs, and a wire in memory.
 struct World {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     log: Arc<DepartureLog>,
     now: Nanos,
@@ -55,7 +55,7 @@ impl World {
         let lanes = (checked.config.tenants.iter())
             .map(|tenant| lane_spec(&checked, &tenant.name, Some(vnic(&folder, &tenant.name, sizes))));
         let log = Arc::new(DepartureLog::default());
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: lanes.collect(),
@@ -231,7 +231,7 @@ fn frames_that_travel_together_complete_each_with_its_own_outcome() {
     let shop = lane_spec(&world.checked, "shop", Some(vnic(&world.folder, "again", Sizes::default())));
     let uplink = MemoryPort::pair("uplink", MemoryConfig::default()).expect("memory").0;
     let uplink = Port::Memory(uplink);
-    world.engine = Engine::new(Setup {
+    world.engine = Dataplane::new(Setup {
         program: Arc::new(world.checked.program.clone()),
         config: engine_config(&world.checked, &uplink),
         lanes: vec![shop, lane],

@@ -13,8 +13,8 @@ use crate::guest::{FROM, GUEST, Guest, MEMORY, SET_FEATURES, SET_MEM_TABLE, TO, 
 use crate::support::{drain, policy, udp};
 use nix::fcntl::{FallocateFlags, fallocate};
 use plimsoll_daemon::{
-    Change, Command, DepartureLog, Engine, Habits, Handle, Notice, Setup, Snapshot, Whither, engine_config,
-    lane_spec, spawn,
+    Change, Command, Dataplane, DepartureLog, Habits, Handle, Notice, Setup, Snapshot, Whither,
+    engine_config, lane_spec, spawn,
 };
 use plimsoll_ports::{
     FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending, VhostUser, VhostUserConfig, realtime,
@@ -122,7 +122,7 @@ impl World {
         let mac = Some([2, 0, 0, 0, 0, HONEST]);
         let (lane, honest) = MemoryPort::pair("honest", MemoryConfig { mac, ..memory }).expect("memory");
         let uplink = Port::Memory(uplink);
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: vec![
@@ -343,7 +343,7 @@ fn a_reload_and_a_stop_do_not_wait_for_a_hole() {
 
 /// An engine without a thread, and a guest that posts while it moves to a thread of its own and back at any moment.
 struct Hands {
-    engine: Engine,
+    engine: Dataplane,
     wire: MemoryPort,
     guest: Guest,
     free: Vec<u16>,
@@ -363,7 +363,7 @@ impl Hands {
         let memory = MemoryConfig { slots: 4_096, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane_spec(&checked, "vm", Some(Port::VhostUser(port)))],

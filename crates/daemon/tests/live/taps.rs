@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::support::{drain, number, policy, udp};
-use plimsoll_daemon::{DepartureLog, Engine, Setup, engine_config, lane_spec};
+use plimsoll_daemon::{Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
     FRAME_ROOM, MemoryConfig, MemoryPort, PacketConfig, PacketSocket, Port, Sending, Tap, TapConfig,
@@ -14,7 +14,7 @@ const OUTSIDE: u8 = 99;
 
 /// An engine with one tenant behind a TAP, the tenant's own end, and a wire in memory.
 struct World {
-    engine: Engine,
+    engine: Dataplane,
     tenant: PacketSocket,
     wire: MemoryPort,
     now: Nanos,
@@ -36,7 +36,7 @@ impl World {
         let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let (checked, uplink) = (policy(text), Port::Memory(uplink));
-        let engine = Engine::new(Setup {
+        let engine = Dataplane::new(Setup {
             program: Arc::new(checked.program.clone()),
             config: engine_config(&checked, &uplink),
             lanes: vec![lane_spec(&checked, "shop", Some(Port::Tap(tap)))],

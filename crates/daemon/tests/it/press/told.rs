@@ -1,10 +1,10 @@
 //! What an operator is told: when nothing is measured any more, when a method changes, and when a reload ends the watch.
 
 use super::*;
-use plimsoll_daemon::{Engine, Sampled, WatchedNow};
+use plimsoll_daemon::{Dataplane, Sampled, WatchedNow};
 use plimsoll_units::Nanos;
 
-fn watched(engine: &mut Engine, now: Nanos) -> WatchedNow {
+fn watched(engine: &mut Dataplane, now: Nanos) -> WatchedNow {
     engine.heavy(now).and_then(|heavy| heavy.watched).expect("it is watched")
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use plimsoll_daemon::{
-    Change, Core, Counting, DepartureLog, Engine, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup,
+    Change, Core, Counting, Dataplane, DepartureLog, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup,
     ThisCore, engine_config, fleet_map, lane_spec,
 };
 use plimsoll_policy::{Checked, Program};
@@ -27,7 +27,7 @@ pub fn fleet_of(checked: &Checked, program: &mut Program, [sequence, start]: [u6
 /// The engine, and the other end of each of its ports.
 pub struct World {
     /// The engine under test.
-    pub engine: Engine,
+    pub engine: Dataplane,
     /// The departure log.
     pub log: Arc<DepartureLog>,
     /// Tenants' ends, in the policy's order.
@@ -80,7 +80,7 @@ impl World {
         let log = Arc::new(DepartureLog::default());
         let mut program = checked.program.clone();
         let fleet = fleet_of(checked, &mut program, start);
-        let mut engine = Engine::new(Setup {
+        let mut engine = Dataplane::new(Setup {
             program: Arc::new(program),
             config: engine_config(checked, &uplink),
             uplink,

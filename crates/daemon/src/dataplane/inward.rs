@@ -1,0 +1,394 @@
+//! The way in: frames from the uplink wait in the receive queue of their tenant.
+//!
+//! Why: a tenant that is flooded, or whose device is slow, must lose its own time and packets, and no other tenant's.
+//! From: PicNIC §5.2: fetch and tell tenants apart first, which costs little; parse, check and deliver after, in the order
+//! that each tenant's share of the CPU says (`nic`'s ingress), charged with the time that it took.
+//! Not here: which queue is next (`nic`), and a frame's receiver (`depart`).
+//! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
+//! queue of their own, beside the tenants'.
+
+mod deliver;
+mod fetch;
+mod known;
+
+use core::num::NonZeroU32;
+
+use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
+use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
+use plimsoll_ports::{Port, Received};
+use plimsoll_units::{Nanos, Span};
+use plimsoll_wire::overlay::MOST_PIECES;
+use plimsoll_wire::{Ecn, VnetHeader, alike};
+
+use super::apart::Charged;
+use super::cpu::Core;
+use super::crossing::Via;
+use super::drops::Loss;
+use super::mac_table::Mac;
+use super::pool::Pool;
+use super::sources::Sources;
+use super::{BATCH, Dataplane, Lane, Part};
+pub(super) use known::KnownFlows;
+
+/// Frames that wait on their way in.
+#[derive(Debug)]
+pub(crate) struct Inward {
+    ingress: Ingress,
+    drain: Drain,
+    /// By station, taken out while some of its frames are delivered.
+    pools: Vec<Option<Box<Pool<Waits>>>>,
+    /// By station: how many frames of each host wait there.
+    sources: Vec<Sources>,
+    /// By station: its last flows, taken out as its pool is. The common station has none.
+    known: Vec<Option<Box<KnownFlows>>>,
+    knows: bool,
+    /// The stations of flows with frames that are not counted yet.
+    uncounted: Vec<u32>,
+    /// The frames of the last quantum.
+    taken: [(Arrival, Verdict); QUANTUM],
+    /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
+    delivered: [(Nanos, Option<Span>); MOST],
+    /// How long each station's frames were in the kernel, in this epoch.
+    before: Vec<Before>,
+    /// The way of the frame that is stored, or delivered.
+    pub(super) via: Via,
+    /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
+    since: Option<Nanos>,
+}
+
+/// A frame that waits on its way in.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    vnet: Option<VnetHeader>,
+    /// How long it had been in the kernel.
+    waited: Option<Span>,
+    /// The place where its host is counted ([`Sources`]).
+    place: Option<u8>,
+    via: Via,
+    /// Whether it came in one datagram with the frame that follows.
+    followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    datagram: Option<NonZeroU32>,
+}
+
+/// Where a frame for a station came from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Provenance {
+    /// The host in whose name it came, if that is not proven.
+    pub(super) source: Option<usize>,
+    /// Whether it came in one datagram with the frame that follows.
+    pub(super) followed: bool,
+    /// The number of that datagram, equal for pieces with the same headers.
+    pub(super) datagram: Option<NonZeroU32>,
+}
+
+/// How long frames were in the kernel before they were fetched.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    frames: u64,
+    waited: Span,
+}
+
+impl Before {
+    #[inline]
+    fn note(&mut self, waited: Option<Span>) {
+        if let Some(waited) = waited {
+            (self.frames, self.waited) = (self.frames + 1, self.waited + waited);
+        }
+    }
+
+    fn mean(self) -> Span {
+        Span::ns(self.waited.as_u64().checked_div(self.frames).unwrap_or(0))
+    }
+}
+
+/// The station of broadcasts, of frames for unknown addresses, and of frames that are cut short. A lane's station is one
+/// more than its number.
+pub(crate) const COMMON: u32 = 0;
+
+/// A tenant's share of the core, by its weight, to that of the common station.
+const ABOVE_COMMON: u32 = 8;
+
+/// Frames of a station that may be longer than an ordinary MTU.
+const LONG: u32 = 16;
+
+/// Frames of one tenant that are delivered before the next tenant is chosen: the clock is read once for them.
+const QUANTUM: usize = 8;
+
+/// Most frames delivered so where they came in one datagram: they are joined for a tenant that takes them so.
+const MOST: usize = QUANTUM + MOST_PIECES;
+
+/// Most frames delivered in a turn, and most frames fetched.
+const DELIVERIES: usize = 128;
+const FETCHES: usize = 8 * BATCH;
+
+impl Inward {
+    pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
+        let stations = stations(program, lanes);
+        let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, true)).collect();
+        let pools = stations.iter().map(Inward::pool).collect();
+        let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
+        let delivered = [(Nanos::ZERO, None); MOST];
+        let before = vec![Before::default(); stations.len()];
+        let sources = vec![Sources::default(); stations.len()];
+        Self {
+            sources,
+            known,
+            knows: true,
+            uncounted: Vec::with_capacity(stations.len()),
+            ingress,
+            drain,
+            pools,
+            taken: [(Arrival::NONE, Verdict::Pass); QUANTUM],
+            delivered,
+            before,
+            via: Via::Uplink,
+            since: None,
+        }
+    }
+
+    /// The buffers of a station.
+    fn pool(station: &Station) -> Option<Box<Pool<Waits>>> {
+        Some(Box::new(Pool::new(station.slots, LONG)))
+    }
+
+    /// Whether to fetch now, before frames that wait are delivered.
+    fn may_fetch(&mut self, core: &impl Core, now: Nanos) -> bool {
+        self.ingress.next(now).is_none() || core.fetches_first() && self.drain.may()
+    }
+
+    /// Charges the time in which a station's frames were delivered.
+    fn processed(&mut self, station: u32, took: Span, now: Nanos) {
+        self.ingress.charge(station, took, now);
+        self.drain.processed(took);
+    }
+
+    /// Charges a lane for time in which its memory kept the thread waiting outside the way in.
+    pub(crate) fn charge_lane(&mut self, lane: usize, took: Span, now: Nanos) {
+        if let Ok(station) = u32::try_from(lane + 1)
+            && station < self.stations()
+        {
+            self.ingress.charge(station, took, now);
+        }
+    }
+
+    /// Installs another policy, or other lanes.
+    pub(crate) fn install(&mut self, program: &Program, lanes: &[Option<Box<Lane>>], now: Nanos) {
+        self.since = Some(now);
+        let stations = stations(program, lanes);
+        for (pool, station) in self.pools.iter_mut().zip(&stations) {
+            pool.as_mut().expect("in its place between deliveries").grow(station.slots);
+        }
+        let further = stations.get(self.pools.len()..).unwrap_or_default();
+        self.before.resize(stations.len().max(self.before.len()), Before::default());
+        self.sources.resize(self.before.len(), Sources::default());
+        self.pools.extend(further.iter().map(Self::pool));
+        self.ingress.set_stations(&stations, now);
+        self.forget_flows();
+    }
+
+    /// Whether what headers decide is known of flows.
+    pub(crate) fn knows(&self) -> bool {
+        self.knows
+    }
+
+    /// Forgets what was known of flows, as what their headers decide may be something else from now on. All must be counted.
+    pub(super) fn forget_flows(&mut self) {
+        debug_assert!(self.uncounted.is_empty(), "frames of these stations would be lost to the count");
+        self.known.iter_mut().flatten().for_each(|known| known.forget());
+        let further = self.known.len()..self.pools.len();
+        self.known.extend(further.map(|station| KnownFlows::for_station(station, self.knows)));
+        self.uncounted.reserve(self.known.len());
+    }
+
+    /// When a tenant that has had its maximum may have its next frame.
+    pub(crate) fn due(&self) -> Option<Nanos> {
+        self.ingress.due()
+    }
+
+    /// Counters of a lane's station, or of the common one, and how many frames wait there.
+    pub(crate) fn seen(&self, lane: Option<u32>) -> (IngressCounters, u32) {
+        let station = lane.map_or(COMMON, |lane| lane + 1);
+        (self.ingress.seen(station), self.ingress.waiting(station).len() as u32)
+    }
+
+    /// Whether frames wait at a station.
+    pub(crate) fn has_waiting(&self, station: u32) -> bool {
+        self.ingress.waiting(station).len() > 0
+    }
+
+    /// The lane that a station's frame is for: a tenant that is gone may have left its lane to another one, and its frames
+    /// in the queue.
+    fn lane_of(&self, station: u32, arrival: &Arrival) -> Option<u32> {
+        let same = self.since.is_none_or(|since| arrival.at > since);
+        station.checked_sub(COMMON + 1).filter(|_| same)
+    }
+
+    /// Whether frames wait for a tenant that takes any.
+    pub(crate) fn holds_frames(&self) -> bool {
+        (0..self.stations()).any(|station| self.ingress.waiting(station).len() > 0)
+    }
+
+    /// How many stations there are.
+    pub(crate) fn stations(&self) -> u32 {
+        self.ingress.tenants()
+    }
+
+    /// Counters of a station since the last call, how many frames may wait there, and their mean time on the way in: in the
+    /// kernel, if the port tells it (fetching may be the bottleneck), and here.
+    pub(crate) fn take_epoch(&mut self, station: u32) -> (IngressCounters, u32, Option<Span>) {
+        let seen = self.ingress.take_epoch(station);
+        let before = core::mem::take(&mut self.before[station as usize]).mean();
+        let delay = seen.mean_wait().map(|here| here + before);
+        (seen, self.ingress.slots(station), delay)
+    }
+
+    /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames
+    /// in its host's name have used up their part of the queue.
+    pub(super) fn store(
+        &mut self,
+        station: u32,
+        frame: &[u8],
+        received: &Received,
+        Provenance { source, followed, datagram }: Provenance,
+        now: Nanos,
+    ) -> Result<(), Loss> {
+        let place = Sources::place(source);
+        if place.is_some() && self.is_over_share(station, place) {
+            self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
+            return Err(Loss::SourceOverShare);
+        }
+        let waits =
+            Waits { vnet: received.vnet, waited: received.waited, place, via: self.via, followed, datagram };
+        self.queue(station, frame, waits, now).map_err(|why| match why {
+            NotQueued::Full => Loss::IngressFull,
+            NotQueued::OverMax => Loss::IngressOverMax,
+        })?;
+        if place.is_some() {
+            self.sources[station as usize].begin(place);
+        }
+        Ok(())
+    }
+
+    /// Whether the frames of one place have used up their part of a station's queue that has room.
+    fn is_over_share(&self, station: u32, place: Option<u8>) -> bool {
+        let free = self.ingress.slots(station).saturating_sub(self.ingress.waiting(station).len() as u32);
+        free > 0 && !self.sources[station as usize].admit(place, free)
+    }
+
+    fn queue(&mut self, station: u32, frame: &[u8], waits: Waits, now: Nanos) -> Result<(), NotQueued> {
+        let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
+        let buffer = pool.take(frame.len());
+        let addr = buffer.map_or(0, |buffer| buffer.address(station));
+        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let ecn = if self.ingress.has_maximum(station) { Ecn::of(frame) } else { None };
+        let arrival = Arrival { addr, len, at: now, ecn: ecn.unwrap_or_default() };
+        let Some(buffer) = buffer else {
+            return Err(self.ingress.drop(station, arrival.len, now));
+        };
+        if let Err(why) = self.ingress.offer(station, arrival) {
+            pool.give(buffer);
+            return Err(why);
+        }
+        pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
+        pool.set_held(buffer, waits);
+        Ok(())
+    }
+}
+
+/// Whether a frame with the same headers may come that is taken for this one's like: of other frames nothing is kept. Segments that
+/// are still to be cut may differ in what the headers do not say.
+pub(super) fn can_be_known(frame: &[u8], received: &Received) -> bool {
+    received.vnet.is_none_or(|vnet| vnet.gso_type == VnetHeader::GSO_NONE) && alike(frame, frame)
+}
+
+/// The address that a frame was sent from.
+pub(super) fn source_of(frame: &[u8]) -> Mac {
+    frame.get(6..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default()
+}
+
+/// The stations, with weights and lengths that the policy derives from the tenants' promises. The common station has the
+/// smallest weight, and so has a lane whose tenant is gone.
+fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
+    let station = |lane: &Option<Box<Lane>>| {
+        let TenantId(tenant) = lane.as_ref()?.tenant?;
+        let slo = &program.tenants[tenant as usize].slo;
+        let weight = slo.weight.saturating_mul(ABOVE_COMMON);
+        Some(Station { weight, slots: slo.slots, ceiling: slo.ceiling })
+    };
+    let common = Station { weight: 1, slots: DEFAULT_SLOTS, ceiling: None };
+    core::iter::once(common).chain(lanes.iter().map(|lane| station(lane).unwrap_or(common))).collect()
+}
+
+impl Dataplane {
+    /// Sets the part of the time, in thousandths, that fetching may take while frames wait. To be called before any frame
+    /// has arrived.
+    pub fn set_drain_share(&mut self, share: u32) {
+        self.inward.drain = Drain::new(share);
+    }
+
+    /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by
+    /// its share. Answers how many were fetched and delivered. `begun` is when the part of the turn before this one began, which may
+    /// have written to tenants.
+    pub(super) fn take_in(
+        &mut self,
+        core: &mut impl Core,
+        begun: Nanos,
+        clock: &impl Fn(Part) -> Nanos,
+    ) -> usize {
+        let (mut fetched, mut delivered) = (0, 0);
+        let mut now = clock(Part::Depart);
+        self.near.end(now.since(begun));
+        self.part_took(now.since(begun), Charged::No, now);
+        let mut empty = !self.uplink_may_have_frames();
+        let (batch, quantum) = core.batches(BATCH, QUANTUM);
+        while delivered < DELIVERIES {
+            if core.is_busy(now) {
+                break;
+            }
+            if fetched < FETCHES && !empty && self.inward.may_fetch(core, now) {
+                let count = self.fetch(core, batch, now);
+                (fetched, empty) = (fetched + count, count < batch);
+                let after = clock(Part::Fetch);
+                self.inward.drain.fetched(core.fetched(count, after.since(now)));
+                now = after;
+            } else if let Some(station) = self.inward.ingress.next(now) {
+                let count = self.deliver_some(station, quantum, now);
+                delivered += count;
+                let after = clock(Part::Deliver);
+                self.note_delays(station, count, after);
+                self.inward.processed(station, core.delivered(count, after.since(now)), after);
+                self.part_took(after.since(now), Charged::Yes, after);
+                now = after;
+            } else {
+                core.idle();
+                break;
+            }
+        }
+        fetched + delivered
+    }
+
+    fn uplink_may_have_frames(&self) -> bool {
+        self.uplink.ready || self.uplink.port.as_ref().is_some_and(Port::must_be_asked)
+    }
+
+    /// Looks at each frame from now on, as if its flow were not known. Frames fare the same, and take longer.
+    pub fn look_at_each_frame(&mut self) {
+        self.count_known();
+        self.inward.knows = false;
+        self.inward.known.clear();
+        self.inward.forget_flows();
+    }
+
+    /// Counts the frames of flows that are known which are not counted yet: once for all frames of a flow, as each count costs a
+    /// look-up.
+    pub(super) fn count_known(&mut self) {
+        let mut stations = core::mem::take(&mut self.inward.uncounted);
+        for station in stations.drain(..) {
+            let Some(mut known) = self.inward.known[station as usize].take() else { continue };
+            known.take_uncounted().flatten().for_each(|bound| self.count_delivered(bound));
+            self.inward.known[station as usize] = Some(known);
+        }
+        self.inward.uncounted = stations;
+    }
+}
