@@ -7,6 +7,7 @@
 //! leaves, waits, or is counted with its reason.
 
 mod apart;
+mod backpressure;
 mod binding;
 mod blame;
 mod class_delays;
@@ -14,6 +15,7 @@ mod cpu;
 mod crossing;
 mod depart;
 mod drops;
+mod due;
 mod emit;
 mod fleet;
 mod flow_cache;
@@ -31,6 +33,7 @@ mod merge;
 mod outward;
 mod paced;
 mod parked;
+mod policy;
 mod pool;
 mod posted;
 mod press;
@@ -39,24 +42,25 @@ mod queues;
 mod rates;
 mod round_trips;
 mod rules;
+mod scheduler;
 mod setup;
 mod several;
 mod short;
 mod snapshot;
 mod sources;
 mod standby;
+mod tenants;
 mod verify;
 mod watch;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_nic::{Config, DoorbellQueue, Nic, Transmit, Waits};
-use plimsoll_policy::{Classifier, Fields, Grain, Metadata, NodeId, Program, Sources, TenantId};
+use plimsoll_nic::{Config, Nic};
+use plimsoll_policy::{Fields, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
-use plimsoll_record::{Recorded, Recorder};
-use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_record::Recorder;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::Parsed;
 use serde::{Deserialize, Serialize};
 
@@ -194,73 +198,59 @@ pub struct Setup {
 /// ```
 #[derive(Debug)]
 pub struct Dataplane {
-    pub(crate) nic: Recorded,
-    pub(crate) program: Arc<Program>,
-    /// The policy's wake-up grain.
-    grain: Grain,
-    pub(crate) classifier: Classifier,
-    pub(crate) generation: u16,
-    /// Grows with each change of the policy, and of what is counted: what was noted of flows does not hold any more.
-    pub(crate) changes: u64,
-    pub(crate) lanes: Vec<Option<Box<Lane>>>,
+    pub(crate) policy: policy::InForce,
+    pub(crate) scheduler: scheduler::Scheduler,
+    pub(crate) tenants: tenants::Tenants,
     pub(crate) uplink: Uplink,
     pub(crate) macs: MacTable,
-    /// The way to the engines of other threads, where there are any.
+    pub(crate) inward: inward::Inward,
+    /// Other hosts, where this one is in a fleet.
+    pub(crate) fleet: Option<Box<fleet::Fleet>>,
+    pub(crate) backpressure: backpressure::Backpressure,
+    pub(crate) threads: Threads,
+    pub(crate) verifying: verify::Verifying,
+    pub(crate) accounts: Accounts,
+    pub(crate) due: due::Due,
+    pub(crate) buffers: Buffers,
+    /// How long copies into and out of tenants' memory take.
+    pub(crate) copying: apart::Copying,
+    pub(crate) copies: depart::Copies,
+}
+
+/// Other threads under the same policy.
+#[derive(Debug, Default)]
+pub(crate) struct Threads {
+    /// The way to their data planes, where there are any.
     pub(crate) crossing: Option<Box<Crossing>>,
-    /// Its part of the policy, where there are other threads.
+    /// This one's part of the policy, where there are others.
     pub(crate) leasing: Option<Box<leasing::Leasing>>,
-    pub(crate) bindings: binding::Bindings,
-    /// Frames that each flow queue holds.
-    pub(crate) queues: Vec<u32>,
-    pub(crate) waits: Waits,
-    pub(crate) doorbells: DoorbellQueue,
-    pub(crate) out: Vec<Transmit>,
-    pub(crate) sent: usize,
+}
+
+/// What is noted for operators.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    pub(crate) log: Arc<DepartureLog>,
+    pub(crate) delays: class_delays::ClassDelays,
+    /// Counters of tenants and classes that are gone.
+    pub(crate) carried: install::Carried,
+    /// Ports that have disappeared, for the control thread.
+    pub(crate) lost: Vec<Lost>,
+    pub(crate) turns: u64,
+}
+
+/// Memory for one frame or one batch at a time.
+#[derive(Debug)]
+pub(crate) struct Buffers {
     pub(crate) scratch: Vec<u8>,
     pub(crate) landing: Vec<u8>,
     /// Empty between two batches.
-    batch: Vec<posted::Copied>,
-    pub(crate) inward: inward::Inward,
-    pub(crate) fleet: Option<Box<fleet::Fleet>>,
-    /// The flows that are counted, if any are.
-    pub(crate) heavy: Option<Box<HeavyFlows>>,
-    /// Frames that wait for the rates of flows that are slowed down.
-    pub(crate) paced: paced::Paced,
-    /// Whether any tenant's connections are mediated.
-    pub(crate) mediates: bool,
-    /// When their meters are looked at next.
-    pub(crate) mediated_at: Nanos,
-    /// The CPU time of what the policy watches, where another thread measures it.
-    pub(crate) sampled: Option<Sampled>,
-    near: load::Near,
-    /// What an operator is to be told of flows that are slowed down.
-    pub(crate) told: Vec<String>,
-    pub(crate) log: Arc<DepartureLog>,
-    pub(crate) delays: class_delays::ClassDelays,
-    pub(crate) carried: install::Carried,
-    /// How long copies into and out of tenants' memory take.
-    pub(crate) copying: apart::Copying,
-    pub(crate) lost: Vec<Lost>,
-    pub(crate) turns: u64,
-    pub(crate) copies: depart::Copies,
-    /// Descriptors that one flow queue holds.
-    pub(crate) window: u32,
-    first: usize,
-    /// When ports were last asked whether their devices are still there.
-    probed: Nanos,
-    reading: bool,
-    /// Rates that were changed since the policy came into force.
-    pub(crate) rates: Arc<BTreeMap<NodeId, BitRate>>,
-    /// Draws the packets that are classified again after a client has classified them.
-    pub(crate) sampler: Sampler,
-    /// Consequences of clients' wrong packets, by lane, until [`Dataplane::take_steps`].
-    pub(crate) steps: Vec<(usize, Step)>,
-    /// When a client that is not served now is served again.
-    pub(crate) wake_at: Option<Nanos>,
-    /// When the first client whose messages are held is read again.
-    release_at: Option<Nanos>,
-    /// Whether a client's rings must be looked at in the next turn as well, as it does not kick yet.
-    attentive: bool,
+    pub(crate) batch: Vec<posted::Copied>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self { scratch: vec![0; LARGE], landing: vec![0; LARGE], batch: Vec::with_capacity(posted::POSTED) }
+    }
 }
 
 /// The uplink's port, and its state.
@@ -286,6 +276,24 @@ pub(crate) struct Uplink {
 }
 
 impl Uplink {
+    /// With this port as the only one; `whole` in a fleet, whose packets the port need not cut.
+    fn new(port: Port, whole: bool) -> Self {
+        Self {
+            segments: fleet::cuts_segments(&port, whole),
+            port: Some(port),
+            standby: None,
+            past: plimsoll_ports::Counters::default(),
+            ready: true,
+            blocked: false,
+            resume: 0,
+            flooded: 0,
+            down: false,
+            tally: Tally::default(),
+            blamed: lane::Blamed::default(),
+            senders: blame::Senders::default(),
+        }
+    }
+
     /// Whether it is down or gone, rather than full.
     fn is_away(&self) -> bool {
         self.down || self.port.is_none()
@@ -329,74 +337,32 @@ impl Dataplane {
     #[must_use]
     pub fn new(setup: Setup) -> Self {
         let nodes = setup.program.nodes.len();
-        let queues = vec![0; setup.config.queues as usize];
-        let waits = Waits::new(setup.config.queues);
-        let nic = Recorded::new(Nic::new(&setup.program, &setup.config));
-        let window = u32::from(nic.slots());
-        let lanes: Vec<_> = setup.lanes.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect();
+        let tenants = tenants::Tenants::new(setup.lanes);
+        let lanes = &tenants.lanes;
         let whole = setup.fleet.is_some();
-        let inward = inward::Inward::new(&setup.program, &lanes);
-        let fleet = setup.fleet.map(|fleet| Box::new(fleet::Fleet::new(fleet, &lanes, &setup.program)));
+        let fleet = setup.fleet.map(|fleet| Box::new(fleet::Fleet::new(fleet, lanes, &setup.program)));
         let mut engine = Self {
-            nic,
-            classifier: Classifier::new(&setup.program),
-            generation: 0,
-            changes: 0,
+            scheduler: scheduler::Scheduler::new(&setup.program, &setup.config, lanes.len()),
+            uplink: Uplink::new(setup.uplink, whole),
             macs: MacTable::new(lanes.len() + 1),
-            crossing: None,
-            leasing: None,
-            bindings: binding::Bindings::default(),
-            uplink: Uplink {
-                segments: fleet::cuts_segments(&setup.uplink, whole),
-                port: Some(setup.uplink),
-                standby: None,
-                past: plimsoll_ports::Counters::default(),
-                ready: true,
-                blocked: false,
-                resume: 0,
-                flooded: 0,
-                down: false,
-                tally: Tally::default(),
-                blamed: lane::Blamed::default(),
-                senders: blame::Senders::default(),
-            },
-            queues,
-            waits,
-            doorbells: DoorbellQueue::with_capacity(4 * BATCH * lanes.len()),
-            lanes,
-            out: Vec::with_capacity(DEPARTURES),
-            sent: 0,
-            scratch: vec![0; LARGE],
-            landing: vec![0; LARGE],
-            batch: Vec::with_capacity(posted::POSTED),
-            inward,
+            inward: inward::Inward::new(&setup.program, lanes),
             fleet,
-            heavy: None,
-            paced: paced::Paced::default(),
-            mediates: false,
-            mediated_at: Nanos::ZERO,
-            sampled: None,
-            near: load::Near::default(),
-            told: Vec::new(),
-            log: setup.log,
-            delays: class_delays::ClassDelays::new(nodes),
-            carried: install::Carried::default(),
+            backpressure: backpressure::Backpressure::default(),
+            threads: Threads::default(),
+            verifying: verify::Verifying::default(),
+            accounts: Accounts {
+                log: setup.log,
+                delays: class_delays::ClassDelays::new(nodes),
+                carried: install::Carried::default(),
+                lost: Vec::new(),
+                turns: 0,
+            },
+            due: due::Due::default(),
+            buffers: Buffers::default(),
             copying: apart::Copying::default(),
-            lost: Vec::new(),
-            turns: 0,
             copies: depart::Copies::default(),
-            window,
-            first: 0,
-            probed: Nanos::ZERO,
-            rates: Arc::default(),
-            reading: true,
-            sampler: Sampler::new(verify::ONE_IN, verify::seed()),
-            steps: Vec::new(),
-            wake_at: None,
-            release_at: None,
-            attentive: false,
-            grain: Grain::of(&setup.program),
-            program: setup.program,
+            policy: policy::InForce::new(setup.program),
+            tenants,
         };
         engine.share_queues();
         engine.pin_addresses();
@@ -408,7 +374,7 @@ impl Dataplane {
     /// Records the NIC engine's inputs and decisions from now on. `sources` are the policy's files. To be called before any
     /// frame is sent.
     pub fn record(&mut self, recorder: Recorder, sources: &Sources) {
-        self.nic.record(recorder, sources);
+        self.scheduler.nic.record(recorder, sources);
     }
 
     /// One round: read, schedule, send, forward, free. `now` must not run backwards.
@@ -424,10 +390,8 @@ impl Dataplane {
 
     /// Like [`Dataplane::turn_by`], with the way in on the given core; an experiment's may be slower than this machine's.
     pub fn turn_on(&mut self, core: &mut impl Core, clock: &impl Fn(Part) -> Nanos) -> Turn {
-        self.turns += 1;
-        self.attentive = false;
-        self.wake_at = None;
-        self.release_at = None;
+        self.accounts.turns += 1;
+        self.due.begin();
         let begun = clock(Part::Between);
         let tended = self.tend_fleet(begun);
         // A look at the clock costs as much as a packet's way through the tree.
@@ -437,7 +401,7 @@ impl Dataplane {
         let apart = self.tend_apart(now);
         self.take_newest_lease(now);
         let released = self.release_paced(now) + self.come_across(now);
-        let read = released + if self.reading { self.read_tenants(now, clock) } else { 0 };
+        let read = released + if self.tenants.reading { self.read_tenants(now, clock) } else { 0 };
         self.tell_others();
         // As many frames leave as were read, in rounds, so that the way in and the clock do not wait for all of them.
         let (mut busy, mut moved, mut ended) = (read > 0, read, Part::Read);
@@ -461,38 +425,38 @@ impl Dataplane {
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let tells = self.finish_crossing(now);
         let renewal = self.renew(busy, now);
-        let next = if self.uplink.blocked { None } else { self.nic.poll_timeout() };
-        let next = [next, self.wake_at, self.inward.due()].into_iter().flatten().min();
-        let lazily = [tended, probes, looks, apart, core.free_at(), self.release_at, tells, renewal]
+        let next = if self.uplink.blocked { None } else { self.scheduler.nic.poll_timeout() };
+        let next = [next, self.due.wake_at, self.inward.due()].into_iter().flatten().min();
+        let lazily = [tended, probes, looks, apart, core.free_at(), self.due.release_at, tells, renewal]
             .into_iter()
             .flatten()
             .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
-        Turn { busy: busy || self.attentive, moved, next, lazily, retry }
+        Turn { busy: busy || self.due.attentive, moved, next, lazily, retry }
     }
 
     /// How long the thread may sleep while packets wait for a rate.
     #[must_use]
     pub fn grain(&self) -> Span {
-        self.grain.span
+        self.policy.grain.span
     }
 
     /// Whether the thread is to spin while packets pass.
     #[must_use]
     pub fn spins(&self) -> bool {
-        self.grain.spins
+        self.policy.grain.spins
     }
 
     /// Stops reading tenants' ports; frames that are held still leave.
     pub fn stop_reading(&mut self) {
-        self.reading = false;
+        self.tenants.reading = false;
     }
 
     /// Descriptors that have not completed.
     #[must_use]
     pub fn held(&self) -> u32 {
-        self.nic.stats().held
+        self.scheduler.nic.stats().held
     }
 
     /// Notes that the port behind `token` may have frames: a lane's, or the uplink when absent.
@@ -500,7 +464,7 @@ impl Dataplane {
         match token {
             None => self.uplink_ready(),
             Some(lane) => {
-                if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+                if let Some(lane) = self.tenants.lane(lane) {
                     lane.ready = true;
                 }
             }
@@ -510,7 +474,7 @@ impl Dataplane {
     /// Notes that every port may have frames, as after a change of ports.
     pub fn all_ready(&mut self) {
         self.uplink_ready();
-        self.lanes.iter_mut().flatten().for_each(|lane| lane.ready = true);
+        self.tenants.all().for_each(|lane| lane.ready = true);
     }
 
     /// Whether some port cannot be waited for.
@@ -521,13 +485,13 @@ impl Dataplane {
 
     /// Ports that have disappeared since the last call.
     pub fn take_lost(&mut self) -> Vec<Lost> {
-        core::mem::take(&mut self.lost)
+        core::mem::take(&mut self.accounts.lost)
     }
 
     /// Whether any port has disappeared since [`Dataplane::take_lost`].
     #[must_use]
     pub fn has_lost(&self) -> bool {
-        !self.lost.is_empty()
+        !self.accounts.lost.is_empty()
     }
 
     /// Why ports lose frames, each reason once, with the port's owner.
@@ -535,7 +499,7 @@ impl Dataplane {
         let active = self.uplink.active();
         let uplink = self.uplink.port.as_mut().and_then(Port::take_problem).map(|problem| (active, problem));
         let idle = self.uplink.take_idle_problem();
-        let lanes = self.lanes.iter_mut().flatten();
+        let lanes = self.tenants.all();
         let lanes = lanes.filter_map(|lane| {
             let problem = lane.port.as_mut()?.take_problem()?;
             Some((Whose::Tenant(lane.name.clone()), problem))
@@ -545,18 +509,18 @@ impl Dataplane {
 
     /// Sets the sampler, which draws packets that are classified again after a client has classified them.
     pub fn set_sampler(&mut self, sampler: Sampler) {
-        self.sampler = sampler;
+        self.verifying.sampler = sampler;
     }
 
     /// Counts the flows of these tenants from now on. `heavy` is made for them.
     pub fn count_flows(&mut self, counting: &Counting, mut heavy: Box<HeavyFlows>, now: Nanos) {
         heavy.begin(now);
-        heavy.set_tenants(counting, &self.lanes);
+        heavy.set_tenants(counting, &self.tenants.lanes);
         // What headers decide may be something else from now on.
-        self.changes += 1;
+        self.policy.changes += 1;
         self.count_known();
         self.inward.forget_flows();
-        self.heavy = Some(heavy);
+        self.backpressure.heavy = Some(heavy);
     }
 
     /// The flows that are heavy hitters; `None` where no flow is counted.
@@ -565,31 +529,31 @@ impl Dataplane {
         self.count_known();
         self.tend_unmeasured(now);
         let elsewhere = |from| self.fleet.as_ref()?.map.sender(from);
-        self.heavy.as_mut().map(|heavy| heavy.now(&self.lanes, elsewhere, now))
+        self.backpressure.heavy.as_mut().map(|heavy| heavy.now(&self.tenants.lanes, elsewhere, now))
     }
 
     /// Has one in `one_in` of clients' packets classified again; 0: none.
     pub fn set_verify(&mut self, one_in: u32) {
-        self.sampler.set(one_in);
+        self.verifying.sampler.set(one_in);
     }
 
     /// Consequences of clients' wrong packets since the last call, with the tenants' names.
     pub fn take_steps(&mut self) -> Vec<(String, Step)> {
-        let lanes = &self.lanes;
+        let lanes = &self.tenants.lanes;
         let name = |lane: usize| lanes.get(lane)?.as_ref().map(|lane| lane.name.clone());
-        self.steps.drain(..).filter_map(|(lane, step)| Some((name(lane)?, step))).collect()
+        self.verifying.steps.drain(..).filter_map(|(lane, step)| Some((name(lane)?, step))).collect()
     }
 
     /// The NIC engine, for questions.
     #[must_use]
     pub fn nic(&self) -> &Nic {
-        &self.nic
+        &self.scheduler.nic
     }
 
     /// Every port, with its token, for waiting.
     pub fn ports(&self) -> impl Iterator<Item = (Option<u32>, &Port)> {
         let lanes = (0..)
-            .zip(&self.lanes)
+            .zip(&self.tenants.lanes)
             .filter_map(|(index, lane)| Some((Some(index), lane.as_ref()?.port.as_ref()?)));
         lanes.chain(self.uplink.port.iter().chain(self.uplink.idle()).map(|port| (None, port)))
     }
@@ -597,18 +561,20 @@ impl Dataplane {
     /// Frees the buffers of frames that have left, and queues frames that are parked behind them.
     pub(super) fn free_completed(&mut self, now: Nanos) {
         let mut unparked = false;
-        while let Some(done) = self.nic.poll_completion() {
+        while let Some(done) = self.scheduler.nic.poll_completion() {
             let (index, buffer) = Buffer::from_address(done.addr);
-            let Some(lane) = self.lanes.get_mut(index as usize).and_then(Option::as_mut) else { continue };
+            let Some(lane) = self.tenants.lane(index) else {
+                continue;
+            };
             lane.conduct.touched = self.copying.part;
-            self.queues[done.queue.0 as usize] -= lane.give_held(buffer, status_of(done.outcome));
+            let frames = lane.give_held(buffer, status_of(done.outcome));
+            self.scheduler.completed(done.queue, frames);
             if !lane.parked.is_empty() {
                 unparked |= self.unpark(index as usize, done.queue);
             }
         }
         if unparked {
-            let nic = &mut self.nic;
-            self.doorbells.flush(|words| nic.ring(words, now));
+            self.scheduler.ring(now);
         }
     }
 
@@ -620,13 +586,13 @@ impl Dataplane {
         if let Some(lane) = lane {
             self.macs.forget(Owner::Lane(lane));
         }
-        let name = self.lanes.get(index).and_then(Option::as_ref).map(|lane| lane.name.clone());
+        let name = self.tenants.lanes.get(index).and_then(Option::as_ref).map(|lane| lane.name.clone());
         self.note_lost(Whose::Tenant(name.unwrap_or_default()), lane, port);
     }
 
     /// Notes a port that has disappeared, for the control thread.
     pub(crate) fn note_lost(&mut self, whose: Whose, lane: Option<u32>, port: Port) {
-        self.lost.push(Lost { lane, whose, port: Box::new(port) });
+        self.accounts.lost.push(Lost { lane, whose, port: Box::new(port) });
     }
 }
 

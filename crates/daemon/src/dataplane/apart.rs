@@ -187,7 +187,7 @@ impl Dataplane {
     #[inline]
     pub(super) fn touch(&mut self, index: usize) {
         let part = self.copying.part;
-        if let Some(lane) = &mut self.lanes[index] {
+        if let Some(lane) = &mut self.tenants.lanes[index] {
             lane.conduct.touched = part;
         }
     }
@@ -208,12 +208,12 @@ impl Dataplane {
         let is_suspect = |lane: &Lane| {
             lane.conduct.touched == part && (lane.copies() || lane.conduct.parted == Some(part))
         };
-        let lanes = (0..).zip(&self.lanes);
+        let lanes = (0..).zip(&self.tenants.lanes);
         let suspects: Vec<usize> = lanes
             .filter_map(|(index, lane)| lane.as_ref().filter(|lane| is_suspect(lane)).map(|_| index))
             .collect();
         if let [only] = suspects[..] {
-            if let Some(lane) = &mut self.lanes[only] {
+            if let Some(lane) = &mut self.tenants.lanes[only] {
                 lane.tally.event(Event::CopyStalled);
             }
             if charged == Charged::No {
@@ -229,19 +229,19 @@ impl Dataplane {
         let part = self.copying.part;
         // What has left is given back first, so that it is not offered again.
         self.free_completed(now);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         // Its client has hung up meanwhile: the next one is served apart.
         let parted = lane.port.is_none() && lane.conduct.parted == Some(part);
         let forget = lane.port.as_ref().and_then(|port| port.fds().receive);
         let goes = parted || self.put_apart(index, Move { forget, to: why });
-        if goes && let Some(lane) = &mut self.lanes[index] {
+        if goes && let Some(lane) = &mut self.tenants.lanes[index] {
             lane.conduct.goes(matches!(why, Whither::Apart(_)), now);
         }
     }
 
     /// Handles a lane's new port. It goes apart at once if the last port would still be served apart.
     pub(super) fn rejoin(&mut self, index: usize, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         if lane.conduct.rejoins(now) {
             // The new port's descriptor is not waited for yet.
             self.put_apart(index, Move { forget: None, to: Whither::Again });
@@ -250,8 +250,8 @@ impl Dataplane {
 
     /// Hands a lane's port to a thread of its own. Answers whether it is there.
     fn put_apart(&mut self, index: usize, moved: Move) -> bool {
-        let window = self.window;
-        let Some(lane) = &mut self.lanes[index] else { return false };
+        let window = self.scheduler.window;
+        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
         let mut port = match lane.port.take() {
             Some(port @ (Port::Vnic(_) | Port::VhostUser(_))) => port,
             other => {
@@ -285,7 +285,7 @@ impl Dataplane {
     pub fn serve_apart(&mut self, lane: u32, now: Nanos) -> bool {
         let index = lane as usize;
         self.move_apart(index, Whither::Apart(Span::ZERO), now);
-        let lane = self.lanes.get(index).and_then(Option::as_ref);
+        let lane = self.tenants.lanes.get(index).and_then(Option::as_ref);
         lane.is_some_and(|lane| matches!(lane.port, Some(Port::Apart(_))))
     }
 
@@ -300,8 +300,8 @@ impl Dataplane {
             self.copying.next = now + LOOK;
         }
         self.copying.away = 0;
-        for index in 0..self.lanes.len() {
-            let Some(lane) = &mut self.lanes[index] else { continue };
+        for index in 0..self.tenants.lanes.len() {
+            let Some(lane) = &mut self.tenants.lanes[index] else { continue };
             let Some(Port::Apart(apart)) = &lane.port else { continue };
             self.copying.away += 1;
             if due {
@@ -321,7 +321,7 @@ impl Dataplane {
 
     /// Completes a lane's return: its thread has no work left.
     fn take_back(&mut self, index: usize, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let Some(Port::Apart(apart)) = lane.port.take() else { return };
         let forget = apart.fds().receive;
         lane.note_behaviour(apart.behaviour(), now);
@@ -345,7 +345,7 @@ impl Dataplane {
 
     /// Notes that a lane has lost its port in the middle of a turn.
     pub(super) fn note_parted(&mut self, index: usize, port: &Port) {
-        let Some(Some(lane)) = self.lanes.get_mut(index) else { return };
+        let Some(Some(lane)) = self.tenants.lanes.get_mut(index) else { return };
         if matches!(port, Port::Vnic(_) | Port::VhostUser(_)) {
             lane.conduct.parted = Some(self.copying.part);
         }
@@ -360,16 +360,16 @@ impl Dataplane {
 
     /// Which lanes have moved, with their tenants' names.
     pub fn take_moves(&mut self) -> Vec<(String, Move)> {
-        let lanes = &self.lanes;
+        let lanes = &self.tenants.lanes;
         let name = |lane: usize| lanes.get(lane)?.as_ref().map(|lane| lane.name.clone());
         self.copying.moves.drain(..).filter_map(|(lane, moved)| Some((name(lane)?, moved))).collect()
     }
 
     /// Reads every lane's rings, which lie in its guest's memory, and times each lane's.
     pub(super) fn all_pairs(&mut self, clock: &impl Fn(Part) -> Nanos) -> Vec<Vec<PairCounters>> {
-        let mut pairs = Vec::with_capacity(self.lanes.len());
-        for index in 0..self.lanes.len() {
-            let Some(port) = self.lanes[index].as_ref().and_then(|lane| lane.port.as_ref()) else {
+        let mut pairs = Vec::with_capacity(self.tenants.lanes.len());
+        for index in 0..self.tenants.lanes.len() {
+            let Some(port) = self.tenants.lanes[index].as_ref().and_then(|lane| lane.port.as_ref()) else {
                 pairs.push(Vec::new());
                 continue;
             };

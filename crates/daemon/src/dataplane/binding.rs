@@ -142,7 +142,7 @@ impl Dataplane {
     /// Takes over the addresses of a new policy.
     pub(super) fn state_addresses(&mut self, stated: Vec<(String, Stated)>) {
         let mut stated: HashMap<String, Stated> = stated.into_iter().collect();
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in self.tenants.all() {
             // A tenant that is gone may have the name of one that is new.
             let own = lane.tenant.and_then(|_| stated.remove(&lane.name));
             lane.addresses = own.unwrap_or_default();
@@ -152,14 +152,14 @@ impl Dataplane {
 
     /// Each tenant has the addresses of its own interface and those that its operator states, which no other can take.
     pub(super) fn pin_addresses(&mut self) {
-        let macs: Vec<Vec<Mac>> = (0..self.lanes.len()).map(|index| self.macs_of(index)).collect();
+        let macs: Vec<Vec<Mac>> = (0..self.tenants.lanes.len()).map(|index| self.macs_of(index)).collect();
         // Twice, as an address that one tenant had may be another's now.
         for _ in 0..2 {
             for (index, macs) in (0..).zip(&macs) {
                 self.macs.pin_all(macs, Owner::Lane(index));
             }
         }
-        let ips = self.lanes.iter().flatten().flat_map(|lane| &lane.addresses.ips);
+        let ips = self.tenants.lanes.iter().flatten().flat_map(|lane| &lane.addresses.ips);
         let stated = Ranges::of(ips);
         let others = stated != Ranges::default();
         let bound = |(lane, macs): (&mut Option<Box<Lane>>, &Vec<Mac>)| {
@@ -167,14 +167,14 @@ impl Dataplane {
             lane.source = None;
             Bound::of(&lane.addresses, macs, others)
         };
-        let lanes = self.lanes.iter_mut().zip(&macs).map(bound).collect();
-        self.bindings = Bindings { lanes, stated };
+        let lanes = self.tenants.lanes.iter_mut().zip(&macs).map(bound).collect();
+        self.tenants.bindings = Bindings { lanes, stated };
     }
 
     /// The hardware addresses of a lane's port: those that other hosts know it by, or else the interface's; those that are
     /// stated, and the one that it began to send from where there is none of these.
     pub(super) fn macs_of(&self, index: usize) -> Vec<Mac> {
-        let Some(lane) = &self.lanes[index] else { return Vec::new() };
+        let Some(lane) = &self.tenants.lanes[index] else { return Vec::new() };
         if lane.tenant.is_none() {
             return Vec::new();
         }

@@ -75,7 +75,7 @@ impl Dataplane {
             uplink.senders.blame(refused);
         }
         for (lane, reason) in uplink.senders.losses.drain(..) {
-            if let Some(lane) = self.lanes.get_mut(usize::from(lane)).and_then(Option::as_mut) {
+            if let Some(lane) = self.tenants.lanes.get_mut(usize::from(lane)).and_then(Option::as_mut) {
                 lane.tally.undelivered(reason);
                 uplink.blamed[reason as usize] += 1;
             }

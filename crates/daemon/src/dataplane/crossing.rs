@@ -247,7 +247,7 @@ impl Dataplane {
     /// Makes this engine one of several under one policy: its lanes without a port of their own belong to tenants of other
     /// threads. To be called once, before the first turn.
     pub fn join(&mut self, crossing: Crossing) {
-        self.crossing = Some(Box::new(crossing));
+        self.threads.crossing = Some(Box::new(crossing));
         self.macs.tell_others();
         self.seat_lanes();
         self.pin_addresses();
@@ -256,10 +256,10 @@ impl Dataplane {
 
     /// Notes which thread serves which lane, after lanes have changed.
     pub(super) fn seat_lanes(&mut self) {
-        if let Some(crossing) = &mut self.crossing {
+        if let Some(crossing) = &mut self.threads.crossing {
             let seat = |lane: &Option<Box<Lane>>| lane.as_ref().map(|lane| lane.seat);
             crossing.seats.clear();
-            crossing.seats.extend(self.lanes.iter().map(seat));
+            crossing.seats.extend(self.tenants.lanes.iter().map(seat));
             let seats = (0..).zip(&crossing.seats);
             crossing.lanes.clear();
             crossing.lanes.extend(seats.filter_map(|(lane, seat)| Some(((*seat)?.number, lane))));
@@ -269,19 +269,23 @@ impl Dataplane {
 
     /// The thread that serves a lane's port, if that is another one.
     fn elsewhere(&self, lane: u32) -> Option<u32> {
-        self.crossing.as_ref()?.seat(lane)?.elsewhere
+        self.threads.crossing.as_ref()?.seat(lane)?.elsewhere
     }
 
     /// The number that the departure log knows a lane by.
     #[inline]
     pub(super) fn logged_lane(&self, lane: u32) -> u32 {
-        self.crossing.as_ref().and_then(|crossing| crossing.seat(lane)).map_or(lane, |seat| seat.number)
+        self.threads
+            .crossing
+            .as_ref()
+            .and_then(|crossing| crossing.seat(lane))
+            .map_or(lane, |seat| seat.number)
     }
 
     /// Takes frames and news from other threads; answers how many frames.
     pub(super) fn come_across(&mut self, now: Nanos) -> usize {
-        let Some(mut crossing) = self.crossing.take() else { return 0 };
-        let mut landing = core::mem::take(&mut self.landing);
+        let Some(mut crossing) = self.threads.crossing.take() else { return 0 };
+        let mut landing = core::mem::take(&mut self.buffers.landing);
         let mut came = 0;
         for link in crossing.links.iter_mut().flatten() {
             for _ in 0..CROSSINGS {
@@ -308,8 +312,8 @@ impl Dataplane {
         if pinned && self.macs.take_refused() {
             self.pin_again();
         }
-        self.landing = landing;
-        self.crossing = Some(crossing);
+        self.buffers.landing = landing;
+        self.threads.crossing = Some(crossing);
         came
     }
 
@@ -319,7 +323,11 @@ impl Dataplane {
         let station = if is_group(target) { COMMON } else { self.station_for(target) };
         let here = is_group(target)
             || station.checked_sub(COMMON + 1).is_some_and(|lane| {
-                self.lanes.get(lane as usize).and_then(Option::as_ref).is_some_and(|lane| lane.port.is_some())
+                self.tenants
+                    .lanes
+                    .get(lane as usize)
+                    .and_then(Option::as_ref)
+                    .is_some_and(|lane| lane.port.is_some())
             });
         if !here {
             return Err(Loss::ReceiverGone);
@@ -332,7 +340,7 @@ impl Dataplane {
 
     /// The counters of the sender of a frame that came in: a tenant of another thread, or the uplink.
     fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
-        match lane.and_then(|lane| self.lanes.get_mut(lane as usize)).and_then(Option::as_mut) {
+        match lane.and_then(|lane| self.tenants.lanes.get_mut(lane as usize)).and_then(Option::as_mut) {
             Some(lane) => &mut lane.tally,
             None => &mut self.uplink.tally,
         }
@@ -341,7 +349,7 @@ impl Dataplane {
     /// The counters of the sender of the frame at hand, which came in.
     pub(super) fn arrivals_tally(&mut self) -> &mut Tally {
         let number = if let Via::Thread(number) = self.inward.via { number } else { None };
-        let lane = number.and_then(|number| self.crossing.as_ref()?.lane(number));
+        let lane = number.and_then(|number| self.threads.crossing.as_ref()?.lane(number));
         self.tally_of(lane)
     }
 
@@ -371,7 +379,7 @@ impl Dataplane {
                     _ => false,
                 };
                 let lost = self.macs.hear_pinned((&macs, Owner::Lane(lane), since), first);
-                if let Some(lane) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) {
+                if let Some(lane) = self.tenants.lane(lane) {
                     lane.told_macs = macs;
                 }
                 for (mac, loser) in lost {
@@ -392,18 +400,18 @@ impl Dataplane {
 
     /// A tenant has lost the first address that it sent from to one that began earlier on another thread.
     fn lose_first(&mut self, mac: Mac, lane: u32) {
-        let Some(loser) = self.lanes.get_mut(lane as usize).and_then(Option::as_mut) else { return };
+        let Some(loser) = self.tenants.lane(lane) else { return };
         loser.told_macs.retain(|told| *told != mac);
         if loser.first_mac == Some(mac) {
             loser.first_mac = None;
-            self.bindings.lose_first(lane as usize);
+            self.tenants.bindings.lose_first(lane as usize);
         }
     }
 
     /// Pins the addresses of tenants that another one had until this thread was told otherwise: a reload may move an address from one
     /// tenant to another, and threads hear of that one after the other.
     fn pin_again(&mut self) {
-        for index in 0..self.lanes.len() {
+        for index in 0..self.tenants.lanes.len() {
             let (owner, macs) = (Owner::Lane(index as u32), self.macs_of(index));
             if macs.iter().any(|mac| self.macs.owner(*mac) != Some(owner)) {
                 self.macs.pin_all(&macs, owner);
@@ -413,7 +421,7 @@ impl Dataplane {
 
     /// Tells other threads what they have to know of addresses, as far as there is room; the rest waits.
     pub(super) fn tell_others(&mut self) {
-        let Some(crossing) = &mut self.crossing else { return };
+        let Some(crossing) = &mut self.threads.crossing else { return };
         if !self.macs.has_news() {
             return;
         }
@@ -438,8 +446,8 @@ impl Dataplane {
         part: Part,
         to: u32,
     ) -> Handed {
-        let (via, scratch) = (self.inward.via, &mut self.scratch);
-        let Some(crossing) = &mut self.crossing else { return Handed::Lost(Loss::ReceiverGone) };
+        let (via, scratch) = (self.inward.via, &mut self.buffers.scratch);
+        let Some(crossing) = &mut self.threads.crossing else { return Handed::Lost(Loss::ReceiverGone) };
         let thread = crossing.seat(to).and_then(|seat| seat.elsewhere);
         let Some((note, thread)) = crossing.note(via).zip(thread) else {
             return Handed::Lost(Loss::ReceiverGone);
@@ -452,8 +460,8 @@ impl Dataplane {
 
     /// Sends a frame for all to the other threads, unless it came from one; answers how many copies that makes.
     pub(super) fn send_all_across(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part) -> usize {
-        let (via, scratch) = (self.inward.via, &mut self.scratch);
-        let Some(crossing) = &mut self.crossing else { return 0 };
+        let (via, scratch) = (self.inward.via, &mut self.buffers.scratch);
+        let Some(crossing) = &mut self.threads.crossing else { return 0 };
         let Some(note) = crossing.note(via) else { return 0 };
         let mut made = 0;
         let mut full = 0;
@@ -471,7 +479,7 @@ impl Dataplane {
     /// Passes a frame from the uplink on to the thread of its receiver, if that is another one.
     #[inline]
     pub(super) fn passes_on(&mut self, station: u32, frame: &[u8], received: &Received) -> bool {
-        if self.crossing.is_none() {
+        if self.threads.crossing.is_none() {
             return false;
         }
         self.pass_on(station, frame, received)
@@ -480,7 +488,7 @@ impl Dataplane {
     fn pass_on(&mut self, station: u32, frame: &[u8], received: &Received) -> bool {
         let Some(lane) = station.checked_sub(COMMON + 1) else { return false };
         let Some(thread) = self.elsewhere(lane) else { return false };
-        let Some(crossing) = &mut self.crossing else { return false };
+        let Some(crossing) = &mut self.threads.crossing else { return false };
         let Some(link) = &mut crossing.links[thread as usize] else { return false };
         link.wrote = true;
         let Some(port) = link.memory() else { return false };
@@ -511,14 +519,14 @@ impl Dataplane {
     /// The end of a turn: other threads are told, and woken if they sleep. Answers when the rest of the news is to be told.
     pub(super) fn finish_crossing(&mut self, now: Nanos) -> Option<Nanos> {
         self.tell_others();
-        let crossing = self.crossing.as_mut()?;
+        let crossing = self.threads.crossing.as_mut()?;
         crossing.wake_others();
         self.macs.has_news().then_some(now + TELL_AGAIN)
     }
 
     /// Sets what wakes this engine's thread when it sleeps, for other threads.
     pub fn set_waker(&self, waker: &Arc<Waker>) {
-        if let Some(crossing) = &self.crossing {
+        if let Some(crossing) = &self.threads.crossing {
             let _ = crossing.own().waker.set(Arc::clone(waker)); // set once, when the thread starts
         }
     }
@@ -526,12 +534,12 @@ impl Dataplane {
     /// Whether there is one thread.
     #[must_use]
     pub fn is_alone(&self) -> bool {
-        self.crossing.is_none()
+        self.threads.crossing.is_none()
     }
 
     /// Whether the thread may sleep: from now on other threads wake it for what they send. Not while frames, news or a lease wait.
     pub fn may_sleep(&self) -> bool {
-        let Some(crossing) = &self.crossing else { return true };
+        let Some(crossing) = &self.threads.crossing else { return true };
         crossing.own().asleep.store(true, Ordering::Relaxed);
         // Pairs with the fence in `wake_others`.
         fence(Ordering::SeqCst);
@@ -540,7 +548,7 @@ impl Dataplane {
 
     /// The thread is awake: other threads need not wake it.
     pub fn is_awake(&self) {
-        if let Some(crossing) = &self.crossing {
+        if let Some(crossing) = &self.threads.crossing {
             crossing.own().asleep.store(false, Ordering::Relaxed);
         }
     }
@@ -548,7 +556,7 @@ impl Dataplane {
     /// Whether another thread may still send something here, or has. `drained`: whether this thread has nothing left to send, which
     /// other threads are told.
     pub fn awaits_others(&self, drained: bool) -> bool {
-        let Some(crossing) = &self.crossing else { return false };
+        let Some(crossing) = &self.threads.crossing else { return false };
         // Release: a thread that sees this (below) also sees the frames that were sent before.
         crossing.own().drained.store(drained, Ordering::Release);
         let all = crossing.threads.0.iter().all(|thread| thread.drained.load(Ordering::Acquire));

@@ -492,7 +492,7 @@ impl Dataplane {
     }
 
     fn is_mediated(&self, lane: Option<u32>) -> bool {
-        let lane = lane.and_then(|lane| self.lanes.get(lane as usize)?.as_ref());
+        let lane = lane.and_then(|lane| self.tenants.lanes.get(lane as usize)?.as_ref());
         lane.is_some_and(|lane| lane.guest.is_some())
     }
 
@@ -517,7 +517,7 @@ impl Dataplane {
         now: Nanos,
     ) -> bool {
         let Some(fleet) = &self.fleet else { return true };
-        let Some(lane) = &mut self.lanes[index] else { return false };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
         let stays = matches!(self.macs.owner(parsed.dst_mac.0), Some(Owner::Lane(_)));
         let longest = match usize::from(offload.segment) {
             0 => len,
@@ -533,7 +533,7 @@ impl Dataplane {
             return true;
         } else {
             lane.tally.not_wrapped(EncapsulationError::TooLong, origin.frames().into());
-            lane.tell_too_big(buffer, len, mtu, &mut self.scratch, now);
+            lane.tell_too_big(buffer, len, mtu, &mut self.buffers.scratch, now);
         }
         lane.give(buffer, origin, Status::Dropped);
         false

@@ -197,21 +197,21 @@ impl Dataplane {
         installed.closed.extend(self.change_standby(change.standby, now));
         installed.freed = self.move_flows(change.rooms);
         self.share_queues();
-        self.nic.set_descriptors(change.descriptors);
-        self.nic.set_pull(pull(&change.program, self.uplink.segments));
+        self.scheduler.nic.set_descriptors(change.descriptors);
+        self.scheduler.nic.set_pull(pull(&change.program, self.uplink.segments));
         self.move_fleet(change.fleet, now);
         self.state_addresses(change.addresses);
         self.note_configured(&change.configured);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
-        self.classifier = Classifier::new(&change.program);
+        self.policy.classifier = Classifier::new(&change.program);
         self.count_known();
-        self.inward.install(&change.program, &self.lanes, now);
+        self.inward.install(&change.program, &self.tenants.lanes, now);
         if let Some(fleet) = &mut self.fleet {
-            fleet.set_receivers(&self.lanes, &change.program, now);
+            fleet.set_receivers(&self.tenants.lanes, &change.program, now);
         }
-        self.grain = Grain::of(&change.program);
-        self.program = change.program;
-        self.rates = Arc::default();
+        self.policy.grain = Grain::of(&change.program);
+        self.policy.program = change.program;
+        self.policy.rates = Arc::default();
         self.hold_again(now);
         self.set_halves();
         if change.counted.is_none() || change.heavy.is_some() {
@@ -219,9 +219,9 @@ impl Dataplane {
         }
         installed.tables = self.count_anew(change.counted, change.heavy, now);
         installed.guests = self.mediate_anew(change.mediated, &change.untouched, now);
-        self.generation = self.generation.wrapping_add(1);
-        self.changes += 1;
-        self.sampler.set(change.verify);
+        self.policy.generation = self.policy.generation.wrapping_add(1);
+        self.policy.changes += 1;
+        self.verifying.sampler.set(change.verify);
         self.renew_rules();
         rejoin.into_iter().for_each(|index| self.rejoin(index, now));
         installed.leases = change.leases.and_then(|leases| self.lease_from(leases, now));
@@ -238,7 +238,7 @@ impl Dataplane {
         let mut taken = Vec::with_capacity(handed.len());
         for (from, to) in handed {
             let Some(index) = self.lane_of(from) else { continue };
-            let lane = self.lanes[index as usize].as_mut().expect("it was just found");
+            let lane = self.tenants.lanes[index as usize].as_mut().expect("it was just found");
             taken.extend(lane.detach().map(|port| (to.clone(), port)));
             // Other threads have it by another port now, or not at all.
             self.macs.release(Owner::Lane(index));
@@ -256,7 +256,7 @@ impl Dataplane {
     /// Tenants' TAPs that were configured anew lack nothing, and stay when they are closed, or do not.
     fn note_configured(&mut self, changes: &[(String, bool)]) {
         for (name, persist) in changes {
-            let mut lanes = self.lanes.iter_mut().flatten();
+            let mut lanes = self.tenants.all();
             let lane = lanes.find(|lane| lane.name == *name && lane.tenant.is_some());
             if let Some(port) = lane.and_then(|lane| lane.port.as_mut()) {
                 port.set_whole();
@@ -276,13 +276,13 @@ impl Dataplane {
         tables.iter_mut().for_each(|tables| tables.begin(now));
         let before = if counted.is_none() || tables.is_some() {
             self.watch_no_more(now);
-            self.heavy.take()
+            self.backpressure.heavy.take()
         } else {
             None
         };
-        self.heavy = tables.or_else(|| self.heavy.take());
-        if let (Some(heavy), Some(stated)) = (&mut self.heavy, &counted) {
-            heavy.set_tenants(stated, &self.lanes);
+        self.backpressure.heavy = tables.or_else(|| self.backpressure.heavy.take());
+        if let (Some(heavy), Some(stated)) = (&mut self.backpressure.heavy, &counted) {
+            heavy.set_tenants(stated, &self.tenants.lanes);
         }
         before
     }
@@ -291,12 +291,12 @@ impl Dataplane {
     pub fn attach(&mut self, lane: Option<u32>, port: Port, now: Nanos) -> Option<Port> {
         match lane {
             None => self.attach_uplink(&Whose::Uplink, port, now),
-            Some(index) => match self.lanes.get_mut(index as usize).and_then(Option::as_mut) {
+            Some(index) => match self.tenants.lane(index) {
                 Some(lane) if lane.port.is_none() && lane.is_served_here() => {
                     lane.attach(port);
                     if let Some(vnic) = lane.vnic() {
                         // The client accepts rules of the policy in force only.
-                        vnic.set_generation(self.generation.into());
+                        vnic.set_generation(self.policy.generation.into());
                     }
                     lane.tally.event(Event::PortBack);
                     self.pin_addresses();
@@ -324,17 +324,18 @@ impl Dataplane {
     /// The owners that have no port.
     #[must_use]
     pub fn lacking(&self) -> Vec<Whose> {
-        let lanes = self.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.is_served_here());
+        let lanes =
+            self.tenants.lanes.iter().flatten().filter(|lane| lane.port.is_none() && lane.is_served_here());
         lanes.map(|lane| Whose::Tenant(lane.name.clone())).chain(self.lacking_uplink()).collect()
     }
 
     /// The lane of a tenant in force.
     #[must_use]
     pub fn lane_of(&self, name: &str) -> Option<u32> {
-        let found = self
-            .lanes
-            .iter()
-            .position(|lane| lane.as_ref().is_some_and(|lane| lane.name == name && lane.tenant.is_some()));
+        let found =
+            self.tenants.lanes.iter().position(|lane| {
+                lane.as_ref().is_some_and(|lane| lane.name == name && lane.tenant.is_some())
+            });
         found.and_then(|index| u32::try_from(index).ok())
     }
 
@@ -343,17 +344,17 @@ impl Dataplane {
     /// anew.
     fn carry_counters(&mut self, next: &Program) {
         let heirs = Heirs::of(next);
-        let past = core::mem::take(&mut self.carried.classes);
-        let mut counted = self.nic.all_class_counters();
-        let mut delays = core::mem::replace(&mut self.delays, ClassDelays::new(next.nodes.len()));
+        let past = core::mem::take(&mut self.accounts.carried.classes);
+        let mut counted = self.scheduler.nic.all_class_counters();
+        let mut delays = core::mem::replace(&mut self.accounts.delays, ClassDelays::new(next.nodes.len()));
         // Children come after their parents, so the loop runs backwards.
-        for (index, node) in self.program.nodes.iter().enumerate().rev() {
+        for (index, node) in self.policy.program.nodes.iter().enumerate().rev() {
             if let Some(past) = past.get(&node.name) {
                 add_class(&mut counted[index], past);
             }
             let (counters, measured) = (counted[index], delays.get(index).cloned());
             let above = node.parent.map(|NodeId(above)| above as usize);
-            match (heirs.heir(&self.program, index), above) {
+            match (heirs.heir(&self.policy.program, index), above) {
                 (None, Some(above)) => {
                     add_class(&mut counted[above], &counters);
                     measured.iter().for_each(|measured| delays.add(above, measured));
@@ -361,9 +362,9 @@ impl Dataplane {
                 (heir, _) => {
                     // The root becomes the next policy's root, whatever its name.
                     let heir = heir.unwrap_or(0);
-                    let to = self.carried.classes.entry(next.nodes[heir].name.clone()).or_default();
+                    let to = self.accounts.carried.classes.entry(next.nodes[heir].name.clone()).or_default();
                     add_class(to, &counters);
-                    measured.iter().for_each(|measured| self.delays.add(heir, measured));
+                    measured.iter().for_each(|measured| self.accounts.delays.add(heir, measured));
                 }
             }
         }
@@ -371,22 +372,23 @@ impl Dataplane {
     }
 
     fn carry_limits(&mut self, next: &Program) {
-        for (limit, counted) in self.program.limits.iter().zip(self.nic.all_limit_counters()) {
-            let carried = self.carried.limits.entry(limit.name.clone()).or_default();
+        for (limit, counted) in self.policy.program.limits.iter().zip(self.scheduler.nic.all_limit_counters())
+        {
+            let carried = self.accounts.carried.limits.entry(limit.name.clone()).or_default();
             carried.packets += counted.packets;
             carried.bytes += counted.bytes;
             carried.parked += counted.parked;
             carried.released += counted.released;
         }
         let stay: HashSet<&str> = next.limits.iter().map(|limit| limit.name.as_str()).collect();
-        self.carried.limits.retain(|name, _| stay.contains(name.as_str()));
+        self.accounts.carried.limits.retain(|name, _| stay.contains(name.as_str()));
     }
 
     /// Gives pulls that have not left the new policy's numbers: those of the same names, or the default class and no limit
     /// where the names are gone.
     fn rename_unsent(&mut self, next: &Program) {
-        let old = &self.program;
-        for transmit in &mut self.out[self.sent..] {
+        let old = &self.policy.program;
+        for transmit in &mut self.scheduler.out[self.scheduler.sent..] {
             let class = &old.node(transmit.class).name;
             let found = next.find(class).filter(|&id| next.node(id).name == *class);
             transmit.class = found.unwrap_or(next.default_class);
@@ -411,7 +413,7 @@ impl Dataplane {
             let index = next.tenants.iter().position(|tenant| tenant.name == name)?;
             u32::try_from(index).ok().map(TenantId)
         };
-        for (index, place) in self.lanes.iter_mut().enumerate() {
+        for (index, place) in self.tenants.lanes.iter_mut().enumerate() {
             let Some(lane) = place else { continue };
             lane.tenant = lane.tenant.and_then(|_| tenant(&lane.name));
             lane.source = None;
@@ -420,7 +422,7 @@ impl Dataplane {
                 self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
                 if lane.pool.in_use() == 0 {
                     for opened in lane.opened.drain(..) {
-                        self.nic.close_queue(opened.queue);
+                        self.scheduler.nic.close_queue(opened.queue);
                     }
                     *place = None;
                 }
@@ -428,7 +430,7 @@ impl Dataplane {
         }
         let mut replaced = Vec::with_capacity(moved.len());
         for (name, port) in moved {
-            let mut lanes = (0..).zip(&mut self.lanes).filter_map(|(index, lane)| {
+            let mut lanes = (0..).zip(&mut self.tenants.lanes).filter_map(|(index, lane)| {
                 Some((index, lane.as_mut().filter(|lane| lane.tenant.is_some())?))
             });
             if let Some((index, lane)) = lanes.find(|(_, lane)| lane.name == name) {
@@ -440,9 +442,9 @@ impl Dataplane {
             }
         }
         for lane in added {
-            match self.lanes.iter_mut().find(|place| place.is_none()) {
+            match self.tenants.lanes.iter_mut().find(|place| place.is_none()) {
                 Some(place) => *place = Some(Box::new(lane)),
-                None => self.lanes.push(Some(Box::new(lane))),
+                None => self.tenants.lanes.push(Some(Box::new(lane))),
             }
         }
         replaced
@@ -450,7 +452,7 @@ impl Dataplane {
 
     /// Moves flows into the rooms made for them; answers the rooms that are no longer used.
     fn move_flows(&mut self, rooms: Vec<(String, FlowSlots)>) -> Vec<FlowSlots> {
-        let lanes = &mut self.lanes;
+        let lanes = &mut self.tenants.lanes;
         let mut move_to = |(name, room): (String, FlowSlots)| {
             let lane = lanes.iter_mut().flatten().find(|lane| lane.name == name && lane.tenant.is_some());
             lane.map(|lane| lane.flows.move_to(room))
@@ -465,7 +467,7 @@ impl Dataplane {
         let renumber = |peer: &mut Option<u32>| {
             *peer = peer.and_then(|before| fleet.map.vm(old.members.vms()[before as usize].vnic.mac));
         };
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in self.tenants.all() {
             lane.flows.iter_mut().for_each(|flow| renumber(&mut flow.peer));
             let shared = lane.overflow.values_mut().chain(&mut lane.leftover);
             shared.for_each(|shared| renumber(&mut shared.peer));
@@ -475,7 +477,7 @@ impl Dataplane {
     /// Hands the policy to the engine, with the new place of each flow queue that holds packets.
     fn reclassify(&mut self, next: &Arc<Program>, sources: &Sources, now: Nanos) -> usize {
         let mut places = HashMap::new();
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in self.tenants.all() {
             for flow in lane.flows.iter_mut() {
                 flow.fields.tenant = lane.tenant;
                 let mut placement = next.classify(&flow.fields);
@@ -502,12 +504,12 @@ impl Dataplane {
         }
         let unknown = next.place(next.default_class, &plimsoll_policy::Fields::default());
         let mut place = |queue| places.remove(&queue).unwrap_or_else(|| unknown.clone());
-        self.nic.install(next, sources, &mut place, now);
+        self.scheduler.nic.install(next, sources, &mut place, now);
         self.nic_flows()
     }
 
     fn nic_flows(&self) -> usize {
-        self.lanes.iter().flatten().map(|lane| lane.flows.len() as usize).sum()
+        self.tenants.lanes.iter().flatten().map(|lane| lane.flows.len() as usize).sum()
     }
 }
 

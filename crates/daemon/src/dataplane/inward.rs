@@ -7,6 +7,7 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
+mod bound;
 mod deliver;
 mod fetch;
 mod known;
@@ -28,6 +29,7 @@ use super::mac_table::Mac;
 use super::pool::Pool;
 use super::sources::Sources;
 use super::{BATCH, Dataplane, Lane, Part};
+pub(super) use bound::is_for_the_host;
 pub(super) use known::KnownFlows;
 
 /// Frames that wait on their way in.
@@ -338,7 +340,7 @@ impl Dataplane {
     ) -> usize {
         let (mut fetched, mut delivered) = (0, 0);
         let mut now = clock(Part::Depart);
-        self.near.end(now.since(begun));
+        self.backpressure.near.end(now.since(begun));
         self.part_took(now.since(begun), Charged::No, now);
         let mut empty = !self.uplink_may_have_frames();
         let (batch, quantum) = core.batches(BATCH, QUANTUM);

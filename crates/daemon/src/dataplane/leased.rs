@@ -13,7 +13,7 @@ use super::Dataplane;
 impl Dataplane {
     /// Puts a lease in force.
     pub fn take_lease(&mut self, lease: &Lease<'_>, now: Nanos) {
-        let nic = self.nic.leased();
+        let nic = self.scheduler.nic.leased();
         nic.lease_link(lease.link, now);
         for node in lease.nodes {
             nic.lease_weight(node.node, node.behind, node.weight);
@@ -29,12 +29,12 @@ impl Dataplane {
     /// The engine's rate of the link.
     #[must_use]
     pub fn link_rate(&self) -> BitRate {
-        self.nic.link_rate()
+        self.scheduler.nic.link_rate()
     }
 
     /// Gives other threads what this one's link could not use, or takes what they could not use. To be called after a turn.
     pub fn even_out(&mut self, exchange: &Exchange, taken: &mut Taken, most: Bytes, now: Nanos) {
-        let nic = self.nic.leased();
+        let nic = self.scheduler.nic.leased();
         let lacks = nic.lacks_credit(now);
         if lacks > Bytes::ZERO {
             let borrowed = exchange.borrow(taken, lacks);
@@ -48,6 +48,6 @@ impl Dataplane {
 
     /// Adds each class's bytes that have left and that wait to `into`, by node.
     pub fn report_classes(&self, into: &mut [ClassBytes]) {
-        self.nic.report_classes(into);
+        self.scheduler.nic.report_classes(into);
     }
 }

@@ -185,23 +185,23 @@ impl Dataplane {
     /// Puts the leases of several threads in force here; the engine was made with [`LeaseRoom::program`]. Answers what is to be
     /// dropped outside the engine's thread.
     pub fn lease_from(&mut self, leasing: Box<Leasing>, now: Nanos) -> Option<Box<Leasing>> {
-        self.program = Arc::clone(leasing.room.stated());
+        self.policy.program = Arc::clone(leasing.room.stated());
         self.renew_leases(leasing, now)
     }
 
     /// Takes leases from here from now on: a rate has changed, and nothing else. Answers what is to be dropped outside the engine's
     /// thread.
     pub fn renew_leases(&mut self, mut leasing: Box<Leasing>, now: Nanos) -> Option<Box<Leasing>> {
-        self.nic.report_members(&mut leasing.rows);
+        self.scheduler.nic.report_members(&mut leasing.rows);
         leasing.reporter.begin(leasing.rows.iter().map(as_report));
         self.take_from(&mut leasing, now);
-        self.leasing.replace(leasing)
+        self.threads.leasing.replace(leasing)
     }
 
     /// Whether there is a lease that this thread has not taken.
     pub(super) fn has_new_lease(&self) -> bool {
         let is_new = |leasing: &Leasing| leasing.room.exchange.has_new(leasing.thread, &leasing.taken);
-        self.leasing.as_deref().is_some_and(is_new)
+        self.threads.leasing.as_deref().is_some_and(is_new)
     }
 
     /// The begin of a turn, which may follow a sleep: what leaves in it is to be what the last lease allows.
@@ -209,15 +209,15 @@ impl Dataplane {
         if !self.has_new_lease() {
             return;
         }
-        let Some(mut leasing) = self.leasing.take() else { return };
+        let Some(mut leasing) = self.threads.leasing.take() else { return };
         self.take_from(&mut leasing, now);
-        self.leasing = Some(leasing);
+        self.threads.leasing = Some(leasing);
     }
 
     /// How threads share the link; none where there is one thread.
     #[must_use]
     pub fn leases(&self) -> Option<LeasesNow> {
-        self.leasing.as_ref().map(|leasing| leasing.room.now())
+        self.threads.leasing.as_ref().map(|leasing| leasing.room.now())
     }
 
     fn take_from(&mut self, leasing: &mut Leasing, now: Nanos) {
@@ -229,30 +229,30 @@ impl Dataplane {
     /// The end of a turn: evens out the link, takes a new lease, and reports once in an epoch. Answers when the next turn is due for
     /// that. `moved`: whether the turn had any work.
     pub(super) fn renew(&mut self, moved: bool, now: Nanos) -> Option<Nanos> {
-        let mut leasing = self.leasing.take()?;
+        let mut leasing = self.threads.leasing.take()?;
         if !self.uplink.blocked {
             let Leasing { room, taken, most, .. } = &mut *leasing;
             self.even_out(&room.exchange, taken, *most, now);
         }
         self.take_from(&mut leasing, now);
-        let works = moved || self.nic.stats().held > 0;
+        let works = moved || self.scheduler.nic.stats().held > 0;
         leasing.rests &= !works;
         if !leasing.rests && now >= leasing.renewal {
-            let epochs = 1 + self.nic.reported_queues() / QUEUES_IN_AN_EPOCH;
+            let epochs = 1 + self.scheduler.nic.reported_queues() / QUEUES_IN_AN_EPOCH;
             leasing.renewal = now + leasing.epoch.times(epochs as u64);
             leasing.rests = !self.report(&mut leasing) && !works;
             leasing.room.compute(now);
             self.take_from(&mut leasing, now);
         }
         let due = (!leasing.rests).then_some(leasing.renewal);
-        self.leasing = Some(leasing);
+        self.threads.leasing = Some(leasing);
         due
     }
 
     /// Reports what has changed since the last report; answers whether anything has, or waits.
     fn report(&mut self, leasing: &mut Leasing) -> bool {
         let Leasing { room, thread, rows, reporter, .. } = leasing;
-        self.nic.report_members(rows);
+        self.scheduler.nic.report_members(rows);
         let join = |number| self.join_leases(room, number, *thread);
         reporter
             .report(rows.iter().map(as_report), join, |id, report| room.exchange.report(*thread, id, report))
@@ -261,7 +261,7 @@ impl Dataplane {
     /// Makes a group of flow queues a member; `None`: another thread has the coordinator just now.
     #[cold]
     fn join_leases(&self, room: &LeaseRoom, number: usize, thread: usize) -> Option<Membership> {
-        let Some(placement) = self.nic.member(number) else { return Some(Membership::None) };
+        let Some(placement) = self.scheduler.nic.member(number) else { return Some(Membership::None) };
         room.try_desk(|desk| match desk.coordinator.join(&placement, thread) {
             Ok(id) => Membership::Member(id),
             Err(_) => {

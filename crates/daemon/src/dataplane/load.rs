@@ -137,15 +137,15 @@ impl Near {
 impl Dataplane {
     /// Takes the CPU time of what the policy watches from another thread's measurements.
     pub fn watch_load(&mut self, sampled: Option<Sampled>) {
-        self.sampled = sampled;
+        self.backpressure.sampled = sampled;
     }
 
     /// Moves the counts of flows on, and slows flows down where the load demands it.
     pub(super) fn tend_flows(&mut self, core: &impl Core, now: Nanos) {
-        if self.heavy.as_mut().is_some_and(|heavy| heavy.counts_now(now)) {
+        if self.backpressure.heavy.as_mut().is_some_and(|heavy| heavy.counts_now(now)) {
             self.count_known();
         }
-        let Some(heavy) = &mut self.heavy else { return };
+        let Some(heavy) = &mut self.backpressure.heavy else { return };
         heavy.advance(now);
         let Some(watch) = heavy.watch(now) else { return };
         let load = match watch {
@@ -153,13 +153,15 @@ impl Dataplane {
             Watch::Tenant(_) => heavy.watched_lane().and_then(|lane| {
                 let lane = u32::try_from(lane).ok()?;
                 let seen = self.inward.seen(Some(lane)).0;
-                let near = &self.near;
+                let near = &self.backpressure.near;
                 Some((seen.cpu + near.used, Some(seen.served + near.served), now))
             }),
-            Watch::Cgroup(_) | Watch::Pids(_) => match self.sampled.as_ref().map(Sampled::newest) {
-                Some(Newest::Used(used, at)) => Some((used, None, at)),
-                _ => None,
-            },
+            Watch::Cgroup(_) | Watch::Pids(_) => {
+                match self.backpressure.sampled.as_ref().map(Sampled::newest) {
+                    Some(Newest::Used(used, at)) => Some((used, None, at)),
+                    _ => None,
+                }
+            }
         };
         let Some((used, packets, at)) = load else { return self.tend_unmeasured(now) };
         let mut tells = Vec::new();
@@ -172,13 +174,13 @@ impl Dataplane {
 
     /// Lets go of flows that are slowed down where nothing new is measured: of each one if it is known that nothing can be.
     pub(super) fn tend_unmeasured(&mut self, now: Nanos) {
-        let Some(heavy) = &mut self.heavy else { return };
+        let Some(heavy) = &mut self.backpressure.heavy else { return };
         let gone = match heavy.watched_by_policy() {
             None => return,
             Some(Watch::Engine) => false,
             Some(Watch::Tenant(_)) => heavy.watched_lane().is_none(),
             Some(Watch::Cgroup(_) | Watch::Pids(_)) => {
-                self.sampled.as_ref().is_none_or(|sampled| sampled.newest() == Newest::Gone)
+                self.backpressure.sampled.as_ref().is_none_or(|sampled| sampled.newest() == Newest::Gone)
             }
         };
         heavy.lapse(gone, now);
@@ -187,7 +189,7 @@ impl Dataplane {
 
     /// Lets go of all flows that are slowed down, as the policy is about to change what is watched, or that it is.
     pub(super) fn watch_no_more(&mut self, now: Nanos) {
-        if let Some(heavy) = &mut self.heavy {
+        if let Some(heavy) = &mut self.backpressure.heavy {
             heavy.end_watch(now);
         }
         self.note_presses();
@@ -195,7 +197,7 @@ impl Dataplane {
 
     /// Puts into words what an operator is told.
     fn note_presses(&mut self) {
-        let Some(heavy) = &mut self.heavy else { return };
+        let Some(heavy) = &mut self.backpressure.heavy else { return };
         let news = heavy.take_news();
         if news.is_empty() {
             return;
@@ -208,14 +210,14 @@ impl Dataplane {
 
     /// Keeps a line for the log, if few wait.
     pub(super) fn tell(&mut self, line: String) {
-        if self.told.len() < MOST_TOLD {
-            self.told.push(line);
+        if self.backpressure.told.len() < MOST_TOLD {
+            self.backpressure.told.push(line);
         }
     }
 
     /// Lines for the daemon's log since the last call.
     pub fn take_told(&mut self) -> Vec<String> {
-        core::mem::take(&mut self.told)
+        core::mem::take(&mut self.backpressure.told)
     }
 }
 

@@ -233,17 +233,18 @@ impl Dataplane {
         (len, frames): (usize, u32),
         now: Nanos,
     ) {
-        let keeps =
-            |lane: usize| self.lanes.get(lane).and_then(Option::as_ref).is_some_and(|lane| lane.untouched);
+        let keeps = |lane: usize| {
+            self.tenants.lanes.get(lane).and_then(Option::as_ref).is_some_and(|lane| lane.untouched)
+        };
         let (to, receiver_keeps) = match self.macs.owner(parsed.dst_mac.0) {
             Some(Owner::Lane(to)) => (Some(to as usize).filter(|to| *to != index), keeps(to as usize)),
             _ => (None, self.is_untouched_elsewhere(parsed.dst_mac.0)),
         };
         let to = to.filter(|_| !keeps(index));
         // Taken out meanwhile, as the frames lie with their sender.
-        let mut receiver = to.and_then(|to| self.lanes.get_mut(to)?.as_mut()?.guest.take());
+        let mut receiver = to.and_then(|to| self.tenants.lanes.get_mut(to)?.as_mut()?.guest.take());
         let mut metered = None;
-        if let Some(Some(lane)) = self.lanes.get_mut(index)
+        if let Some(Some(lane)) = self.tenants.lanes.get_mut(index)
             && (lane.guest.is_some() || receiver.is_some())
         {
             let bytes = &mut lane.pool.bytes_mut(buffer)[..len * frames as usize];
@@ -258,7 +259,7 @@ impl Dataplane {
         }
         if let Some(to) = to
             && receiver.is_some()
-            && let Some(Some(lane)) = self.lanes.get_mut(to)
+            && let Some(Some(lane)) = self.tenants.lanes.get_mut(to)
         {
             lane.guest = receiver;
             self.say_metered(to, metered);
@@ -267,7 +268,7 @@ impl Dataplane {
 
     /// Handles a frame from the uplink for a tenant, if that one's connections are mediated.
     pub(super) fn mediate_inward(&mut self, to: u32, frame: &mut [u8], offload: &Offload, now: Nanos) {
-        let lane = self.lanes.get(to as usize).and_then(Option::as_ref);
+        let lane = self.tenants.lanes.get(to as usize).and_then(Option::as_ref);
         if lane.is_none_or(|lane| lane.guest.is_none()) {
             return;
         }
@@ -275,7 +276,7 @@ impl Dataplane {
         if self.is_untouched_elsewhere(parsed.src_mac.0) {
             return;
         }
-        let lane = self.lanes.get_mut(to as usize).and_then(Option::as_mut);
+        let lane = self.tenants.lane(to);
         let Some(guest) = lane.and_then(|lane| lane.guest.as_mut()) else { return };
         let metered = guest.inbound(frame, &parsed, offload, now);
         self.say_metered(to as usize, metered);
@@ -288,7 +289,7 @@ impl Dataplane {
 
     /// Tells the log of a flow that is metered from now on.
     fn say_metered(&mut self, lane: usize, flow: Option<FlowKey>) {
-        let Some((flow, Some(lane))) = flow.zip(self.lanes.get(lane)) else { return };
+        let Some((flow, Some(lane))) = flow.zip(self.tenants.lanes.get(lane)) else { return };
         let Some(guest) = &lane.guest else { return };
         let (headers, name, rate) = (headers(&flow), &lane.name, guest.tables.rate());
         let line = format!(
@@ -308,10 +309,10 @@ impl Dataplane {
         received: &Received,
         now: Nanos,
     ) -> bool {
-        let Some(guest) = self.lanes[index].as_ref().and_then(|lane| lane.guest.as_ref()) else {
+        let Some(guest) = self.tenants.lanes[index].as_ref().and_then(|lane| lane.guest.as_ref()) else {
             return true;
         };
-        if !guest.tables.has_meters() && self.paced.is_empty() {
+        if !guest.tables.has_meters() && self.backpressure.paced.is_empty() {
             return true;
         }
         let flow = FlowKey::of(parsed).without_dscp();
@@ -320,7 +321,7 @@ impl Dataplane {
 
     /// Notes whether any tenant's connections are mediated.
     pub(super) fn note_mediated(&mut self) {
-        self.mediates = self.lanes.iter().flatten().any(|lane| lane.guest.is_some());
+        self.backpressure.mediates = self.tenants.lanes.iter().flatten().any(|lane| lane.guest.is_some());
     }
 
     /// Mediates the connections of other tenants; answers tables that are no longer used. Tables of a tenant that is no longer
@@ -333,7 +334,7 @@ impl Dataplane {
     ) -> Vec<Guest> {
         let mut wanted = mediated;
         let mut unused = Vec::new();
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in self.tenants.all() {
             lane.untouched = untouched.contains(&lane.name);
             let place = wanted.iter().position(|one| one.tenant == lane.name && lane.tenant.is_some());
             match (place.map(|place| wanted.swap_remove(place)), &mut lane.guest) {
@@ -359,12 +360,12 @@ impl Dataplane {
 
     /// Forgets meters whose lifetime is over.
     pub(super) fn tend_mediated(&mut self, now: Nanos) {
-        if !self.mediates || now < self.mediated_at {
+        if !self.backpressure.mediates || now < self.backpressure.mediated_at {
             return;
         }
-        self.mediated_at = now + FORGET;
+        self.backpressure.mediated_at = now + FORGET;
         let mut gone = Vec::new();
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in self.tenants.all() {
             let Some(guest) = &mut lane.guest else { continue };
             guest.tables.expire(now);
             let Guest { tables, said, .. } = &mut **guest;
@@ -388,7 +389,8 @@ impl Dataplane {
 
     /// The flows that are metered as their receivers report marks, by tenant and headers.
     pub(super) fn reported(&self, now: Nanos) -> impl Iterator<Item = AskedNow> {
-        let guests = self.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.guest.as_ref()?)));
+        let guests =
+            self.tenants.lanes.iter().flatten().filter_map(|lane| Some((lane, lane.guest.as_ref()?)));
         guests.flat_map(move |(lane, guest)| {
             guest.tables.metered(now).into_iter().map(|(flow, Metered { meter, since, .. })| AskedNow {
                 flow,

@@ -35,18 +35,15 @@ impl Dataplane {
     /// Reads a batch from each tenant that has frames and room; each turn begins with another tenant. Answers how many
     /// frames it read.
     pub(super) fn read_tenants(&mut self, now: Nanos, clock: &impl Fn(Part) -> Nanos) -> usize {
-        let count = self.lanes.len();
-        self.first = if count == 0 { 0 } else { (self.first + 1) % count };
         let mut read = 0;
-        let first = self.first;
         // The end of one tenant's batch is the beginning of the next one's, where that is timed as well.
         let mut begun = Some(now);
-        for index in (0..count).map(|step| (first + step) % count) {
+        for index in self.tenants.in_turn() {
             self.release_requests(index, now);
             if !self.is_read(index) {
                 continue;
             }
-            if self.lanes[index].as_ref().is_some_and(|lane| lane.copies()) {
+            if self.tenants.lanes[index].as_ref().is_some_and(|lane| lane.copies()) {
                 let from = begun.unwrap_or_else(|| clock(Part::Read));
                 self.touch(index);
                 read += self.read_posted(index, now);
@@ -58,14 +55,13 @@ impl Dataplane {
                 begun = None;
             }
         }
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, now));
+        self.scheduler.ring(now);
         read
     }
 
     /// Whether a lane may have frames to be read.
     fn is_read(&self, index: usize) -> bool {
-        let lane = self.lanes[index].as_ref();
+        let lane = self.tenants.lanes[index].as_ref();
         lane.is_some_and(|lane| lane.tenant.is_some() && (lane.ready || lane.must_be_asked()))
     }
 
@@ -84,7 +80,7 @@ impl Dataplane {
         if cached && self.admit_known(&arrived) {
             return;
         }
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
         let parsed = parse_front(front);
         // The headers of frames in a train are at hand, as they are compared.
@@ -102,7 +98,8 @@ impl Dataplane {
                 return lane.give(buffer, origin, Status::Malformed);
             }
         };
-        let verdict = self.bindings.verify(index, frame, parsed, &mut self.macs, (&mut lane.first_mac, now));
+        let verdict =
+            self.tenants.bindings.verify(index, frame, parsed, &mut self.macs, (&mut lane.first_mac, now));
         if let Err(why) = verdict {
             lane.tally.spoofed(why, origin.frames().into());
             return lane.give(buffer, origin, Status::Dropped);
@@ -111,7 +108,7 @@ impl Dataplane {
         {
             return;
         }
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         if !lane.sent_from(parsed.src_mac.0, now) {
             match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
@@ -130,20 +127,20 @@ impl Dataplane {
         {
             return;
         }
-        if self.mediates
+        if self.backpressure.mediates
             && origin.passed < Passed::Reported
             && !self.may_go_marked((index, buffer), parsed, &offload, origin, received, now)
         {
             return;
         }
-        let counted = self.heavy.is_some() && origin.passed < Passed::Here;
+        let counted = self.backpressure.heavy.is_some() && origin.passed < Passed::Here;
         let flow = counted.then(|| Hashed::of(parsed));
         if let Some(flow) = flow
             && !self.may_flow(&arrived, (parsed, &flow), &offload)
         {
             return;
         }
-        if self.mediates {
+        if self.backpressure.mediates {
             self.mediate(
                 (index, buffer),
                 parsed,
@@ -155,7 +152,7 @@ impl Dataplane {
         // A client's choice does not tell the receiver, and each receiver has limits of its own.
         let queue = match origin.queue.filter(|_| !self.is_steered()) {
             // All frames of a train are in one flow queue, and each may be drawn.
-            Some(queue) => match (0..origin.frames()).filter(|_| self.sampler.draw()).count() {
+            Some(queue) => match (0..origin.frames()).filter(|_| self.verifying.sampler.draw()).count() {
                 0 => Ok(queue),
                 drawn => self.verify(index, (queue, drawn as u32), parsed, now),
             },
@@ -169,7 +166,7 @@ impl Dataplane {
             }
         };
         let (to, mut headers) = (parsed.dst_mac.0, Headers::of(parsed));
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         if origin.metadata != Metadata::default() {
             headers = headers.with_metadata();
             lane.pool.set_metadata(buffer, pack_metadata(&origin.metadata));
@@ -194,10 +191,10 @@ impl Dataplane {
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         let len = u32::try_from(received.len).unwrap_or(u32::MAX);
         let following = match queue {
-            Ok(queue) if origin.ticket.is_none() => self.fitting(queue, origin.following),
+            Ok(queue) if origin.ticket.is_none() => self.scheduler.fitting(queue, origin.following),
             _ => origin.following,
         };
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         lane.tally.refused_many(Refusal::FlowFull, (origin.following - following).into());
         let alone = origin.following == 0;
         let buffer = if alone { lane.pool.settle(buffer, received.len) } else { buffer };
@@ -215,7 +212,7 @@ impl Dataplane {
         };
         lane.pool.set_held(buffer, held);
         // Read anew: backpressure and mediation may have written it.
-        let ecn = if self.nic.keeps_queues_short() && !lane.untouched {
+        let ecn = if self.scheduler.nic.keeps_queues_short() && !lane.untouched {
             Ecn::of(lane.pool.bytes(buffer))
         } else {
             None
@@ -223,34 +220,20 @@ impl Dataplane {
         let descriptor = held.descriptor(buffer.address(token), origin.tag, ecn.unwrap_or_default());
         let frames = held.frames();
         let posted = queue.and_then(|queue| {
-            match lane.room(queue, frames, self.queues[queue.0 as usize], self.window) {
-                parked::Admission::Engine => self.nic.post(queue, descriptor).map(|()| Some(queue)),
+            match lane.room(queue, frames, self.scheduler.holds(queue), self.scheduler.window) {
+                parked::Admission::Engine => self.scheduler.post(queue, descriptor, frames),
                 parked::Admission::Sender => {
                     lane.parked.push(queue, descriptor, frames);
-                    Ok(None)
+                    lane.tally.event_many(Event::HeldBySender, frames.into());
+                    Ok(())
                 }
-                parked::Admission::Nowhere => Err(plimsoll_nic::Refusal::FlowFull),
+                parked::Admission::Nowhere => Err(Refusal::FlowFull),
             }
         });
-        match posted {
-            Ok(None) => lane.tally.event_many(Event::HeldBySender, frames.into()),
-            Ok(Some(queue)) => {
-                self.queues[queue.0 as usize] += frames;
-                self.doorbells.bell(queue);
-            }
-            Err(why) => {
-                lane.give(buffer, origin, Status::Dropped);
-                lane.tally.refused_many(why, frames.into());
-            }
+        if let Err(why) = posted {
+            lane.give(buffer, origin, Status::Dropped);
+            lane.tally.refused_many(why, frames.into());
         }
-    }
-
-    /// How many of the frames of a train that follow the first one have room in a flow queue: it holds a number of frames, and a train is
-    /// one descriptor.
-    #[inline]
-    fn fitting(&self, queue: QueueId, following: u16) -> u16 {
-        let free = self.window.saturating_sub(self.queues[queue.0 as usize]);
-        following.min(free.saturating_sub(1).min(u16::MAX.into()) as u16)
     }
 }
 

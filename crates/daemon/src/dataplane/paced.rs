@@ -163,10 +163,10 @@ impl Dataplane {
         now: Nanos,
     ) -> bool {
         let most = self.most_waiting(&held);
-        let Some(lane) = &mut self.lanes[index] else { return false };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
         // At most one for each tenant elsewhere, as only their hosts can ask, and two more.
         *lane.pressed.entry(held.holder()).or_default() += 1;
-        let waiting = self.paced.0[place(&held)].get(&held).map_or(0, |waiting| waiting.bytes);
+        let waiting = self.backpressure.paced.0[place(&held)].get(&held).map_or(0, |waiting| waiting.bytes);
         if waiting + u64::from(bytes) > most || !lane.pool.is_half_free() {
             lane.tally.lost_many(Loss::FlowOverRate, origin.frames().into());
             lane.give(buffer, origin, Status::Dropped);
@@ -176,7 +176,7 @@ impl Dataplane {
         let buffer = if origin.following == 0 { lane.pool.settle(buffer, received.len) } else { buffer };
         // A client may close the flow queue that it chose while its frame waits: the frame is classified when it goes on.
         let origin = Origin { queue: None, passed: held.passed(), ..*origin };
-        let waiting = self.paced.0[place(&held)].entry(held).or_default();
+        let waiting = self.backpressure.paced.0[place(&held)].entry(held).or_default();
         waiting.bytes += u64::from(bytes);
         waiting.frames.push_back(Frame {
             lane: index,
@@ -193,7 +193,7 @@ impl Dataplane {
     /// Bytes of this flow that may wait.
     fn most_waiting(&self, held: &Held) -> u64 {
         let bound = match held {
-            Held::Here(..) => self.heavy.as_ref().and_then(|heavy| heavy.most_waiting()),
+            Held::Here(..) => self.backpressure.heavy.as_ref().and_then(|heavy| heavy.most_waiting()),
             Held::Asked(_) | Held::Reported(..) => None,
         };
         bound.map_or_else(
@@ -206,17 +206,16 @@ impl Dataplane {
     pub(super) fn release_paced(&mut self, now: Nanos) -> usize {
         let mut released = 0;
         // Each part is taken out meanwhile. A frame may have to wait in a later one, and none goes back.
-        for place in 0..self.paced.0.len() {
-            if self.paced.0[place].is_empty() {
+        for place in 0..self.backpressure.paced.0.len() {
+            if self.backpressure.paced.0[place].is_empty() {
                 continue;
             }
-            let mut flows = core::mem::take(&mut self.paced.0[place]);
+            let mut flows = core::mem::take(&mut self.backpressure.paced.0[place]);
             flows.retain(|held, waiting| self.release(held, waiting, &mut released, now));
-            self.paced.0[place] = flows;
+            self.backpressure.paced.0[place] = flows;
         }
         if released > 0 {
-            let nic = &mut self.nic;
-            self.doorbells.flush(|words| nic.ring(words, now));
+            self.scheduler.ring(now);
         }
         released
     }
@@ -225,7 +224,7 @@ impl Dataplane {
     fn release(&mut self, held: &Held, waiting: &mut Waiting, released: &mut usize, now: Nanos) -> bool {
         for _ in 0..AT_ONCE {
             let Some(frame) = waiting.frames.front_mut() else { break };
-            if self.reading && !self.conforms(held, frame.bytes, &mut frame.owes, now) {
+            if self.tenants.reading && !self.conforms(held, frame.bytes, &mut frame.owes, now) {
                 self.wake_for(held, frame.bytes, frame.owes, now);
                 break;
             }
@@ -234,15 +233,15 @@ impl Dataplane {
             self.go_on(&frame, now);
             *released += 1;
         }
-        if !waiting.frames.is_empty() && self.wake_at.is_none() {
-            self.wake_at = Some(now);
+        if !waiting.frames.is_empty() && self.due.wake_at.is_none() {
+            self.due.wake_at = Some(now);
         }
         !waiting.frames.is_empty()
     }
 
     fn go_on(&mut self, frame: &Frame, now: Nanos) {
         let Frame { lane: index, buffer, received, origin, since, .. } = frame;
-        let Some(lane) = &mut self.lanes[*index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[*index] else { return };
         lane.recent.pressed(now.since(*since), origin.frames());
         if lane.tenant.is_some() {
             return self.admit(*index, *buffer, received, origin, now);
@@ -264,7 +263,7 @@ impl Dataplane {
     ) -> bool {
         let (_, bytes) = on_wire(offload, received.len, origin.frames());
         let mut owes = [true, false];
-        let passes = !self.paced.holds(&held) && self.conforms(&held, bytes, &mut owes, now);
+        let passes = !self.backpressure.paced.holds(&held) && self.conforms(&held, bytes, &mut owes, now);
         if !passes {
             self.keep(held, frame, received, origin, (bytes, owes), now);
         }
@@ -284,13 +283,13 @@ impl Dataplane {
         match held {
             Held::Asked(flow) => self.fleet.as_mut().is_none_or(|fleet| fleet.conforms(flow, bytes, now)),
             Held::Reported(lane, flow) => {
-                let lane = self.lanes.get_mut(*lane).and_then(Option::as_mut);
+                let lane = self.tenants.lanes.get_mut(*lane).and_then(Option::as_mut);
                 let guest = lane.and_then(|lane| lane.guest.as_mut());
                 guest.is_none_or(|guest| guest.conforms(flow, bytes, now))
             }
             Held::Here(first, second) => {
                 let flow = [Some(first), second.as_ref()][place];
-                let heavy = self.heavy.as_mut().zip(flow);
+                let heavy = self.backpressure.heavy.as_mut().zip(flow);
                 heavy.is_none_or(|(heavy, flow)| heavy.conforms(flow, bytes, now))
             }
         }
@@ -300,9 +299,9 @@ impl Dataplane {
     fn rate_of(&self, held: &Held) -> Option<BitRate> {
         match held {
             Held::Asked(flow) => self.fleet.as_ref()?.rate(flow),
-            Held::Reported(lane, flow) => self.lanes.get(*lane)?.as_ref()?.guest.as_ref()?.rate(flow),
+            Held::Reported(lane, flow) => self.tenants.lanes.get(*lane)?.as_ref()?.guest.as_ref()?.rate(flow),
             Held::Here(first, second) => {
-                let heavy = self.heavy.as_ref()?;
+                let heavy = self.backpressure.heavy.as_ref()?;
                 [Some(first), second.as_ref()].into_iter().flatten().filter_map(|flow| heavy.rate(flow)).min()
             }
         }
@@ -313,16 +312,16 @@ impl Dataplane {
         let at = match held {
             Held::Asked(flow) => self.fleet.as_ref().and_then(|fleet| fleet.ready_at(flow, bytes, now)),
             Held::Reported(lane, flow) => {
-                let lane = self.lanes.get(*lane).and_then(Option::as_ref);
+                let lane = self.tenants.lanes.get(*lane).and_then(Option::as_ref);
                 lane.and_then(|lane| lane.guest.as_ref()).map(|guest| guest.ready_at(flow, bytes, now))
             }
-            Held::Here(first, second) => self.heavy.as_ref().and_then(|heavy| {
+            Held::Here(first, second) => self.backpressure.heavy.as_ref().and_then(|heavy| {
                 let flows = [Some(first), second.as_ref()].into_iter().zip(owes);
                 let owed = flows.filter_map(|(flow, owes)| flow.filter(|_| owes));
                 owed.filter_map(|flow| heavy.ready_at(flow, bytes, now)).max()
             }),
         };
         let at = at.unwrap_or(now);
-        self.wake_at = Some(self.wake_at.map_or(at, |known| known.min(at)));
+        self.due.wake_at = Some(self.due.wake_at.map_or(at, |known| known.min(at)));
     }
 }

@@ -71,21 +71,16 @@ impl Lane {
 impl Dataplane {
     /// Queues the next parked frames of a flow queue after others of it have left. Answers whether any entered.
     pub(super) fn unpark(&mut self, index: usize, queue: QueueId) -> bool {
-        let Some(lane) = &mut self.lanes[index] else { return false };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
         let depth = lane.port.as_ref().and_then(Port::depth).unwrap_or(u32::MAX);
         let mut came = false;
         while let Some(frames) = lane.parked.first(queue) {
-            let held = &mut self.queues[queue.0 as usize];
-            if !Admission::enters(depth, frames, *held, self.window) {
+            if !Admission::enters(depth, frames, self.scheduler.holds(queue), self.scheduler.window) {
                 break;
             }
             let Some((next, frames)) = lane.parked.pop(queue) else { break };
-            match self.nic.post(queue, next) {
-                Ok(()) => {
-                    *held += frames;
-                    self.doorbells.bell(queue);
-                    came = true;
-                }
+            match self.scheduler.post(queue, next, frames) {
+                Ok(()) => came = true,
                 Err(why) => {
                     let (_, buffer) = Buffer::from_address(next.addr);
                     lane.give_held(buffer, Status::Dropped);

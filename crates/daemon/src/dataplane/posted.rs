@@ -126,7 +126,7 @@ const COPIED: usize = 96 * 1_024;
 impl Dataplane {
     /// Reads a batch from a sender's rings. Frames without room stay there.
     pub(super) fn read_posted(&mut self, index: usize, now: Nanos) -> usize {
-        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return 0 };
         let (Some(_), Some(port)) = (lane.tenant, &mut lane.port) else { return 0 };
         let halted = lane.trust.halted(now);
         let begun = if halted.is_some() { port.probe() } else { port.begin() };
@@ -137,12 +137,12 @@ impl Dataplane {
             return 0;
         }
         if let Some(until) = halted {
-            self.wake_at = Some(self.wake_at.map_or(until, |at| at.min(until)));
+            self.due.wake_at = Some(self.due.wake_at.map_or(until, |at| at.min(until)));
             return 0;
         }
         self.answer_requests(index, now);
         let mut reading = Reading::default();
-        let mut batch = core::mem::take(&mut self.batch);
+        let mut batch = core::mem::take(&mut self.buffers.batch);
         loop {
             let ended = self.take_batch(index, &mut reading, &mut batch, now);
             self.admit_batch(index, &mut batch, now);
@@ -150,9 +150,9 @@ impl Dataplane {
                 break;
             }
         }
-        self.batch = batch;
+        self.buffers.batch = batch;
         if reading.read > 0
-            && let Some(lane) = &mut self.lanes[index]
+            && let Some(lane) = &mut self.tenants.lanes[index]
         {
             lane.quiet_since = now;
         }
@@ -169,11 +169,11 @@ impl Dataplane {
         now: Nanos,
     ) -> bool {
         while reading.next.is_some() || reading.read < POSTED && reading.copied < COPIED {
-            let Some(lane) = &mut self.lanes[index] else { return true };
+            let Some(lane) = &mut self.tenants.lanes[index] else { return true };
             let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return true };
             let full = if reading.next.is_some() {
                 None
-            } else if self.nic.tenant_room(tenant) as usize <= batch.len() {
+            } else if self.scheduler.nic.tenant_room(tenant) as usize <= batch.len() {
                 Some(Event::TenantAtCap)
             } else if !lane.pool.has_room() {
                 Some(Event::BuffersInUse)
@@ -188,10 +188,10 @@ impl Dataplane {
                 lane.tally.event(event);
                 // This also finds out whether the client is still there; the next batch reacts to it.
                 let _ = port.probe();
-                self.attentive |= port.has_more_to_say();
+                self.due.attentive |= port.has_more_to_say();
                 return true;
             }
-            let took = reading.next.take().map_or_else(|| port.take(self.window), Took::Frame);
+            let took = reading.next.take().map_or_else(|| port.take(self.scheduler.window), Took::Frame);
             match took {
                 Took::Frame(taken) => {
                     // With early completions its descriptor has just been given back: the flush publishes that.
@@ -207,7 +207,7 @@ impl Dataplane {
                         lane.ready = !port.rest();
                     }
                     // While its rings are polled, the thread must not sleep: the client does not kick.
-                    self.attentive |= lane.ready;
+                    self.due.attentive |= lane.ready;
                     return true;
                 }
             }
@@ -217,7 +217,7 @@ impl Dataplane {
 
     /// Admits the frames of a batch, and empties it. What is known of their flows is fetched for all of them first.
     fn admit_batch(&mut self, index: usize, batch: &mut Vec<Copied>, now: Nanos) {
-        if let Some(Lane { pool, cache: Some(cache), .. }) = self.lanes[index].as_deref()
+        if let Some(Lane { pool, cache: Some(cache), .. }) = self.tenants.lanes[index].as_deref()
             && batch.len() > 1
         {
             let tag =
@@ -238,11 +238,11 @@ impl Dataplane {
         let most = if reading.copied < COPIED { POSTED.saturating_sub(reading.read) } else { 1 };
         reading.read += 1;
         reading.copied += taken.len;
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let Some(port) = &mut lane.port else { return };
         let train = train_of(taken.len);
         // Where frames are wrapped or connections mediated, the payload is needed before the frame leaves.
-        let late = train == 1 && self.fleet.is_none() && !self.mediates && port.keeps();
+        let late = train == 1 && self.fleet.is_none() && !self.backpressure.mediates && port.keeps();
         let Some(buffer) = lane.pool.take(at_hand(taken.len, late)) else {
             return lane.complete(Some(taken.ticket), Status::Dropped);
         };
@@ -256,21 +256,21 @@ impl Dataplane {
         };
         let train = if late { late_train_of(taken.len) } else { train };
         // Each frame that is copied may need a descriptor and a buffer of its own, and so may the one behind them.
-        let room = lane.tenant.map_or(0, |tenant| self.nic.tenant_room(tenant) as usize);
+        let room = lane.tenant.map_or(0, |tenant| self.scheduler.nic.tenant_room(tenant) as usize);
         let room = room.saturating_sub(batch.len() + 1).min(lane.pool.free()).min(POSTED);
         let more = room > 0 && lane.pool.has_room() && (port.takes_like() || lane.alone.is_tried());
         // Half of a short ring, as for a flow; of a ring with one descriptor that is none.
-        let half = port.depth().unwrap_or(self.window) as usize / 2;
+        let half = port.depth().unwrap_or(self.scheduler.window) as usize / 2;
         let most = if more { usize::from(train).min(most).min(half) as u16 } else { 1 };
         let tenant = lane.tenant;
-        let looked_at = *lane
-            .looked_at
-            .get_or_insert_with(|| tenant.map_or_else(LookedAt::default, |of| self.program.metadata_of(of)));
+        let looked_at = *lane.looked_at.get_or_insert_with(|| {
+            tenant.map_or_else(LookedAt::default, |of| self.policy.program.metadata_of(of))
+        });
         let first = First { taken, late, looked_at };
         let (copied, alike) = lane.follow(buffer, &first, most, room as u16);
         let mut following = alike;
         if copied == alike {
-            (following, reading.next) = lane.couple(buffer, &first, copied, (most, self.window));
+            (following, reading.next) = lane.couple(buffer, &first, copied, (most, self.scheduler.window));
         }
         reading.read += usize::from(following.max(copied));
         reading.copied += usize::from(following.max(copied)) * taken.len;
@@ -327,7 +327,7 @@ impl Dataplane {
         len: usize,
         origin: &Origin,
     ) -> Option<Buffer> {
-        let lane = self.lanes[index].as_mut()?;
+        let lane = self.tenants.lanes[index].as_mut()?;
         let rest = origin.ticket.and_then(|ticket| lane.port.as_ref()?.kept(ticket));
         let here = lane.pool.has_room_for(buffer, len);
         let whole = rest.and_then(|_| if here { Some(buffer) } else { lane.pool.take(len) });

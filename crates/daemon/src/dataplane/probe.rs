@@ -18,20 +18,20 @@ const EVERY: Span = Span::secs(1);
 impl Dataplane {
     /// Looks once a second for ports whose device has disappeared, and answers when to look again.
     pub(super) fn probe_ports(&mut self, now: Nanos) -> Nanos {
-        if now.since(self.probed) >= EVERY {
-            self.probed = now;
+        if now.since(self.due.probed) >= EVERY {
+            self.due.probed = now;
             if self.uplink.port.as_mut().is_some_and(|port| port.probe() == Err(Trouble::Gone)) {
                 self.lose_uplink();
             }
-            (0..self.lanes.len()).for_each(|index| self.probe_lane(index));
+            (0..self.tenants.lanes.len()).for_each(|index| self.probe_lane(index));
         }
-        self.probed + EVERY
+        self.due.probed + EVERY
     }
 
     /// Takes a tenant's port out if its device has disappeared, which goes down first, or if its namespace lives only by this
     /// port, as a TAP that stays holds it open.
     fn probe_lane(&mut self, index: usize) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        let Some(lane) = self.tenants.lanes.get_mut(index).and_then(Option::as_mut) else { return };
         let Some(port) = lane.port.as_mut() else { return };
         if port.is_left_behind() || port.is_down() && port.probe() == Err(Trouble::Gone) {
             let gone = lane.trouble(Trouble::Gone);

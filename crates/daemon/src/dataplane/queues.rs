@@ -30,8 +30,8 @@ impl Dataplane {
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
         let peer = self.peer_of(parsed.dst_mac.0);
-        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
-        let queues = &self.queues;
+        let Some(lane) = &mut self.tenants.lanes[index] else { return Err(Refusal::NoQueue) };
+        let queues = &self.scheduler.queues;
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;
         let slot = match lane.flows.lookup(flow, peer, &metadata, now, holds) {
             Lookup::Known(slot) => {
@@ -42,7 +42,7 @@ impl Dataplane {
             Lookup::Free(slot) => slot,
             Lookup::Idle(slot) => {
                 if let Some(flow) = lane.flows.remove(slot) {
-                    self.nic.close_queue(flow.queue);
+                    self.scheduler.nic.close_queue(flow.queue);
                 }
                 slot
             }
@@ -52,13 +52,13 @@ impl Dataplane {
             }
         };
         let fields = fields_of(parsed, lane.tenant, metadata);
-        let mut placement = self.classifier.classify(&self.program, &fields);
+        let mut placement = self.policy.classifier.classify(&self.policy.program, &fields);
         placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         // Frames that the flow sent while the table was full leave first.
         let shared = lane.overflow.get(&placement).is_some_and(|shared| holds(shared.queue))
             || lane.leftover.iter().any(|shared| holds(shared.queue));
         let opens = !shared && lane.open_queues() < lane.quota.queues;
-        let queue = if opens { self.nic.open_queue(&placement) } else { Err(Refusal::NoQueue) };
+        let queue = if opens { self.scheduler.nic.open_queue(&placement) } else { Err(Refusal::NoQueue) };
         let Ok(queue) = queue else { return self.overflow(index, peer, &fields, now) };
         lane.flows.insert(slot, Flow { key: flow.key, peer, fields, queue, seen: now });
         Ok(queue)
@@ -72,9 +72,9 @@ impl Dataplane {
         fields: &Fields,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
-        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event(Event::FlowTableFull);
-        let mut placement = self.classifier.classify(&self.program, fields);
+        let mut placement = self.policy.classifier.classify(&self.policy.program, fields);
         placement.limits.extend(fleet::pair_of(&self.fleet, lane.tenant, peer));
         if let Some(shared) = lane.overflow.get_mut(&placement) {
             shared.seen = now;
@@ -82,13 +82,13 @@ impl Dataplane {
         }
         if lane.open_queues() >= lane.quota.queues {
             // An empty one is closed now, and opened again when a flow needs it.
-            let nic = &mut self.nic;
+            let nic = &mut self.scheduler.nic;
             lane.overflow.retain(|_, shared| !nic.close_queue(shared.queue));
         }
         if lane.open_queues() >= lane.quota.queues {
             return Err(Refusal::NoQueue);
         }
-        let queue = self.nic.open_queue(&placement)?;
+        let queue = self.scheduler.nic.open_queue(&placement)?;
         lane.overflow.insert(placement, Overflow { queue, fields: *fields, peer, seen: now });
         Ok(queue)
     }
@@ -96,10 +96,9 @@ impl Dataplane {
     /// Gives each tenant's lane an equal part of the flow queues. Queues that still hold packets of removed tenants are not
     /// divided until they are closed.
     pub(super) fn share_queues(&mut self) {
-        let (staying, leaving): (Vec<_>, Vec<_>) =
-            self.lanes.iter_mut().flatten().partition(|lane| lane.tenant.is_some());
+        let (staying, leaving): (Vec<_>, Vec<_>) = self.tenants.all().partition(|lane| lane.tenant.is_some());
         let kept: u32 = leaving.iter().map(|lane| lane.open_queues()).sum();
-        let queues = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
+        let queues = u32::try_from(self.scheduler.queues.len()).unwrap_or(u32::MAX);
         let quota = Quota::of(queues.saturating_sub(kept), staying.len());
         for lane in staying {
             lane.set_quota(quota);
@@ -109,8 +108,8 @@ impl Dataplane {
     /// Closes empty queues before a reload. Idle flows are opened again by their next packet; only flows that hold
     /// packets need a new place now.
     pub(super) fn close_empty_queues(&mut self) {
-        let (nic, queues) = (&mut self.nic, &self.queues);
-        for lane in self.lanes.iter_mut().flatten() {
+        let (nic, queues) = (&mut self.scheduler.nic, &self.scheduler.queues);
+        for lane in self.tenants.all() {
             let empty: Vec<_> = (lane.flows.iter())
                 .filter(|(_, flow)| queues[flow.queue.0 as usize] == 0)
                 .map(|(slot, _)| slot)
@@ -125,13 +124,15 @@ impl Dataplane {
 
     /// Closes the queues of a few flows that have fallen silent, one tenant's each turn.
     pub(super) fn expire_flows(&mut self, now: Nanos) {
-        let (nic, queues) = (&mut self.nic, &self.queues);
-        let Some(lane) = self.lanes.get_mut(self.first).and_then(Option::as_mut) else { return };
+        let (nic, queues) = (&mut self.scheduler.nic, &self.scheduler.queues);
+        let Some(lane) = self.tenants.first() else {
+            return;
+        };
         if lane.open_queues() == 0 {
             return;
         }
         if lane.tenant.is_none() && lane.pool.in_use() == 0 {
-            return self.close_lane(self.first);
+            return self.close_lane(self.tenants.first_number());
         }
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;
         if let Some(flow) = lane.flows.expire(EXPIRY_STEPS, now, holds) {
@@ -147,13 +148,13 @@ impl Dataplane {
 
     /// Closes the lane of a removed tenant after its last packet, so that others may have its queues.
     fn close_lane(&mut self, index: usize) {
-        let Some(lane) = self.lanes.get_mut(index).and_then(Option::as_mut) else { return };
+        let Some(lane) = self.tenants.lanes.get_mut(index).and_then(Option::as_mut) else { return };
         let shared = lane.overflow.drain().map(|(_, shared)| shared).chain(lane.leftover.drain(..));
         let opened = lane.opened.drain(..).map(|opened| opened.queue);
         let queues = lane.flows.drain().map(|flow| flow.queue).chain(shared.map(|shared| shared.queue));
         let queues = queues.chain(opened);
         for queue in queues {
-            let closed = self.nic.close_queue(queue);
+            let closed = self.scheduler.nic.close_queue(queue);
             debug_assert!(closed, "a queue without buffers is empty");
         }
         self.share_queues();

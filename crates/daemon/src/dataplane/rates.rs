@@ -46,15 +46,14 @@ impl Dataplane {
     /// [`RateError`]; then nothing was changed.
     pub fn set_rate(&mut self, class: &str, rate: BitRate, now: Nanos) -> Result<Rated, RateError> {
         // The rate in effect is the NIC engine's, which may differ from the file's.
-        let program = self.nic.program();
+        let program = self.scheduler.nic.program();
         let id = program.find(class).ok_or_else(|| RateError::NoClass(named(class)))?;
         let node = program.node(id);
         let (class, before) = (node.name.clone(), node.rate);
         let before = before.ok_or_else(|| RateError::NoRate(class.clone()))?;
-        self.doorbells.set_class_rate(id, rate);
-        Arc::make_mut(&mut self.rates).insert(id, rate);
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, now));
+        self.scheduler.doorbells.set_class_rate(id, rate);
+        Arc::make_mut(&mut self.policy.rates).insert(id, rate);
+        self.scheduler.ring(now);
         Ok(Rated { class, before: before.to_string(), rate: rate.to_string() })
     }
 }

@@ -38,7 +38,7 @@ impl Dataplane {
     /// Answers a client's requests, unless it has sent too many lately.
     pub(super) fn answer_requests(&mut self, index: usize, now: Nanos) {
         for _ in 0..REQUESTS {
-            let Some(lane) = &mut self.lanes[index] else { return };
+            let Some(lane) = &mut self.tenants.lanes[index] else { return };
             if lane.held_until.is_some() || lane.asks_at(1, now) > now {
                 return self.hold_requests(index, now);
             }
@@ -63,7 +63,7 @@ impl Dataplane {
 
     /// Leaves the client's messages in its socket until a turn's worth of them may be answered.
     fn hold_requests(&mut self, index: usize, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         if lane.held_until.is_some() {
             return;
         }
@@ -77,7 +77,7 @@ impl Dataplane {
 
     /// Reads clients' held messages again, once it is time.
     pub(super) fn release_requests(&mut self, index: usize, now: Nanos) {
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let Some(until) = lane.held_until else { return };
         if until > now {
             return self.note_release(until);
@@ -89,16 +89,16 @@ impl Dataplane {
     }
 
     fn note_release(&mut self, at: Nanos) {
-        self.release_at = Some(self.release_at.map_or(at, |noted| noted.min(at)));
+        self.due.release_at = Some(self.due.release_at.map_or(at, |noted| noted.min(at)));
     }
 
     fn port_of(&mut self, index: usize) -> Option<&mut Port> {
-        self.lanes[index].as_mut()?.port.as_mut()
+        self.tenants.lanes[index].as_mut()?.port.as_mut()
     }
 
     /// Classifies the flow that the client describes, and opens a flow queue for it.
     fn open_flow(&mut self, index: usize, spec: &FlowSpec) -> Result<u32, OpenRefusal> {
-        if self.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced) {
+        if self.tenants.lanes[index].as_ref().is_some_and(|lane| lane.trust == Trust::Forced) {
             return Err(OpenRefusal::Forced);
         }
         let QueueId(queue) = self.open_place(index, spec, None).ok_or(OpenRefusal::NoQueue)?;
@@ -108,9 +108,9 @@ impl Dataplane {
     /// Answers with a rule for a flow: a flow queue of its own while the client has many left, then one for all flows
     /// that the policy does not tell apart, and finally queue 0.
     fn rule_for(&mut self, index: usize, spec: &FlowSpec) -> Option<VnicAnswer> {
-        let generation = u32::from(self.generation);
-        let lane = self.lanes[index].as_mut()?;
-        let wide = *lane.scope.get_or_insert_with(|| scope_of(&self.program, lane.tenant));
+        let generation = u32::from(self.policy.generation);
+        let lane = self.tenants.lanes[index].as_mut()?;
+        let wide = *lane.scope.get_or_insert_with(|| scope_of(&self.policy.program, lane.tenant));
         let forced = lane.trust == Trust::Forced;
         let scope = match lane.port.as_ref()?.queues_left().many {
             _ if forced => Scope::NOTHING,
@@ -131,7 +131,7 @@ impl Dataplane {
         scope: Scope,
         flow: FlowSpec,
     ) -> Option<QueueId> {
-        let lane = self.lanes[index].as_ref()?;
+        let lane = self.tenants.lanes[index].as_ref()?;
         let known = lane.opened.iter().find(|opened| opened.live && opened.rule == Some((scope, flow)));
         match known {
             Some(known) => Some(known.queue),
@@ -149,33 +149,33 @@ impl Dataplane {
         spec: &FlowSpec,
         rule: Option<(Scope, FlowSpec)>,
     ) -> Option<QueueId> {
-        let lane = self.lanes[index].as_mut()?;
+        let lane = self.tenants.lanes[index].as_mut()?;
         let used = lane.flows.len() as usize + lane.opened.len();
         if used >= lane.quota.flows as usize {
             return None;
         }
         let fields = fields_of_spec(spec, lane.tenant);
-        let placement = self.classifier.classify(&self.program, &fields);
-        let queue = self.nic.open_queue(&placement).ok()?;
+        let placement = self.policy.classifier.classify(&self.policy.program, &fields);
+        let queue = self.scheduler.nic.open_queue(&placement).ok()?;
         lane.opened.push(Opened { queue, fields, placement, rule, live: true });
         Some(queue)
     }
 
     fn close_flow(&mut self, index: usize, queue: QueueId) {
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         for opened in lane.opened.iter_mut().filter(|opened| opened.queue == queue) {
             opened.live = false;
         }
         // An empty queue is closed at once, others when their last packet has left.
-        let nic = &mut self.nic;
+        let nic = &mut self.scheduler.nic;
         lane.opened.retain(|opened| opened.live || !nic.close_queue(opened.queue));
         lane.closing = true;
     }
 
     /// Has each packet of the client classified by the daemon from now on.
     pub(super) fn force(&mut self, index: usize) {
-        let generation = u32::from(self.generation);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let generation = u32::from(self.policy.generation);
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         lane.opened.iter_mut().for_each(|opened| opened.live = false);
         lane.closing = true;
         lane.forget_targets(generation);
@@ -188,9 +188,9 @@ impl Dataplane {
     /// flow queue whose rule covers flows that the new policy places differently are classified one by one until the
     /// client asks again.
     pub(super) fn renew_rules(&mut self) {
-        let generation = u32::from(self.generation);
-        for lane in self.lanes.iter_mut().flatten() {
-            let scope = scope_of(&self.program, lane.tenant);
+        let generation = u32::from(self.policy.generation);
+        for lane in self.tenants.all() {
+            let scope = scope_of(&self.policy.program, lane.tenant);
             (lane.scope, lane.looked_at, lane.trust) = (Some(scope), None, Trust::default());
             lane.conduct.touched = self.copying.part;
             lane.forget_targets(generation);

@@ -21,9 +21,12 @@ impl Dataplane {
     pub(super) fn signal(&mut self, lane: &mut Lane, buffer: Buffer, transmit: &Transmit) -> bool {
         let held = *lane.pool.held(buffer);
         let untouched = match self.macs.owner(held.to) {
-            Some(Owner::Lane(to)) => {
-                self.lanes.get(to as usize).and_then(Option::as_ref).is_some_and(|lane| lane.untouched)
-            }
+            Some(Owner::Lane(to)) => self
+                .tenants
+                .lanes
+                .get(to as usize)
+                .and_then(Option::as_ref)
+                .is_some_and(|lane| lane.untouched),
             _ => self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(held.to)),
         };
         if transmit.verdict == Verdict::Mark && !untouched {

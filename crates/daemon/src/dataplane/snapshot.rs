@@ -122,18 +122,18 @@ impl Dataplane {
         self.tend_unmeasured(now);
         let mut pairs = self.all_pairs(clock);
         // Each of these calls walks over all flow queues or bundles, so each is made once for all names.
-        let classes = self.nic.all_class_counters();
-        let delays = &self.delays;
-        let nodes = (0..).zip(&self.nic.program().nodes).zip(classes);
+        let classes = self.scheduler.nic.all_class_counters();
+        let delays = &self.accounts.delays;
+        let nodes = (0..).zip(&self.scheduler.nic.program().nodes).zip(classes);
         let nodes = nodes.map(|((index, node), mut counters)| {
-            if let Some(carried) = self.carried.classes.get(&node.name) {
+            if let Some(carried) = self.accounts.carried.classes.get(&node.name) {
                 add_class(&mut counters, carried);
             }
             NodeNow { rate: node.rate, counters, delays: delays.get(index).cloned() }
         });
-        let limits = self.nic.all_limit_counters();
-        let limits = self.program.limits.iter().zip(limits).map(|(limit, mut counters)| {
-            if let Some(carried) = self.carried.limits.get(&limit.name) {
+        let limits = self.scheduler.nic.all_limit_counters();
+        let limits = self.policy.program.limits.iter().zip(limits).map(|(limit, mut counters)| {
+            if let Some(carried) = self.accounts.carried.limits.get(&limit.name) {
                 counters.packets += carried.packets;
                 counters.bytes += carried.bytes;
                 counters.parked += carried.parked;
@@ -143,12 +143,12 @@ impl Dataplane {
         });
         let (nodes, limits): (_, Vec<LimitCounters>) = (nodes.collect(), limits.collect());
         let fleet = self.fleet_now(&limits, now);
-        let nic = &self.nic;
+        let nic = &self.scheduler.nic;
         let held = |lane: &Lane| lane.tenant.map_or(0, |tenant| nic.tenant_counters(tenant).held);
         let inward = &self.inward;
         let common = inward.seen(None);
-        let thread = self.crossing.as_ref().map(|crossing| crossing.thread() as u32);
-        let lanes = (0..).zip(&mut self.lanes);
+        let thread = self.threads.crossing.as_ref().map(|crossing| crossing.thread() as u32);
+        let lanes = (0..).zip(&mut self.tenants.lanes);
         let lanes =
             lanes.filter_map(|(index, lane)| lane.as_mut().map(|lane| (index, lane))).map(|(index, lane)| {
                 let (ingress, waiting) = inward.seen(Some(index));
@@ -174,8 +174,8 @@ impl Dataplane {
             });
         Snapshot {
             at: now,
-            program: Arc::clone(&self.program),
-            generation: self.generation,
+            program: Arc::clone(&self.policy.program),
+            generation: self.policy.generation,
             nodes,
             limits,
             lanes: lanes.collect(),
@@ -199,12 +199,12 @@ impl Dataplane {
                 parts: None,
             },
             standby: self.uplink.standby_now(now),
-            engine: self.nic.stats(),
-            writes: self.doorbells.writes(),
-            turns: self.turns,
-            departures: self.log.written(),
+            engine: self.scheduler.nic.stats(),
+            writes: self.scheduler.doorbells.writes(),
+            turns: self.accounts.turns,
+            departures: self.accounts.log.written(),
             fleet,
-            flows: self.heavy.as_ref().map(|heavy| heavy.totals()),
+            flows: self.backpressure.heavy.as_ref().map(|heavy| heavy.totals()),
             leases: self.leases(),
         }
     }

@@ -286,7 +286,7 @@ impl Dataplane {
             }
         });
         for (lane, why) in lost {
-            let lane = self.lanes.get_mut(usize::from(lane)).and_then(Option::as_mut);
+            let lane = self.tenants.lanes.get_mut(usize::from(lane)).and_then(Option::as_mut);
             lane.map_or(&mut self.uplink.tally, |lane| &mut lane.tally).undelivered(why);
         }
     }
@@ -402,7 +402,7 @@ impl Dataplane {
         let whole = ports.all(|port| cuts_segments(port, wrapped));
         if whole != self.uplink.segments {
             self.uplink.segments = whole;
-            self.nic.set_pull(pull(&self.program, whole));
+            self.scheduler.nic.set_pull(pull(&self.policy.program, whole));
         }
     }
 }

@@ -26,6 +26,21 @@ pub struct Sampler {
     state: u64,
 }
 
+/// What is looked at again, and what came of it.
+#[derive(Debug)]
+pub(crate) struct Verifying {
+    /// Draws the packets that are classified again after a client has classified them.
+    pub(crate) sampler: Sampler,
+    /// Consequences of clients' wrong packets, by lane, until [`Dataplane::take_steps`].
+    pub(crate) steps: Vec<(usize, Step)>,
+}
+
+impl Default for Verifying {
+    fn default() -> Self {
+        Self { sampler: Sampler::new(ONE_IN, seed()), steps: Vec::new() }
+    }
+}
+
 /// One in this many packets is looked at, unless the operator states another number.
 pub const ONE_IN: u32 = 100;
 
@@ -101,23 +116,25 @@ impl Dataplane {
         parsed: &Parsed,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
-        let Some(lane) = &mut self.lanes[index] else { return Err(Refusal::NoQueue) };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return Err(Refusal::NoQueue) };
         lane.tally.event_many(Event::Verified, drawn.into());
-        let placement =
-            self.classifier.classify(&self.program, &fields_of(parsed, lane.tenant, Metadata::default()));
+        let placement = self
+            .policy
+            .classifier
+            .classify(&self.policy.program, &fields_of(parsed, lane.tenant, Metadata::default()));
         if lane.opened.iter().any(|opened| opened.queue == queue && opened.placement == placement) {
             return Ok(queue);
         }
         lane.tally.event_many(Event::Misclassified, drawn.into());
         for _ in 0..drawn {
-            let Some(lane) = &mut self.lanes[index] else { break };
+            let Some(lane) = &mut self.tenants.lanes[index] else { break };
             let Some(step) = lane.trust.wrong(now) else { continue };
             lane.tally.event(match step {
                 Step::Alert => Event::TrustAlert,
                 Step::Halt => Event::TrustHalt,
                 Step::Force => Event::TrustForced,
             });
-            self.steps.push((index, step));
+            self.verifying.steps.push((index, step));
             if step == Step::Force {
                 self.force(index);
             }

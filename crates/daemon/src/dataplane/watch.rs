@@ -24,7 +24,7 @@ impl Dataplane {
     /// Takes the measurements, and begins delays anew. `pulse` is the thread's own.
     pub fn watch(&mut self, now: Nanos, pulse: Pulse) -> Watched {
         let inward = &self.inward;
-        let lanes = (0..).zip(&mut self.lanes).filter_map(|(index, lane)| {
+        let lanes = (0..).zip(&mut self.tenants.lanes).filter_map(|(index, lane)| {
             let lane = lane.as_mut()?;
             lane.tenant?;
             Some(lane.watch(inward.seen(Some(index)).0))
@@ -32,7 +32,7 @@ impl Dataplane {
         let mut lanes: Vec<LaneWatched> = lanes.collect();
         self.watch_pairs(&mut lanes);
         self.watch_pressed(&mut lanes);
-        let program = &self.program;
+        let program = &self.policy.program;
         let uplink = &mut self.uplink;
         let counters = uplink.counters();
         let uplink = UplinkWatched {
@@ -42,18 +42,18 @@ impl Dataplane {
             kernel_drops: counters.rx_drops[DropReason::KernelFull as usize],
             away: uplink.is_away(),
         };
-        let (program, rates) = (Arc::clone(program), Arc::clone(&self.rates));
+        let (program, rates) = (Arc::clone(program), Arc::clone(&self.policy.rates));
         Watched { at: now, program, rates, lanes, uplink, pulse }
     }
 
     /// The tenants elsewhere whose limits held tenants here.
     fn watch_pairs(&self, lanes: &mut [LaneWatched]) {
         let Some(fleet) = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled()) else { return };
-        for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
+        for (tenant, stated) in (0..).map(TenantId).zip(&self.policy.program.tenants) {
             let Some(lane) = lanes.iter_mut().find(|lane| lane.name == stated.name) else { continue };
             for (vm, peer) in (0..).zip(fleet.map.members.vms()) {
                 let limits = fleet.map.pair(tenant, vm).into_iter().flatten();
-                let parked: u64 = limits.map(|limit| self.nic.limit_counters(limit).parked).sum();
+                let parked: u64 = limits.map(|limit| self.scheduler.nic.limit_counters(limit).parked).sum();
                 if parked > 0 {
                     lane.pressed
                         .insert(format!("{} at {}", peer.name, fleet.map.hosts[peer.host].name), parked);
@@ -64,7 +64,7 @@ impl Dataplane {
 
     /// Who holds flows of tenants here by backpressure.
     fn watch_pressed(&self, lanes: &mut [LaneWatched]) {
-        for lane in self.lanes.iter().flatten().filter(|lane| !lane.pressed.is_empty()) {
+        for lane in self.tenants.lanes.iter().flatten().filter(|lane| !lane.pressed.is_empty()) {
             let Some(watched) = lanes.iter_mut().find(|watched| watched.name == lane.name) else { continue };
             for (holder, &times) in &lane.pressed {
                 let named = |mac: Mac| {
@@ -86,8 +86,8 @@ impl Dataplane {
 
     /// Sets the delays that count as late, for each tenant: half of each of its targets.
     pub(super) fn set_halves(&mut self) {
-        for lane in self.lanes.iter_mut().flatten() {
-            let slo = lane.tenant.map(|tenant| &self.program.tenants[tenant.0 as usize].slo);
+        for lane in self.tenants.all() {
+            let slo = lane.tenant.map(|tenant| &self.policy.program.tenants[tenant.0 as usize].slo);
             let halves = slo.map(|slo| slo.delay.iter().map(|target| target.half()).collect());
             lane.set_halves(halves.unwrap_or_default());
         }

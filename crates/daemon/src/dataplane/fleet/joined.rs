@@ -179,7 +179,7 @@ impl Dataplane {
         self.deliver_joined(now);
         if let Some(fleet) = &mut self.fleet
             && fleet.joining.followed
-            && takes_joined(&self.lanes, of.0)
+            && takes_joined(&self.tenants.lanes, of.0)
             && let Ok(parsed) = parse(frame)
             && fleet.joining.joined.begin(frame, &parsed)
         {

@@ -138,7 +138,7 @@ impl Dataplane {
         });
         let (mut pairs, mut receivers) = (Vec::new(), Vec::new());
         if let Some(steering) = steering {
-            for (tenant, stated) in (0..).map(TenantId).zip(&self.program.tenants) {
+            for (tenant, stated) in (0..).map(TenantId).zip(&self.policy.program.tenants) {
                 for (vm, peer) in (0..).zip(fleet.map.members.vms()) {
                     let Some([bits, _]) = fleet.map.pair(tenant, vm) else { continue };
                     let counters = limits[bits.0 as usize];
@@ -158,12 +158,16 @@ impl Dataplane {
                 }
             }
             let agent = &steering.agent;
-            receivers.extend(steering.lanes.iter().enumerate().map(|(vm, &lane)| ReceiverNow {
-                tenant: self.lanes[lane as usize].as_ref().map_or(String::new(), |lane| lane.name.clone()),
-                capacity: agent.receivers().capacity(vm),
-                limits: agent.receivers().limits(vm),
-                senders: agent.known_senders(vm),
-            }));
+            receivers.extend(
+                steering.lanes.iter().enumerate().map(|(vm, &lane)| ReceiverNow {
+                    tenant: self.tenants.lanes[lane as usize]
+                        .as_ref()
+                        .map_or(String::new(), |lane| lane.name.clone()),
+                    capacity: agent.receivers().capacity(vm),
+                    limits: agent.receivers().limits(vm),
+                    senders: agent.known_senders(vm),
+                }),
+            );
         }
         Some(FleetNow { hosts: hosts.collect(), pairs, receivers })
     }

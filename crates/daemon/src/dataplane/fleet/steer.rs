@@ -229,7 +229,7 @@ impl Dataplane {
     /// Measurements of this epoch for the tenant of a lane.
     fn measured(&mut self, lane: u32) -> Measured {
         let (seen, slots, delay) = self.inward.take_epoch(lane + 1);
-        let left_out = self.heavy.as_mut().map_or(0, |heavy| heavy.take_left_out(lane as usize));
+        let left_out = self.backpressure.heavy.as_mut().map_or(0, |heavy| heavy.take_left_out(lane as usize));
         Measured {
             bytes: seen.bytes,
             served: seen.served,
@@ -249,12 +249,12 @@ impl Dataplane {
             while post.due <= now
                 && let Some(message) = steering.agent.contact(host).messages().front()
             {
-                let mut scratch = core::mem::take(&mut self.scratch);
+                let mut scratch = core::mem::take(&mut self.buffers.scratch);
                 let path = fleet.path(host);
                 let len =
                     path.and_then(|path| path.feedback_frame(message, post.host.0.into(), &mut scratch).ok());
                 let sent = len.is_some_and(|len| self.send_own(&scratch[..len]));
-                self.scratch = scratch;
+                self.buffers.scratch = scratch;
                 if !sent {
                     // The next epoch has newer messages.
                     post.due = now + Span::millis(1);
@@ -289,8 +289,8 @@ impl Dataplane {
         let Some(fleet) = &mut self.fleet else { return };
         let Fleet { map, steering: Some(steering), .. } = &mut **fleet else { return };
         for Tell { host, sender: SenderMac(sender), tenant, flow, terms } in tells {
-            let lane = self.heavy.as_ref().and_then(|heavy| heavy.lane_of(*tenant));
-            let lane = lane.and_then(|lane| self.lanes[lane].as_ref());
+            let lane = self.backpressure.heavy.as_ref().and_then(|heavy| heavy.lane_of(*tenant));
+            let lane = lane.and_then(|lane| self.tenants.lanes[lane].as_ref());
             let mac = lane.and_then(|lane| map.own_mac(&lane.name));
             let place = map.hosts.iter().position(|known| known.number == *host);
             // A tenant or host that a reload has just taken away is told nothing.
@@ -320,13 +320,13 @@ impl Dataplane {
                 let limits = agent.allowed(tenant as usize, vm);
                 let packets = limits.and_then(|limits| limits.packets);
                 let packets = packets.and_then(|packets| BitRate::new(packets.get().saturating_mul(8)));
-                self.doorbells
+                self.scheduler
+                    .doorbells
                     .set_rate(in_bits, limits.map_or(fallback, |limits| limits.bits).min(UNLIMITED));
-                self.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
+                self.scheduler.doorbells.set_rate(in_packets, packets.unwrap_or(UNLIMITED).min(UNLIMITED));
             }
         }
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, now));
+        self.scheduler.ring(now);
     }
 
     /// Enforces the agent's limits again after a reload, when all limits begin with the fallback.

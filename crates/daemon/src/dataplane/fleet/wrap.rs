@@ -127,7 +127,8 @@ impl Dataplane {
         };
         let mut wrapping = Wrapping { path, inner, session, told: false };
         let before = packets_left(part, &held.offload);
-        let emitted = emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.scratch);
+        let emitted =
+            emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.buffers.scratch);
         let told = wrapping.told;
         self.uplink.senders.note(port.taken(), from);
         self.uplink.down = emitted.is_err();

@@ -85,7 +85,8 @@ impl Dataplane {
     /// may not be changed.
     #[cold]
     fn signal_inward(&mut self, frame: &mut [u8], station: u32, verdict: Verdict) -> bool {
-        let lane = station.checked_sub(COMMON + 1).and_then(|lane| self.lanes.get(lane as usize)?.as_ref());
+        let lane =
+            station.checked_sub(COMMON + 1).and_then(|lane| self.tenants.lanes.get(lane as usize)?.as_ref());
         let untouched = lane.is_some_and(|lane| lane.untouched);
         if verdict == Verdict::Mark && !untouched && Ecn::Ce.write(frame) {
             return true;
@@ -97,7 +98,8 @@ impl Dataplane {
     /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered. Frames that were fetched
     /// together are noted together.
     pub(super) fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
-        let lane = station.checked_sub(1).and_then(|lane| self.lanes.get_mut(lane as usize)?.as_mut());
+        let lane =
+            station.checked_sub(1).and_then(|lane| self.tenants.lanes.get_mut(lane as usize)?.as_mut());
         let Some(lane) = lane else { return };
         for together in self.inward.delivered[..count].chunk_by(|one, next| one == next) {
             let &[(at, waited), ..] = together else { continue };
@@ -132,7 +134,7 @@ impl Dataplane {
         let known = known.filter(|_| lane.is_some());
         let found = known.as_ref().and_then(|known| known.find(frame, received, from));
         let plain = known.as_ref().zip(found).and_then(|(known, at)| known.plain(at));
-        if let Some(to) = plain.filter(|_| !self.mediates) {
+        if let Some(to) = plain.filter(|_| !self.backpressure.mediates) {
             self.learn_sender(frame, now);
             return self.deliver_plain(frame, to);
         }

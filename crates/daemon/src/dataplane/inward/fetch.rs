@@ -10,37 +10,26 @@ use plimsoll_units::Nanos;
 
 use super::super::fleet::Came;
 use super::super::mac_table::{Mac, MacTable, Owner};
-use super::super::{Core, Dataplane};
+use super::super::{Buffers, Core, Dataplane};
 use super::{COMMON, Inward, Provenance};
 
 impl Dataplane {
     /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address. Answers how many they were.
     pub(super) fn fetch(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
-        if self.fleet.is_some() || self.crossing.is_some() {
+        if self.fleet.is_some() || self.threads.crossing.is_some() {
             return self.fetch_and_look(core, batch, now);
         }
         let mut fetched = 0;
         while fetched < batch {
-            let Self { uplink, inward, macs, landing, .. } = self;
+            let Self { uplink, inward, macs, buffers: Buffers { landing, .. }, .. } = self;
             let Some(port) = &mut uplink.port else { break };
             let stored = port.receive_with(landing, |frame, received| {
                 let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_of(macs, mac));
                 inward.store(core.queue(station), frame, received, Provenance::default(), now)
             });
-            match stored {
-                Ok(Some(stored)) => {
-                    fetched += 1;
-                    stored.unwrap_or_else(|why| uplink.tally.lost(why));
-                }
-                Ok(None) => {
-                    uplink.ready = false;
-                    break;
-                }
-                Err(trouble) => {
-                    self.uplink_stopped(trouble);
-                    break;
-                }
-            }
+            let Some(stored) = self.brought(stored) else { break };
+            fetched += 1;
+            stored.unwrap_or_else(|why| self.uplink.tally.lost(why));
         }
         fetched
     }
@@ -53,33 +42,24 @@ impl Dataplane {
         {
             return self.fetch_packets(core, batch, now);
         }
-        let mut landing = core::mem::take(&mut self.landing);
+        let mut landing = core::mem::take(&mut self.buffers.landing);
         let mut fetched = 0;
         while fetched < batch {
             let Some(port) = &mut self.uplink.port else { break };
-            match port.receive(&mut landing) {
-                Ok(Some(received)) if self.fleet.is_some() => {
-                    fetched += self.fetch_wrapped(core, &mut landing, &received, now);
-                }
-                Ok(Some(received)) => {
-                    fetched += 1;
-                    let frame = &landing[..received.len];
-                    let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
-                    if !self.passes_on(station, frame, &received) {
-                        self.store(core, station, frame, &received, Provenance::default(), now);
-                    }
-                }
-                Ok(None) => {
-                    self.uplink.ready = false;
-                    break;
-                }
-                Err(trouble) => {
-                    self.uplink_stopped(trouble);
-                    break;
-                }
+            let received = port.receive(&mut landing);
+            let Some(received) = self.brought(received) else { break };
+            if self.fleet.is_some() {
+                fetched += self.fetch_wrapped(core, &mut landing, &received, now);
+                continue;
+            }
+            fetched += 1;
+            let frame = &landing[..received.len];
+            let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
+            if !self.passes_on(station, frame, &received) {
+                self.store(core, station, frame, &received, Provenance::default(), now);
             }
         }
-        self.landing = landing;
+        self.buffers.landing = landing;
         fetched
     }
 
@@ -87,10 +67,13 @@ impl Dataplane {
     /// is copied once; any other lies in a buffer while it is read, as it may have to be opened there.
     fn fetch_packets(&mut self, core: &impl Core, batch: usize, now: Nanos) -> usize {
         let version = self.known_at();
-        let mut buffer = core::mem::take(&mut self.scratch);
+        let mut buffer = core::mem::take(&mut self.buffers.scratch);
         let mut fetched = 0;
         while fetched < batch {
-            let Self { uplink, inward, fleet: Some(fleet), landing, .. } = self else { break };
+            let Self { uplink, inward, fleet: Some(fleet), buffers: Buffers { landing, .. }, .. } = self
+            else {
+                break;
+            };
             let Some(port) = &mut uplink.port else { break };
             let tally = &mut uplink.tally;
             let took = port.receive_with(landing, |packet, received| {
@@ -105,20 +88,13 @@ impl Dataplane {
                 }
                 None
             });
-            match took {
-                Ok(Some(None)) => fetched += 1,
-                Ok(Some(Some(received))) => fetched += self.fetch_wrapped(core, &mut buffer, &received, now),
-                Ok(None) => {
-                    uplink.ready = false;
-                    break;
-                }
-                Err(trouble) => {
-                    self.uplink_stopped(trouble);
-                    break;
-                }
-            }
+            let Some(unknown) = self.brought(took) else { break };
+            fetched += match unknown {
+                None => 1,
+                Some(received) => self.fetch_wrapped(core, &mut buffer, &received, now),
+            };
         }
-        self.scratch = buffer;
+        self.buffers.scratch = buffer;
         fetched
     }
 
@@ -134,6 +110,21 @@ impl Dataplane {
     ) {
         if let Err(why) = self.inward.store(core.queue(station), frame, received, of, now) {
             self.uplink.tally.lost(why);
+        }
+    }
+
+    /// What the uplink's port has brought; where that is nothing, it is not asked again in this turn.
+    #[inline]
+    fn brought<T>(&mut self, took: Result<Option<T>, Trouble>) -> Option<T> {
+        match took {
+            Ok(brought) => {
+                self.uplink.ready &= brought.is_some();
+                brought
+            }
+            Err(trouble) => {
+                self.uplink_stopped(trouble);
+                None
+            }
         }
     }
 

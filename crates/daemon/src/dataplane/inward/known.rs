@@ -10,8 +10,8 @@ use plimsoll_control::backpressure::FlowSource;
 use plimsoll_ports::Received;
 use plimsoll_wire::{HeaderCopy, VnetHeader, flow_tag};
 
-use super::super::depart::Bound;
 use super::COMMON;
+use super::bound::Bound;
 
 /// A tenant's last few flows.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ impl Dataplane {
         parsed: &Parsed,
         flow: &Hashed,
     ) -> [Option<HashedCount>; 2] {
-        let Some(heavy) = &self.heavy else { return [None; 2] };
+        let Some(heavy) = &self.backpressure.heavy else { return [None; 2] };
         let (to, from) = (parsed.dst_mac.0, FlowSource::Here);
         let (receiver, peer_untouched) = match self.macs.owner(to) {
             Some(Owner::Lane(to)) => {
@@ -62,7 +62,9 @@ impl Dataplane {
         parsed: &Parsed,
         offload: &Offload,
     ) {
-        let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return };
+        let (Some(heavy), Some(lane)) = (&mut self.backpressure.heavy, &mut self.tenants.lanes[index]) else {
+            return;
+        };
         let Some(windows) = heavy.windows().filter(|_| counted.iter().any(Option::is_some)) else { return };
         let [sender, receiver] =
             counted.each_ref().map(|flow| flow.map(|flow| Place::Tenant(flow.of.tenant)));
@@ -88,7 +90,9 @@ impl Dataplane {
         mut ecn: Codepoint,
         offload: &Offload,
     ) -> bool {
-        let (Some(heavy), Some(lane)) = (&mut self.heavy, &mut self.lanes[index]) else { return true };
+        let (Some(heavy), Some(lane)) = (&mut self.backpressure.heavy, &mut self.tenants.lanes[index]) else {
+            return true;
+        };
         let sent = on_wire(offload, received.len, origin.frames());
         let frame = &mut lane.pool.bytes_mut(buffer)[..origin.at_hand(received.len)];
         let (mut owes, mut marked) = ([false; 2], false);
@@ -112,11 +116,11 @@ impl Dataplane {
             }
         }
         let names = counted.iter().flatten().map(|flow| flow.of);
-        let waits = self.paced.waits_as(names, owes);
+        let waits = self.backpressure.paced.waits_as(names, owes);
         let kept = waits.map(|held| self.keep(held, (index, buffer), received, origin, (sent.1, owes), now));
         if marked
             && kept != Some(false)
-            && let Some(lane) = &mut self.lanes[index]
+            && let Some(lane) = &mut self.tenants.lanes[index]
         {
             lane.tally.event(Event::FlowMarked);
         }

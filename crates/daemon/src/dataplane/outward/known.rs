@@ -34,21 +34,21 @@ impl Dataplane {
             && origin.metadata == Metadata::default();
         plain
             && self.inward.knows()
-            && !self.mediates
+            && !self.backpressure.mediates
             && self.fleet.as_ref().is_none_or(|fleet| !fleet.holds_flows())
-            && self.heavy.as_mut().is_none_or(|heavy| heavy.windows().is_none())
+            && self.backpressure.heavy.as_mut().is_none_or(|heavy| heavy.windows().is_none())
     }
 
     pub(in super::super) fn known_at(&self) -> Version {
-        Version { addresses: self.macs.version_of_tenants(), policy: self.changes }
+        Version { addresses: self.macs.version_of_tenants(), policy: self.policy.changes }
     }
 
     /// Counts and posts a frame, if its flow is known; `false`: it is to be looked at.
     pub(super) fn admit_known(&mut self, arrived: &Arrived) -> bool {
-        let Some(lane) = &mut self.lanes[arrived.index] else { return false };
+        let Some(lane) = &mut self.tenants.lanes[arrived.index] else { return false };
         let Some(mut cache) = lane.cache.take() else { return false };
         let admitted = self.admit_from(&mut cache, arrived);
-        if let Some(lane) = &mut self.lanes[arrived.index] {
+        if let Some(lane) = &mut self.tenants.lanes[arrived.index] {
             lane.cache = Some(cache);
         }
         admitted
@@ -56,18 +56,20 @@ impl Dataplane {
 
     fn admit_from(&mut self, cache: &mut FlowCache, arrived: &Arrived) -> bool {
         let &Arrived { index, buffer, received, origin, now } = arrived;
-        let Some(lane) = &self.lanes[index] else { return false };
+        let Some(lane) = &self.tenants.lanes[index] else { return false };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
         let found = cache.find(front, received.vnet, self.known_at());
         let Some(known) = found.filter(|known| lane.flows.stays(&known.stay)) else { return false };
         if !lane.sent_from(source_of(front.bytes()), now) {
             return false;
         }
-        if self.heavy.is_some() && !self.hold_flow(arrived, &mut known.counted, known.ecn, &known.offload) {
+        if self.backpressure.heavy.is_some()
+            && !self.hold_flow(arrived, &mut known.counted, known.ecn, &known.offload)
+        {
             return true;
         }
         if now.since(known.told) >= TELL_AGAIN
-            && let Some(lane) = &mut self.lanes[index]
+            && let Some(lane) = &mut self.tenants.lanes[index]
         {
             known.told = now;
             lane.flows.note_seen(&known.stay, now);
@@ -86,13 +88,13 @@ impl Dataplane {
     ) {
         let peer = self.peer_of(parsed.dst_mac.0);
         let hash = self.path_hash(parsed);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..origin.at_hand(received.len)];
         if !can_be_known(frame, received) || comes_from_link_local(parsed) {
             return;
         }
         let Some(mut cache) = lane.cache.take_if(|cache| cache.is_to_note()) else { return };
-        let Some(lane) = &self.lanes[index] else { return };
+        let Some(lane) = &self.tenants.lanes[index] else { return };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
         let found = lane.flows.lookup(flow, peer, &Metadata::default(), now, |_| true);
         // A mark that was written into this frame is not in the next ones.
@@ -113,7 +115,7 @@ impl Dataplane {
             };
             cache.note(front, received.vnet, self.known_at(), decided);
         }
-        if let Some(lane) = &mut self.lanes[index] {
+        if let Some(lane) = &mut self.tenants.lanes[index] {
             lane.cache = Some(cache);
         }
     }

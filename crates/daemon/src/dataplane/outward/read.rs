@@ -37,14 +37,14 @@ struct Batch {
 impl Dataplane {
     /// Reads a batch from a port; answers how many frames those were.
     pub(super) fn read_lane(&mut self, index: usize, now: Nanos) -> usize {
-        let Some(lane) = &mut self.lanes[index] else { return 0 };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return 0 };
         if lane.port.as_ref().is_some_and(Port::is_posted) {
             return self.read_posted(index, now);
         }
         let mut batch = Batch::default();
         while batch.read < BATCH && self.read_next(index, &mut batch, now) {}
         self.admit_begun(index, &mut batch, now);
-        if let (Some(spare), Some(lane)) = (batch.spare, &mut self.lanes[index]) {
+        if let (Some(spare), Some(lane)) = (batch.spare, &mut self.tenants.lanes[index]) {
             lane.pool.give(spare);
         }
         batch.read
@@ -52,10 +52,10 @@ impl Dataplane {
 
     /// Reads the next frame; answers whether there may be another one.
     fn read_next(&mut self, index: usize, batch: &mut Batch, now: Nanos) -> bool {
-        let Some(lane) = &mut self.lanes[index] else { return false };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
         let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return false };
         // What has begun needs a descriptor, too.
-        if self.nic.tenant_room(tenant) <= u32::from(batch.begun.is_some()) {
+        if self.scheduler.nic.tenant_room(tenant) <= u32::from(batch.begun.is_some()) {
             if batch.begun.is_some() {
                 self.admit_begun(index, batch, now);
                 return true;
@@ -96,8 +96,8 @@ impl Dataplane {
         (buffer, received): (Buffer, &Received),
         now: Nanos,
     ) {
-        let most = train_of(received.len).min((self.window / 2) as u16);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let most = train_of(received.len).min((self.scheduler.window / 2) as u16);
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         if let Some(begun) = &mut batch.begun
             && lane.joins(begun, most, (buffer, received))
         {
@@ -105,7 +105,7 @@ impl Dataplane {
             return;
         }
         self.admit_begun(index, batch, now);
-        let Some(lane) = &mut self.lanes[index] else { return };
+        let Some(lane) = &mut self.tenants.lanes[index] else { return };
         if most <= 1 || !lane.is_tap() || !is_alone(received) {
             return self.admit(index, buffer, received, &Origin::default(), now);
         }

@@ -8,9 +8,9 @@
 use plimsoll_ports::{Port, Trouble};
 use plimsoll_units::Nanos;
 
-use super::super::depart::is_for_the_host;
 use super::super::drops::{Event, Loss};
 use super::super::fleet::Fleet;
+use super::super::inward::is_for_the_host;
 use super::super::lane::sum;
 use super::super::{BATCH, Dataplane};
 use super::LOOK;
@@ -25,9 +25,9 @@ impl Dataplane {
             return false;
         }
         for _ in 0..BATCH {
-            match port.receive(&mut self.landing) {
+            match port.receive(&mut self.buffers.landing) {
                 Ok(Some(received)) => {
-                    let frame = &self.landing[..received.len];
+                    let frame = &self.buffers.landing[..received.len];
                     match passed_by(port, self.fleet.as_deref(), frame) {
                         Some(event) => uplink.tally.event(event),
                         None => uplink.tally.lost(Loss::InactivePort),
