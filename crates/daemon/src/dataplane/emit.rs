@@ -78,15 +78,35 @@ pub(crate) fn emit(
     }
     let able = port.capabilities();
     let several = offload.segment > 0 && part.payload > u32::from(offload.segment);
-    let by_device = if several {
-        able.takes_segmentation && allowed(&able, offload, frame)
-    } else {
-        able.takes_partial_checksum
-    };
-    if by_device {
-        hand_over(port, frame, offload, *part, scratch)
-    } else {
-        finish(port, frame, offload, part, scratch)
+    if !several && able.takes_partial_checksum
+        || several && able.takes_segmentation && allowed(&able, offload, frame)
+    {
+        return hand_over(port, frame, offload, *part, scratch);
+    }
+    if able.takes_partial_checksum {
+        // Each segment is a header of its own, and a payload that goes from where it lies to where it is read.
+        return cut(offload, part, |part| hand_over(port, frame, offload, part, scratch));
+    }
+    cut(offload, part, |part| finish(port, frame, offload, part, scratch))
+}
+
+/// Sends the part segment by segment, and removes from it what has left.
+fn cut(
+    offload: &Offload,
+    part: &mut Part,
+    mut send: impl FnMut(Part) -> Result<Emitted, Trouble>,
+) -> Result<Emitted, Trouble> {
+    let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
+    loop {
+        let payload = step.min(part.payload);
+        let sent = send(Part { payload, ..*part })?;
+        if sent != Emitted::Sent {
+            return Ok(sent);
+        }
+        part.skip(payload);
+        if part.payload == 0 {
+            return Ok(sent);
+        }
     }
 }
 
@@ -151,33 +171,18 @@ fn hand_over(
     }
 }
 
-/// Sends through a device that takes finished frames only: each is made here.
+/// Sends one frame through a device that takes finished frames only: it is made here.
 fn finish(
     port: &mut Port,
     frame: &Frame<'_>,
     offload: &Offload,
-    part: &mut Part,
+    Part { offset, payload }: Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
-    let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
-    loop {
-        let payload = step.min(part.payload);
-        let len = usize::from(offload.header) + payload as usize;
-        let Some(room) = scratch.get_mut(..len) else { return Ok(Emitted::Inconsistent) };
-        let make = |room: &mut [u8]| make(frame, offload, part.offset, payload, room);
-        let made = if port.places() {
-            place(port, len, None, make)?
-        } else {
-            emitted(make(room), || port.send(room, None))?
-        };
-        if made != Emitted::Sent {
-            return Ok(made);
-        }
-        part.skip(payload);
-        if part.payload == 0 {
-            return Ok(made);
-        }
-    }
+    let len = usize::from(offload.header) + payload as usize;
+    let Some(room) = scratch.get_mut(..len) else { return Ok(Emitted::Inconsistent) };
+    let make = |room: &mut [u8]| make(frame, offload, offset, payload, room);
+    if port.places() { place(port, len, None, make) } else { emitted(make(room), || port.send(room, None)) }
 }
 
 /// Sends a frame that is made where the port sends it from.

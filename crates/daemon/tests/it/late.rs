@@ -37,15 +37,20 @@ struct World {
 
 impl World {
     fn new(text: &str) -> Self {
+        Self::with(text, VERSION_1)
+    }
+
+    /// With a driver of the second guest that accepts these features.
+    fn with(text: &str, features: u64) -> Self {
         let checked = policy(text);
         let folder = tempfile::tempdir().expect("a folder");
-        let open = |name: &str| {
+        let open = |(name, features): (&str, u64)| {
             let path: PathBuf = folder.path().join(name);
             let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
-            let guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+            let guest = Guest::start(&mut port, &path, SIZE, features);
             (Port::VhostUser(port), guest)
         };
-        let [(vm, first), (other, second)] = ["vm", "other"].map(open);
+        let [(vm, first), (other, second)] = [("vm", VERSION_1), ("other", features)].map(open);
         let memory = MemoryConfig { slots: 4_096, frame: FRAME_ROOM, ..MemoryConfig::default() };
         let (uplink, wire) = MemoryPort::pair("uplink", memory).expect("memory");
         let uplink = Port::Memory(uplink);
@@ -220,17 +225,62 @@ fn frames_that_wait_when_their_tenant_goes_apart_are_taken_again_there() {
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "{:?}", world.losses(0));
 }
 
-/// A long segment is cut from the guest's memory, with a header of its own for each part.
-#[test]
-fn a_segment_is_cut_where_it_lies() {
-    let mut world = World::new(&SLOW.replace("max: 1Mbps", "max: 20Mbps"));
-    let mut large = udp(1, OUTSIDE, 7, 0, 42 + 3_000);
+/// Three UDP segments of 1,000 bytes in one frame, with their checksum to be completed. Each has a payload of its own.
+fn three_segments(to: u8) -> ([u8; 12], Vec<u8>) {
+    let mut large = udp(1, to, 7, 0, 42 + 3_000);
     large[42..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 1_000) as u8 + 1);
-    // UDP segments of 1,000 bytes, with their checksum to be completed.
     let mut header = [0; 12];
     (header[0], header[1], header[6], header[8]) = (1, 5, 34, 6);
     header[2..4].copy_from_slice(&42_u16.to_le_bytes());
     header[4..6].copy_from_slice(&1_000_u16.to_le_bytes());
+    (header, large)
+}
+
+/// A driver that takes unfinished checksums and no segments gets each segment as a header of its own and a payload from
+/// where that lies.
+#[test]
+fn a_segment_is_cut_for_a_driver_that_finishes_checksums() {
+    const GUEST_CSUM: u64 = 1 << 1;
+    let mut world = World::with(&SLOW.replace("1Mbps", "20Mbps"), VERSION_1 | GUEST_CSUM);
+    world.guests[1].post(0, &udp(2, OUTSIDE, 9, 0, 60));
+    world.run(Span::millis(1));
+    for head in 0..8 {
+        world.guests[1].lend(head, 2_000);
+    }
+    let (header, large) = three_segments(2);
+    world.vm().post_with(0, &header, &large);
+    world.run(Span::millis(20));
+    let came = world.guests[1].given_back(TO);
+    assert_eq!(came.len(), 3, "{:?}", world.losses(0));
+    for (n, (head, len)) in (1..).zip(came) {
+        assert_eq!(len, 12 + 1_042);
+        let at = buffer(u16::try_from(head).expect("a head"));
+        let vnet = world.guests[1].read(at, 12);
+        assert_eq!(
+            (vnet[0] & 1, vnet[1]),
+            (1, 0),
+            "the checksum is left to the driver, and nothing is left to cut"
+        );
+        let mut frame = world.guests[1].read(at + 12, 1_042);
+        assert!(frame[42..].iter().all(|byte| *byte == n), "segment {n}");
+        let covered = u32::from(u16::from_be_bytes([frame[40], frame[41]]));
+        let sum = frame[34..40].iter().chain(&frame[42..]).enumerate().fold(covered, |sum, (at, byte)| {
+            sum + if at % 2 == 0 { u32::from(*byte) << 8 } else { u32::from(*byte) }
+        });
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let folded = (folded & 0xffff) + (folded >> 16);
+        frame[40..42].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+        let finished = plimsoll_wire::TransportChecksum::of(&frame);
+        assert_eq!(finished, Some(plimsoll_wire::TransportChecksum::Right), "segment {n}");
+    }
+    assert_eq!(world.vm().heads(FROM), [0]);
+}
+
+/// A long segment is cut from the guest's memory, with a header of its own for each part.
+#[test]
+fn a_segment_is_cut_where_it_lies() {
+    let mut world = World::new(&SLOW.replace("max: 1Mbps", "max: 20Mbps"));
+    let (header, large) = three_segments(OUTSIDE);
     world.vm().post_with(0, &header, &large);
     let left = world.run(Span::millis(20));
     assert_eq!(left.len(), 3, "{:?}", world.losses(0));
