@@ -14,9 +14,9 @@ use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::circle::Circle;
-use crate::fair::{Dropped, Fair, Signals};
+use crate::fair::{Fair, Signals};
 use crate::heads::Heads;
-use crate::host::{Host, Pull, Turn};
+use crate::host::{Host, NextCharge, Pull, Turn};
 use crate::ids::{GateId, RecordId, SlotId, TreeId};
 use crate::order::Seen;
 use crate::stats::Transmit;
@@ -110,6 +110,12 @@ impl Hold {
 
     pub(crate) fn set_seat(&mut self, seat: Seat) {
         self.seat = seat;
+    }
+
+    /// Whether the bundle neither has a grant nor asks for one.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        (self.granted == 0) & (self.asks == Asks::No)
     }
 
     /// Its place in the limit's tree, while it has one and asks.
@@ -215,6 +221,19 @@ impl Bundle {
         self.holds.len() > 0
     }
 
+    /// Whether limits will ask what its next head is charged.
+    #[inline]
+    pub(crate) fn next_charge(&self) -> NextCharge {
+        if self.has_limits() { NextCharge::Always } else { NextCharge::Never }
+    }
+
+    /// The rank of the front flow queue among the others, where they are in the order of their heads.
+    #[inline]
+    pub(crate) fn front_rank(&self) -> Option<u64> {
+        let Flows::Ranked(heads) = &self.flows else { return None };
+        heads.first().map(|(rank, _, _)| rank)
+    }
+
     /// Whether more packets follow the head.
     #[inline]
     pub(crate) fn follows(&self, host: &Host) -> bool {
@@ -294,32 +313,32 @@ impl Bundle {
         }
     }
 
-    /// Hands out the next pull of the front flow queue, unless CoDel decides to drop it. `limited`: whether it is
-    /// behind limits; `quantum`: bytes of a flow queue's turn.
+    /// Hands out the next pull of the front flow queue, unless CoDel decides to drop it. `next`: whether
+    /// limits will ask about the head that follows; `quantum`: bytes of a flow queue's turn.
     #[inline(always)]
     pub(crate) fn serve(
         &mut self,
         host: &mut Host,
-        (limited, quantum, arrivals): (bool, i32, u64),
+        (next, quantum, arrivals): (NextCharge, i32, u64),
         now: Nanos,
         out: &mut Vec<Transmit>,
-    ) -> Result<(RecordId, Pull), Dropped> {
+    ) -> Pull {
         let class = self.class;
-        let turn = |quantum| Turn { quantum, limited };
+        let turn = |quantum| Turn { quantum, next };
         match &mut self.flows {
             Flows::Round(circle) => {
                 let id = circle.front();
                 let pull = host.pull(id, class, turn(Some(quantum)), now, out);
-                circle.serve(id, pull.turn_over, !pull.more);
-                Ok((id, pull))
+                circle.serve(id, pull.turn_over(), !pull.more());
+                pull.of_bundle(circle.len() > 0)
             }
             Flows::Ranked(heads) => {
                 let (_, queue, id) = heads.pop_first().expect("a bundle in a tree holds packets");
                 let pull = host.pull(id, class, turn(None), now, out);
-                if pull.more {
+                if pull.more() {
                     heads.push((flow_rank(self.order, id, host, arrivals), queue, id));
                 }
-                Ok((id, pull))
+                pull.of_bundle(heads.len() > 0)
             }
             Flows::Fair(fair) => fair.serve(host, class, turn(None), now, out),
         }

@@ -23,8 +23,7 @@ use crate::account::Accounts;
 use crate::bundle::{Asks, Bundle, Done, Hold, Place};
 use crate::completions::CompletionQueue;
 use crate::config::Config;
-use crate::fair::Dropped;
-use crate::host::{Host, Turn};
+use crate::host::{Host, NextCharge, Turn};
 use crate::ids::{BundleId, GateId, QueueId, RecordId, Table, Tagged};
 use crate::layout::Layout;
 use crate::limit::Limit;
@@ -250,34 +249,46 @@ impl Nic {
         if self.bundles[id].has_limits() {
             return self.serve_limited(id, seat, now, out);
         }
-        let Some((charge, fate)) = self.hand_out(id, false, now, out) else { return };
+        let Some((charge, fate)) = self.hand_out(id, NextCharge::Never, now, out) else { return };
         let entrant =
             if self.bundles[id].seen == Seen::Nothing { &Entrant::UNSEEN } else { &self.entrant(id) };
         self.settle(seat, entrant, charge, fate, now);
     }
 
-    /// Not inlined, so that packets that no limit concerns have the processor's registers to themselves.
+    /// Like [`Nic::serve_bundle`], behind limits that would grant any pull now. Not inlined, so that packets that no limit concerns
+    /// have the processor's registers to themselves.
     #[inline(never)]
     fn serve_limited(&mut self, id: BundleId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
-        let calm = self.is_calm(id, now);
-        if !calm && !self.may_leave(id, seat, now) {
-            return;
+        if !self.is_calm(id, now) {
+            return self.serve_restless(id, seat, now, out);
         }
-        let Some((charge, fate)) = self.hand_out(id, true, now, out) else { return };
-        self.note_limits(id, out);
-        let (calm, asks) = if calm {
-            (self.pass_calm_limits(id, charge, now), false)
-        } else {
-            (false, self.pass_limits(id, charge, now))
-        };
+        let Some((charge, fate)) = self.hand_out(id, NextCharge::Seldom, now, out) else { return };
+        let Self { bundles, holds, limits, .. } = self;
+        let bundle = &mut bundles[id];
+        note_limits(bundle, out);
+        let mut calm = true;
+        for hold in &holds[bundle.holds.range()] {
+            calm &= limits[hold.limit].leave_calm(charge, now);
+        }
         if !calm {
-            return self.ask_again(id, seat, charge, (fate == Fate::Idle, asks), now);
+            return self.ask_again(id, seat, charge, (fate == Fate::Idle, false), now);
         }
-        let bundle = &mut self.bundles[id];
         bundle.fresh = false;
         bundle.forget_waits();
         let entrant = self.entrant(id);
         self.settle(seat, &entrant, charge, fate, now);
+    }
+
+    /// Like [`Nic::serve_bundle`], behind limits of which one may hold the head, or the next.
+    #[inline(never)]
+    fn serve_restless(&mut self, id: BundleId, seat: Seat, now: Nanos, out: &mut Vec<Transmit>) {
+        if !self.may_leave(id, seat, now) {
+            return;
+        }
+        let Some((charge, fate)) = self.hand_out(id, NextCharge::Always, now, out) else { return };
+        note_limits(&self.bundles[id], out);
+        let asks = self.pass_limits(id, charge, now);
+        self.ask_again(id, seat, charge, (fate == Fate::Idle, asks), now);
     }
 
     /// Hands out a bundle's next pull, unless CoDel drops it. Returns what it is charged, and whether the bundle is idle now.
@@ -285,27 +296,23 @@ impl Nic {
     fn hand_out(
         &mut self,
         id: BundleId,
-        limited: bool,
+        next: NextCharge,
         now: Nanos,
         out: &mut Vec<Transmit>,
     ) -> Option<(u32, Fate)> {
         let bundle = &mut self.bundles[id];
-        let (record, pull) =
-            match bundle.serve(&mut self.host, (limited, self.layout.quantum, self.arrivals), now, out) {
-                Ok(served) => served,
-                Err(Dropped(record)) => {
-                    self.drop_head(id, record, now, out);
-                    return None;
-                }
-            };
+        let pull = bundle.serve(&mut self.host, (next, self.layout.quantum, self.arrivals), now, out);
+        if pull.is_dropped() {
+            self.drop_head(id, now, out);
+            return None;
+        }
         bundle.entries = 1;
-        // Not only if the flow queue has become empty, which no processor can predict.
-        let idle = bundle.active() == 0;
+        let idle = pull.is_last();
         if idle {
             bundle.place = Place::Idle;
         }
-        if pull.overflows {
-            self.add_up(record, Tagged::bundle(id));
+        if let (true, Some(left)) = (pull.overflows(), out.last()) {
+            bundle.done.add(self.host.take_counted_of(left.queue));
         }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
@@ -318,12 +325,12 @@ impl Nic {
         let home = self.host.home_of(record);
         let class = home.as_class().expect("it hangs in its class's seat");
         let pull = self.host.pull(record, class, Turn::FREE, now, out);
-        if pull.overflows {
+        if pull.overflows() {
             self.add_up(record, home);
         }
         self.stats.pulls += 1;
         self.link.charge(pull.charge, now);
-        self.settle(seat, &Entrant::UNSEEN, pull.charge, Fate::of(pull.more, !pull.more), now);
+        self.settle(seat, &Entrant::UNSEEN, pull.charge, Fate::of(pull.more(), !pull.more()), now);
     }
 
     /// Tells the main tree what became of what was picked.
@@ -333,14 +340,6 @@ impl Nic {
             self.link.emptied = now;
         }
         self.set_alarms(now);
-    }
-
-    /// Writes into what has just left how long limits held it.
-    fn note_limits(&self, id: BundleId, out: &mut [Transmit]) {
-        let bundle = &self.bundles[id];
-        if let Some(transmit) = out.last_mut() {
-            (transmit.limited_by, transmit.limited) = (bundle.limited_by, bundle.limited);
-        }
     }
 
     /// A pull that has left is paid to the bundle's limits. Returns whether the bundle asks one of them for more.
@@ -388,7 +387,7 @@ impl Nic {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn head_charge(&self, id: BundleId) -> u32 {
         self.bundles[id].front().map_or(0, |queue| self.host.charge(queue))
     }
@@ -406,15 +405,22 @@ impl Nic {
 
     #[inline(never)]
     fn head_of(&self, bundle: &Bundle) -> Head {
+        // In order of arrival, flow queues are ranked by that already: their descriptors need not be read.
+        if let (FlowOrder::Fifo, false, Some(arrival)) =
+            (bundle.order, self.layout.deadlines, bundle.front_rank())
+        {
+            return Head { arrival, deadline: 0 };
+        }
+        let Some(queue) = bundle.front() else { return Head::default() };
         let default = match bundle.order {
             FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
             FlowOrder::Fifo | FlowOrder::Drr | FlowOrder::Fq(_) => 0,
         };
-        bundle.front().map_or_else(Head::default, |queue| Head {
+        Head {
             arrival: self.host.arrival(queue, self.arrivals),
             // The deadline stands in the descriptor: a cache miss that most policies need not pay.
             deadline: if self.layout.deadlines { self.host.deadline(queue, default) } else { 0 },
-        })
+        }
     }
 
     /// A more urgent packet may have come to the front of an active bundle.
@@ -435,5 +441,13 @@ impl Nic {
                 self.forest.new_head(seat, &entrant);
             }
         }
+    }
+}
+
+/// Writes into what has just left how long limits held it.
+#[inline]
+fn note_limits(bundle: &Bundle, out: &mut [Transmit]) {
+    if let Some(transmit) = out.last_mut() {
+        (transmit.limited_by, transmit.limited) = (bundle.limited_by, bundle.limited);
     }
 }

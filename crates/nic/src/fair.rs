@@ -41,10 +41,6 @@ pub(crate) struct Signals {
     pub(crate) dropped: u64,
 }
 
-/// CoDel's decision to drop the head of this flow queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Dropped(pub(crate) RecordId);
-
 impl Fair {
     pub(crate) fn new(codel: Codel, quantum: i32) -> Self {
         let times = CodelTimes { target: codel.target, interval: codel.interval };
@@ -116,25 +112,25 @@ impl Fair {
         turn: Turn,
         now: Nanos,
         out: &mut Vec<Transmit>,
-    ) -> Result<(RecordId, Pull), Dropped> {
+    ) -> Pull {
         let id = self.get(0).expect("a bundle in a tree holds packets");
         let verdict = host.judge(id, &self.times, now);
         if verdict == Verdict::Drop {
-            return Err(Dropped(id));
+            return Pull::DROPPED;
         }
         let pull = host.pull(id, class, turn, now, out);
         if verdict == Verdict::Mark {
             self.mark(out);
         }
         self.settle(id, pull, host);
-        Ok((id, pull))
+        pull.of_bundle(self.len() > 0)
     }
 
     /// The front flow queue sent a pull.
     #[inline]
     fn settle(&mut self, id: RecordId, pull: Pull, host: &mut Host) {
         let over = host.charge_turn(id, pull.charge, self.quantum);
-        let leaves = !pull.more;
+        let leaves = !pull.more();
         let is_new = self.new.len() > 0 && !self.overdue;
         let list = if is_new { &mut self.new } else { &mut self.old };
         list.serve(id, false, over || leaves);

@@ -85,27 +85,80 @@ pub(crate) const RECORD_BYTES: usize = size_of::<Record>();
 pub(crate) struct Turn {
     /// Bytes of a turn, if flow queues take turns that `Host::pull` is to count.
     pub(crate) quantum: Option<i32>,
-    /// Whether limits will ask for the charge of the next head.
-    pub(crate) limited: bool,
+    pub(crate) next: NextCharge,
 }
 
-/// One pull that was handed out. It fits a register: handed over in memory, the narrow stores of its fields and a wide load of the
-/// whole do not forward to each other, which costs more than the pull.
+/// Whether limits will ask what the next head is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NextCharge {
+    /// There are none.
+    Never,
+    /// Not likely, as they would grant it whatever it is: it is read from the descriptor if one asks.
+    Seldom,
+    Always,
+}
+
+/// One pull that was handed out, or that CoDel drops. Functions hand over two numbers in two registers. A struct of one number and
+/// some truth values goes through one register, in which it is put together and from which it is taken apart at each call, inlined or
+/// not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull {
     pub(crate) charge: u32,
-    /// Whether the flow queue holds more.
-    pub(crate) more: bool,
-    pub(crate) turn_over: bool,
-    /// Whether it is time to add up what the flow queue has counted.
-    pub(crate) overflows: bool,
+    marks: u32,
 }
 
-const _: () = assert!(size_of::<Pull>() == 8);
+impl Pull {
+    /// CoDel drops the head: nothing was handed out.
+    pub(crate) const DROPPED: Self = Self { charge: 0, marks: Self::DROPS };
+    const MORE: u32 = 1;
+    const TURN_OVER: u32 = 2;
+    const OVERFLOWS: u32 = 4;
+    const LAST: u32 = 8;
+    const DROPS: u32 = 16;
+
+    /// Whether the flow queue holds more.
+    #[inline]
+    pub(crate) fn more(self) -> bool {
+        self.marks & Self::MORE != 0
+    }
+
+    #[inline]
+    pub(crate) fn turn_over(self) -> bool {
+        self.marks & Self::TURN_OVER != 0
+    }
+
+    /// Whether it is time to add up what the flow queue has counted.
+    #[inline]
+    pub(crate) fn overflows(self) -> bool {
+        self.marks & Self::OVERFLOWS != 0
+    }
+
+    /// Whether the bundle holds nothing more.
+    #[inline]
+    pub(crate) fn is_last(self) -> bool {
+        self.marks & Self::LAST != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_dropped(self) -> bool {
+        self.marks & Self::DROPS != 0
+    }
+
+    /// Notes whether the bundle holds more.
+    #[inline]
+    pub(crate) fn of_bundle(self, more: bool) -> Self {
+        Self { marks: self.marks | Self::mark(!more, Self::LAST), ..self }
+    }
+
+    #[inline]
+    fn mark(is: bool, mark: u32) -> u32 {
+        u32::from(is) * mark
+    }
+}
 
 impl Turn {
     /// Of a flow queue that is alone in a class without limits.
-    pub(crate) const FREE: Self = Self { quantum: None, limited: false };
+    pub(crate) const FREE: Self = Self { quantum: None, next: NextCharge::Never };
 }
 
 impl Name {
@@ -308,6 +361,12 @@ impl Host {
         self.records.get_mut(id).map_or((0, 0), taken)
     }
 
+    /// Like [`Host::take_counted`], by the flow queue's name.
+    #[cold]
+    pub(crate) fn take_counted_of(&mut self, queue: QueueId) -> (u32, u32) {
+        self.resolve(queue).map_or((0, 0), |id| self.take_counted(id))
+    }
+
     /// For every record in use: its home, and the frames and bytes that have not been added up.
     pub(crate) fn counted(&self) -> impl Iterator<Item = (Tagged, u32, u32)> + '_ {
         let open = self.records.iter().take(self.used).filter(|record| record.is_open());
@@ -401,7 +460,14 @@ impl Host {
     /// Bytes that the next pull will be charged, of a flow queue behind limits.
     #[inline]
     pub(crate) fn charge(&self, id: RecordId) -> u32 {
-        self.records[id].charge
+        let charge = self.records[id].charge;
+        if charge == Record::UNREAD { self.read_charge(id) } else { charge }
+    }
+
+    #[cold]
+    fn read_charge(&self, id: RecordId) -> u32 {
+        let record = &self.records[id];
+        self.cut.piece(self.rings.slot(id, record.head), record.offset, record.pull).charge
     }
 
     /// Number of the head among all arrivals; `arrivals` is how many there have been.
@@ -445,7 +511,7 @@ impl Host {
     ) -> Pull {
         let slot = self.rings.slot(id, self.records[id].head);
         if slot.segment > 0 {
-            return self.pull_segments(id, class, turn, now, out);
+            return self.pull_segments(id, class, (turn.quantum, turn.next), now, out);
         }
         let whole = self.cut.whole(slot);
         self.take(id, class, whole, turn, now, out)
@@ -456,10 +522,11 @@ impl Host {
         &mut self,
         id: RecordId,
         class: NodeId,
-        turn: Turn,
+        (quantum, next): (Option<i32>, NextCharge),
         now: Nanos,
         out: &mut Vec<Transmit>,
     ) -> Pull {
+        let turn = Turn { quantum, next };
         let record = &self.records[id];
         let piece = self.cut.piece(self.rings.slot(id, record.head), record.offset, record.pull);
         self.take(id, class, piece, turn, now, out)
@@ -488,7 +555,9 @@ impl Host {
             record.offset += piece.payload;
         }
         let more = record.head != record.seen;
-        if turn.limited {
+        if turn.next == NextCharge::Seldom {
+            record.charge = Record::UNREAD;
+        } else if turn.next == NextCharge::Always {
             // Also if there is none, as a next head cannot be predicted; what is loaded from an empty slot is not used.
             record.load(self.rings.slot(id, record.head), self.cut);
             // By the time that this one leaves, others have had their turns and their lines in the cache.
@@ -497,7 +566,10 @@ impl Host {
         let overflows = record.count(&piece);
         let charge = piece.charge;
         let turn_over = turn.quantum.is_some_and(|quantum| record.use_turn(charge, quantum, more));
-        Pull { charge, more, turn_over, overflows }
+        let marks = Pull::mark(more, Pull::MORE)
+            | Pull::mark(turn_over, Pull::TURN_OVER)
+            | Pull::mark(overflows, Pull::OVERFLOWS);
+        Pull { charge, marks }
     }
 
     /// Takes a pull that has not left, but was dropped, off the counts.

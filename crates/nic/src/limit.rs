@@ -138,7 +138,7 @@ impl Limit {
     /// Whether any request, of a pull at most, would be granted now: then nothing more has to be asked.
     #[inline]
     pub(crate) fn is_calm(&self, now: Nanos) -> bool {
-        self.waiting == 0 && self.pace.earned() - self.calm <= now
+        (self.waiting == 0) & self.pace.is_earned(now + self.calm)
     }
 
     /// Whether a request that is `due` then may be granted now: never while a bundle asks.
@@ -218,10 +218,12 @@ impl Limit {
         counted > used
     }
 
-    /// Like [`Limit::leave`], for a bundle that was granted nothing.
+    /// Like [`Limit::leave`], for a bundle that was granted nothing and asks for nothing, as the limit is calm. Returns whether it
+    /// still is.
     #[inline]
-    pub(crate) fn leave_calm(&mut self, len: u32, now: Nanos) {
+    pub(crate) fn leave_calm(&mut self, len: u32, now: Nanos) -> bool {
         self.pay(self.counted(len), now);
+        self.is_calm(now)
     }
 
     /// Takes back the grant of a bundle that sends no more. Returns whether there was one.

@@ -399,6 +399,12 @@ impl Forest {
         self.seats.prefetch(class);
     }
 
+    /// Whether a node's order says which children are likely to be picked after one that is.
+    #[inline]
+    pub(crate) fn foretells(&self, node: TreeId) -> bool {
+        matches!(self.nodes[node].order, Order::Grouped(_) | Order::RateShare(_))
+    }
+
     /// A node's children in their rows of equal starts, if they stand in such.
     #[inline]
     pub(crate) fn row(&self, node: TreeId) -> Option<Row<'_>> {
@@ -472,8 +478,15 @@ impl Forest {
             return None;
         }
         loop {
-            let slot =
-                if node.guarantee.is_none() { node.order.pick(now)? } else { node.pick_promised(now)? };
+            let slot = if node.indifferent
+                && let Some(slot) = node.order.foremost()
+            {
+                slot
+            } else if node.guarantee.is_none() {
+                node.order.pick(now)?
+            } else {
+                node.pick_promised(now)?
+            };
             let child = node.children[slot];
             let Some(below) = child.as_node() else {
                 return Some(Pick { child, seat: Seat { node: at, slot } });

@@ -5,6 +5,8 @@
 //! Not here: what waits for the clock.
 //! Invariant: the clock has advanced by exactly bits / rate since it last stood at the present, fractions included.
 
+use core::hint::select_unpredictable;
+
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
 /// When everything that was charged has been earned at a rate.
@@ -64,8 +66,9 @@ impl Pace {
     #[inline]
     pub fn catch_up(&mut self, now: Nanos) {
         // Whether there is any cannot be predicted, so there is no branch.
-        let kept = u64::from(self.at >= now.as_u64()).wrapping_neg();
-        (self.at, self.rest) = (self.at.max(now.as_u64()), self.rest & kept);
+        let behind = self.at < now.as_u64();
+        self.at = select_unpredictable(behind, now.as_u64(), self.at);
+        self.rest = select_unpredictable(behind, 0, self.rest);
     }
 
     /// Charges `len`, at most 2^30 bytes.

@@ -101,6 +101,16 @@ impl RankQueue {
         }
     }
 
+    /// The id with the least rank.
+    #[inline]
+    #[must_use]
+    pub fn first_id(&self) -> Option<u32> {
+        match &self.0 {
+            Form::Few(few) => few.first_id(),
+            Form::Many(heap) => heap.first().map(|(_, id)| id),
+        }
+    }
+
     /// The rank of `id`, if it is queued.
     #[must_use]
     pub fn rank(&self, id: u32) -> Option<u64> {

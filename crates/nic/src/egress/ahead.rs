@@ -62,7 +62,7 @@ impl Ahead {
 impl Ahead {
     /// Notes a pick from a row, and brings what follows it there into the cache: of the nearer, more of its state. Returns whether
     /// enough is known to follow.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look_along(
         &mut self,
         seat: Seat,
@@ -105,8 +105,18 @@ impl Ahead {
 
 impl Nic {
     /// Brings what will probably be picked soon into the cache.
-    #[inline(never)]
+    #[inline]
     pub(super) fn look_ahead(&mut self, pick: &Pick) {
+        if self.forest.foretells(pick.seat.node) {
+            self.look_at_order(pick);
+        } else {
+            self.look_again(pick);
+        }
+    }
+
+    /// Looks along what the order says will follow.
+    #[inline(never)]
+    fn look_at_order(&mut self, pick: &Pick) {
         let known = self
             .forest
             .row(pick.seat.node)
@@ -119,17 +129,32 @@ impl Nic {
     /// Where no row says what follows: looks along jump pointers, or, if a bundle is picked again, at its own flow queues.
     #[inline]
     fn look_elsewhere(&mut self, pick: &Pick) {
-        let again = core::mem::replace(&mut self.ahead.latest, pick.child) == pick.child;
         if let Some(following) = self.forest.upcoming(pick.seat) {
+            self.ahead.latest = pick.child;
             let [next, soon] = following.map(|child| {
                 let child = child?;
                 child.as_bundle().map_or(child.as_record(), |id| self.bundles[id].front())
             });
             self.fetch(next, soon);
-        } else if let (true, Some(id)) = (again, pick.child.as_bundle()) {
-            let [next, soon] = self.bundles[id].upcoming([2, 4]);
-            self.fetch(next, soon);
+        } else {
+            self.look_again(pick);
         }
+    }
+
+    /// If a bundle is picked again, looks at its own flow queues.
+    #[inline]
+    fn look_again(&mut self, pick: &Pick) {
+        let again = core::mem::replace(&mut self.ahead.latest, pick.child) == pick.child;
+        if let (true, Some(id)) = (again, pick.child.as_bundle()) {
+            self.look_into(id);
+        }
+    }
+
+    /// Brings what follows in a bundle into the cache.
+    #[inline(never)]
+    fn look_into(&self, id: BundleId) {
+        let [next, soon] = self.bundles[id].upcoming([2, 4]);
+        self.fetch(next, soon);
     }
 
     fn fetch(&self, next: Option<RecordId>, soon: Option<RecordId>) {

@@ -9,8 +9,8 @@ use plimsoll_units::Nanos;
 
 use super::Nic;
 use crate::bundle::Place;
-use crate::fair::Dropped;
-use crate::ids::{BundleId, RecordId, Tagged};
+use crate::host::NextCharge;
+use crate::ids::{BundleId, Tagged};
 use crate::order::Seen;
 use crate::stats::Transmit;
 use crate::tree::{Row, Seat};
@@ -18,15 +18,16 @@ use crate::tree::{Row, Seat};
 impl Nic {
     /// Appends what leaves at `now`, in a policy without limits, as long as the tree is one row of bundles. What is left is for the
     /// caller.
+    #[inline]
     pub(super) fn poll_flat(&mut self, wide: bool, now: Nanos, out: &mut Vec<Transmit>) {
-        while let Some((id, record)) = self.serve_row(wide, now, out) {
-            self.drop_head(id, record, now, out);
+        while let Some(id) = self.serve_row(wide, now, out) {
+            self.drop_head(id, now, out);
         }
     }
 
-    /// Serves bundles until nothing may leave any more; returns what CoDel drops.
-    #[inline]
-    fn serve_row(&mut self, wide: bool, now: Nanos, out: &mut Vec<Transmit>) -> Option<(BundleId, RecordId)> {
+    /// Serves bundles until nothing may leave any more; returns one whose head CoDel drops.
+    #[inline(never)]
+    fn serve_row(&mut self, wide: bool, now: Nanos, out: &mut Vec<Transmit>) -> Option<BundleId> {
         let node = self.layout.root;
         let Self { forest, bundles, host, link, ahead, stats, layout, arrivals, .. } = self;
         let (order, children, active) = forest.flat(node)?;
@@ -43,27 +44,24 @@ impl Nic {
             if bundle.seen != Seen::Nothing {
                 break;
             }
-            match bundle.serve(host, (false, quantum, *arrivals), now, out) {
-                Ok((record, pull)) => {
-                    bundle.entries = 1;
-                    let idle = bundle.active() == 0;
-                    if idle {
-                        bundle.place = Place::Idle;
-                    }
-                    if pull.overflows {
-                        bundle.done.add(host.take_counted(record));
-                    }
-                    link.charge(pull.charge, now);
-                    order.settle(slot, pull.charge.into(), !idle);
-                    *active -= u32::from(idle);
-                    if *active == 0 {
-                        link.emptied = now;
-                    }
-                }
-                Err(Dropped(record)) => {
-                    dropped = Some((id, record));
-                    break;
-                }
+            let pull = bundle.serve(host, (NextCharge::Never, quantum, *arrivals), now, out);
+            if pull.is_dropped() {
+                dropped = Some(id);
+                break;
+            }
+            bundle.entries = 1;
+            let idle = pull.is_last();
+            if idle {
+                bundle.place = Place::Idle;
+            }
+            if let (true, Some(left)) = (pull.overflows(), out.last()) {
+                bundle.done.add(host.take_counted_of(left.queue));
+            }
+            link.charge(pull.charge, now);
+            order.settle(slot, pull.charge.into(), !idle);
+            *active -= u32::from(idle);
+            if *active == 0 {
+                link.emptied = now;
             }
         }
         stats.pulls += (out.len() - from) as u64;

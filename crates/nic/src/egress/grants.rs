@@ -21,23 +21,13 @@ use crate::tree::Pick;
 impl Nic {
     /// Whether the bundle neither has nor asks for a grant, and each of its limits would grant it any pull now: then it leaves as if
     /// it had no limits, but for what it pays.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_calm(&self, id: BundleId, now: Nanos) -> bool {
         let bundle = &self.bundles[id];
         bundle.gate == GateId::NONE
-            && self.holds[bundle.holds.range()].iter().all(|hold| {
-                hold.asks == Asks::No && hold.granted == 0 && self.limits[hold.limit].is_calm(now)
-            })
-    }
-
-    /// A pull of a calm bundle that has left is paid to its limits. Returns whether they are still calm.
-    #[inline]
-    pub(super) fn pass_calm_limits(&mut self, id: BundleId, charge: u32, now: Nanos) -> bool {
-        self.holds[self.bundles[id].holds.range()].iter().fold(true, |calm, hold| {
-            let limit = &mut self.limits[hold.limit];
-            limit.leave_calm(charge, now);
-            calm & limit.is_calm(now)
-        })
+            && self.holds[bundle.holds.range()]
+                .iter()
+                .all(|hold| hold.is_idle() && self.limits[hold.limit].is_calm(now))
     }
 
     /// Whether a limit does not let the bundle's head, which is charged `len`, leave now. Gates are asked by `keep_back`.

@@ -9,9 +9,9 @@
 use plimsoll_queues::codel::Verdict;
 use plimsoll_units::Nanos;
 
-use super::Nic;
+use super::{Nic, note_limits};
 use crate::host::Turn;
-use crate::ids::{BundleId, RecordId};
+use crate::ids::BundleId;
 use crate::order::Seen;
 use crate::stats::Transmit;
 
@@ -19,12 +19,13 @@ impl Nic {
     /// Takes the head off its flow queue and hands it out as dropped. The picked bundle then stands where it stood, and is picked
     /// again unless its new head ranks behind another bundle's.
     #[cold]
-    pub(super) fn drop_head(&mut self, id: BundleId, record: RecordId, now: Nanos, out: &mut Vec<Transmit>) {
+    pub(super) fn drop_head(&mut self, id: BundleId, now: Nanos, out: &mut Vec<Transmit>) {
         let bundle = &self.bundles[id];
-        let (class, turn) = (bundle.class, Turn { quantum: None, limited: bundle.has_limits() });
+        let record = bundle.front().expect("a bundle in a tree holds packets");
+        let (class, turn) = (bundle.class, Turn { quantum: None, next: bundle.next_charge() });
         let pull = self.host.pull(record, class, turn, now, out);
-        assert!(pull.more, "a drop leaves packets behind");
-        self.note_limits(id, out);
+        assert!(pull.more(), "a drop leaves packets behind");
+        note_limits(&self.bundles[id], out);
         if let Some(dropped) = out.last_mut() {
             dropped.verdict = Verdict::Drop;
             self.host.uncount(record, dropped);

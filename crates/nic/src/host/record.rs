@@ -26,7 +26,8 @@ pub(super) struct Record {
     pub(super) tail: u16,
     /// The oldest that has not completed.
     pub(super) done: u16,
-    /// Bytes that the next pull will be charged; behind limits at all times, elsewhere since the flow queue was empty.
+    /// Bytes that the next pull will be charged; behind limits at all times, or [`Record::UNREAD`]; elsewhere since the flow queue
+    /// was empty.
     pub(super) charge: u32,
     pub(super) home: Tagged,
     /// The owner of the account that its descriptors are charged to.
@@ -52,6 +53,8 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// A charge that has to be read from the head's descriptor.
+    pub(super) const UNREAD: u32 = 0;
     pub(super) const NO_QUEUE: QueueId = QueueId(u32::MAX);
     pub(super) const FREE: Self = Self {
         head: 0,

@@ -4,6 +4,8 @@
 //! From: start-time fair queueing by number of flows, so that each flow counts the same (Goyal, Vin and Cheng, 1996).
 //! Not here: the order of flow queues inside a bundle (`bundle`).
 
+use core::hint::select_unpredictable;
+
 use plimsoll_policy::FlowOrder;
 use plimsoll_queues::RankQueue;
 
@@ -14,7 +16,7 @@ use crate::ids::{SlotId, Table};
 /// A class's bundles in its own order.
 #[derive(Clone, Debug)]
 pub(crate) struct Bundles {
-    order: FlowOrder,
+    by: By,
     queue: RankQueue,
     /// For a fair class: where each bundle's next service begins, in 2^-8 bytes per flow.
     starts: Table<SlotId, u64>,
@@ -24,9 +26,23 @@ pub(crate) struct Bundles {
     step: u64,
 }
 
+/// The rank of a bundle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Its start.
+    Flows,
+    Arrival,
+    Deadline,
+}
+
 impl Bundles {
     pub(crate) fn new(order: FlowOrder) -> Self {
-        Self { order, queue: RankQueue::default(), starts: Table::default(), v: 0, step: 0 }
+        let by = match order {
+            FlowOrder::Fifo => By::Arrival,
+            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => By::Deadline,
+            FlowOrder::Drr | FlowOrder::Fq(_) => By::Flows,
+        };
+        Self { by, queue: RankQueue::default(), starts: Table::default(), v: 0, step: 0 }
     }
 
     /// Makes room for one more bundle.
@@ -37,37 +53,32 @@ impl Bundles {
 
     /// The part of a bundle that this order looks at.
     pub(crate) fn looks_at(&self) -> Seen {
-        match self.order {
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Seen::Head,
-            FlowOrder::Drr | FlowOrder::Fq(_) => Seen::Flows,
-        }
+        if self.by == By::Flows { Seen::Flows } else { Seen::Head }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, slot: SlotId, head: Head, returning: bool) {
-        let rank = match self.order {
-            FlowOrder::Fifo => head.arrival,
-            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => head.deadline,
-            FlowOrder::Drr | FlowOrder::Fq(_) => {
-                let floor = if returning { self.v.saturating_sub(self.step) } else { self.v };
-                let start = &mut self.starts[slot];
-                *start = (*start).max(floor);
-                *start
-            }
+        let rank = if self.by == By::Flows {
+            let floor = if returning { self.v.saturating_sub(self.step) } else { self.v };
+            let start = &mut self.starts[slot];
+            *start = (*start).max(floor);
+            *start
+        } else {
+            select_unpredictable(self.by == By::Arrival, head.arrival, head.deadline)
         };
         self.queue.set(slot.0, rank);
     }
 
     #[inline]
     pub(crate) fn pick(&self) -> Option<SlotId> {
-        self.queue.first().map(|(_, slot)| SlotId(slot))
+        self.queue.first_id().map(SlotId)
     }
 
     /// The bundle sent `len` bytes (0: it waits for a limit) and has `flows` flow queues; `next` is its new head, if it
     /// stays.
     #[inline(never)]
     pub(crate) fn settle(&mut self, slot: SlotId, len: u64, flows: u32, next: Option<Head>) {
-        if len > 0 {
+        if len > 0 && self.by == By::Flows {
             let start = &mut self.starts[slot];
             self.v = self.v.max(*start);
             let step = (len << 8) / u64::from(flows.max(1));
@@ -89,7 +100,7 @@ impl Bundles {
         let by = core::mem::take(&mut self.v);
         for (slot, start) in (0..).zip(self.starts.iter_mut()) {
             *start = start.saturating_sub(by);
-            if matches!(self.order, FlowOrder::Drr | FlowOrder::Fq(_)) && self.queue.rank(slot).is_some() {
+            if self.by == By::Flows && self.queue.rank(slot).is_some() {
                 self.queue.set(slot, *start);
             }
         }

@@ -93,9 +93,13 @@ impl Exact {
         }
     }
 
-    /// The eligible child with the least finish; when none is eligible, V jumps to the first start.
+    /// The eligible child with the least finish; when none is eligible, V jumps to the first start. A child that is alone goes
+    /// without a look at the others: it is far ahead of V after each of its packets, so that V would have to jump.
     #[inline]
     pub(crate) fn pick(&mut self) -> Option<SlotId> {
+        if self.active.is_power_of_two() {
+            return Some(self.only());
+        }
         self.eligible().or_else(|| self.jump())
     }
 
@@ -124,6 +128,16 @@ impl Exact {
         self.eligible()
     }
 
+    /// The only active child: V jumps to its start if that has not come.
+    #[inline]
+    fn only(&mut self) -> SlotId {
+        let slot = self.active.trailing_zeros();
+        let mut v = self.v;
+        raise(&mut v, self.children[slot as usize % MOST_CHILDREN].start);
+        self.advance(v);
+        SlotId(slot)
+    }
+
     /// How far the child's start lies ahead of V, in bytes at weight 1.
     pub(crate) fn rank(&self, slot: SlotId) -> u64 {
         super::virtual_time::ahead(self.children[slot.0 as usize].start, self.v)
@@ -133,6 +147,55 @@ impl Exact {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    /// WF²Q+ by its definition: the eligible child with the least finish, after V has jumped to the first start if it has to.
+    fn by_definition(order: &mut Exact) -> Option<SlotId> {
+        let active: Vec<usize> = (0..order.count).filter(|slot| order.active >> slot & 1 == 1).collect();
+        let starts = active.iter().map(|&slot| order.children[slot].start);
+        let first = starts.reduce(|first, start| if earlier(start, first) { start } else { first })?;
+        if earlier(order.v, first) {
+            order.v = first;
+        }
+        let finish = |slot: usize| {
+            let child = &order.children[slot];
+            child.start.wrapping_add(child.reach).wrapping_sub(order.v) as i64
+        };
+        let eligible = active.into_iter().filter(|&slot| !earlier(order.v, order.children[slot].start));
+        eligible.min_by_key(|&slot| (finish(slot), slot)).map(|slot| SlotId(slot as u32))
+    }
+
+    proptest! {
+        /// Children that come, go, send and wait, with equal weights and others, are picked as the definition says.
+        #[test]
+        fn picks_by_definition(
+            weights in prop::collection::vec(1_u32..5, 1..=MOST_CHILDREN),
+            v in prop::sample::select(vec![0, 1_u64 << 61, u64::MAX - (1 << 40)]),
+            steps in prop::collection::vec((0_u32..16, any::<bool>(), any::<bool>(), 0_u64..=3), 1..300),
+        ) {
+            let mut order = Exact::new(&weights, 1_500);
+            order.v = v;
+            order.children.iter_mut().for_each(|child| child.start = v);
+            for (child, returning, leaves, len) in steps {
+                let slot = child as usize % weights.len();
+                if order.active >> slot & 1 == 0 {
+                    order.insert(SlotId(slot as u32), returning);
+                }
+                let mut model = order.clone();
+                let (picked, expected) = (order.pick(), by_definition(&mut model));
+                prop_assert_eq!((picked, order.v), (expected, model.v));
+                let picked = picked.expect("one is active");
+                if len > 0 {
+                    order.charge(picked, len * 500);
+                }
+                if leaves {
+                    order.remove(picked);
+                }
+            }
+            order.active = 0;
+            prop_assert_eq!(order.pick(), None);
+        }
+    }
 
     /// One child sends for a long time, then the other comes back and gets its half at once.
     #[test]

@@ -63,7 +63,7 @@ impl Grouped {
     }
 
     /// The child, which was picked, sent `len` bytes; 0 if it waits for a limit. It has its next place at once if it stays.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle(&mut self, slot: SlotId, len: u64, stays: bool) {
         if len > 0 && stays {
             let child = &self.rows.children[slot];

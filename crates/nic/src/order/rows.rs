@@ -223,7 +223,7 @@ impl Rows {
     }
 
     /// Moves a queued child to the end of the row for another start.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn requeue(&mut self, slot: SlotId, start: u64) {
         let place = self.children[slot].place;
         self.leave(slot, place);

@@ -77,6 +77,11 @@ impl Few {
         (self.len > 0).then(|| entry(self.ring[self.head % FEW]))
     }
 
+    #[inline]
+    pub(super) fn first_id(&self) -> Option<u32> {
+        (self.len > 0).then(|| self.ring[self.head % FEW] as u32)
+    }
+
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
         (0..self.len).map(|at| entry(self.ring[(self.head + at) % FEW]))
     }
