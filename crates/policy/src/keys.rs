@@ -227,7 +227,7 @@ mapping! {
     pub(crate) static ENGINE = "Engine" {
         /// Core to pin the engine's thread to.
         cpu: NUMBER,
-        /// Threads, each with an engine of its own; the daemon runs one so far.
+        /// Threads that share the uplink, each with an engine of its own.
         threads: Whole(1, MOST_THREADS as u64),
         /// Never sleep.
         busy_poll: Flag,
