@@ -11,6 +11,8 @@ use super::rates::Factor;
 /// Sums over the members that a bottleneck holds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sums {
+    /// The epoch whose sums these are.
+    epoch: u64,
     /// Bytes that left.
     served: u64,
     /// Bits per second.
@@ -27,7 +29,11 @@ pub(super) struct Sums {
 const MOST_LEASES: i64 = 4;
 
 impl Sums {
-    pub(super) fn add(&mut self, served: u64, rate: u64) {
+    /// Adds a member in an epoch; the first one begins the sums anew.
+    pub(super) fn add(&mut self, epoch: u64, served: u64, rate: u64) {
+        if self.epoch != epoch {
+            *self = Self { epoch, ..Self::default() };
+        }
         self.served = self.served.saturating_add(served);
         self.rate += rate;
     }

@@ -11,7 +11,7 @@ use super::balance::Sums;
 use super::fill::{Fill, Source, is_less};
 use super::lease::Lease;
 use super::limit::Limit;
-use super::member::{Behind, Member, Track, UNHELD};
+use super::member::{Behind, Demand, Limits, Member, Track, UNHELD};
 use super::parts::Parts;
 use super::rates::{Elapsed, Factor};
 use super::tree::{Tree, for_threads};
@@ -69,9 +69,16 @@ pub struct Coordinator {
     settings: Settings,
     program: Program,
     tree: Tree,
+    /// The link's rates, and those of limits by match: two, as each keeps what it knows of its leaves for the next run.
     fill: Fill,
+    across: Fill,
     parts: Parts,
     members: Vec<Member>,
+    /// Of each member, what it could use, and what limits it.
+    demands: Vec<Demand>,
+    held: Vec<Limits>,
+    /// The first member of each class; [`NONE`] without one.
+    first: Vec<u32>,
     /// Members that something was heard of lately.
     active: Vec<u32>,
     limits: Vec<Limit>,
@@ -81,8 +88,9 @@ pub struct Coordinator {
     sums: Vec<Sums>,
     /// Bits per second that pass a limit, by thread.
     passing: Vec<u64>,
-    /// When the last epoch ended.
+    /// When the last epoch ended, and which one it was.
     at: Nanos,
+    epoch: u64,
     /// When the window ends in which shares are judged.
     window: Nanos,
     exactness: Exactness,
@@ -90,6 +98,9 @@ pub struct Coordinator {
 
 /// The part of the link below which a class's share is not judged: a few packets would decide.
 const LEAST_PART: u64 = 1_000;
+
+/// Marks a class without members.
+const NONE: u32 = u32::MAX;
 
 /// Rounds in which limits and the link answer each other in an epoch. What has not settled goes on in the next one.
 const ROUNDS: usize = 4;
@@ -105,16 +116,21 @@ impl Coordinator {
         let fill = Fill::new(tree.nodes + settings.members);
         let parts = Parts::new(&program, &program.spanning(), settings.threads);
         Ok(Self {
+            first: vec![NONE; tree.nodes],
             tree,
+            across: fill.clone(),
             fill,
             parts,
             limits: program.limits.iter().map(Limit::new).collect(),
             members: Vec::with_capacity(settings.members),
+            demands: Vec::with_capacity(settings.members),
+            held: Vec::with_capacity(settings.members),
             active: Vec::with_capacity(settings.members),
             listed: Vec::with_capacity(program.limits.len()),
             sums: vec![Sums::default(); program.nodes.len() + program.limits.len()],
             passing: vec![0; settings.threads],
             at: Nanos::ZERO,
+            epoch: 0,
             window: Nanos::ZERO + SHARES_WITHIN.0,
             exactness: Exactness::default(),
             settings,
@@ -161,35 +177,31 @@ impl Coordinator {
             return Err(NoMember::Full);
         }
         let behind = placement.limits.iter().filter(|limit| self.limits[limit.0 as usize].by_match);
-        let behind = behind.map(|limit| Behind { limit: limit.0, offer: u64::MAX }).collect();
+        let behind: Vec<_> = behind.map(|limit| Behind { limit: limit.0, offer: u64::MAX }).collect();
         let measured = placement.limits.iter().any(|&limit| {
             let limit = self.program.limit(limit);
             matches!(limit.scope, Scope::Peer(_)) || limit.counts == Counts::Packets
         });
         let id = self.members.len() as u32;
         let vertex = self.tree.add_member(placement.class);
-        self.parts.join(&self.tree, vertex, thread, &placement.limits);
+        self.parts.join(&self.tree, placement.class.0, thread, &placement.limits);
+        let leaf = self.leaf_of(placement.class.0, id, vertex);
         self.members.push(Member {
-            vertex,
+            leaf,
+            class: placement.class.0,
             thread: thread as u32,
-            report: Report::default(),
-            seen: 0,
+            held_by: UNHELD,
             is_active: false,
+            is_behind: !behind.is_empty(),
             served: 0,
-            waited: 0,
-            coming: 0,
-            behind_for: 0,
             room: 0,
             balance: 0,
             track: Track::Lost,
-            held_by: UNHELD,
             need: 0,
             rate: 0,
-            limits: placement.limits.clone(),
-            behind,
-            offer: u64::MAX,
-            measured,
         });
+        self.demands.push(Demand::new(measured));
+        self.held.push(Limits { all: placement.limits.clone(), behind, offer: u64::MAX });
         for limit in &placement.limits {
             let state = &mut self.limits[limit.0 as usize];
             if !state.is_listed && (state.by_match || self.parts.spans_limit(*limit)) {
@@ -201,10 +213,22 @@ impl Coordinator {
         Ok(MemberId(id))
     }
 
+    /// The vertex of a new member: its class, unless another member is in that. Then both have vertices of their own.
+    fn leaf_of(&mut self, class: u32, id: u32, vertex: u32) -> u32 {
+        match core::mem::replace(&mut self.first[class as usize], id) {
+            NONE => class,
+            other => {
+                self.first[class as usize] = other;
+                self.members[other as usize].leaf = self.tree.nodes as u32 + other;
+                vertex
+            }
+        }
+    }
+
     /// A thread's report of a member.
     pub fn handle_report(&mut self, member: MemberId, report: Report) {
         let Some(state) = self.members.get_mut(member.0 as usize) else { return };
-        state.report = report;
+        self.demands[member.0 as usize].report = report;
         if !state.is_active {
             (state.is_active, state.track) = (true, Track::Lost);
             self.active.push(member.0);
@@ -215,6 +239,7 @@ impl Coordinator {
     pub fn handle_epoch(&mut self, now: Nanos) {
         let elapsed = Elapsed::new(now.since(self.at).max(Span::micros(1)));
         self.at = now;
+        self.epoch += 1;
         self.measure(elapsed);
         self.share();
         self.balance(elapsed);
@@ -261,7 +286,7 @@ impl Coordinator {
         let mut at = 0;
         while let Some(&id) = self.active.get(at) {
             let member = &mut self.members[id as usize];
-            member.measure(elapsed, link);
+            self.demands[id as usize].measure(member, elapsed, link);
             if member.need == 0 {
                 (member.is_active, member.rate, member.balance) = (false, 0, 0);
                 self.active.swap_remove(at);
@@ -273,75 +298,88 @@ impl Coordinator {
 
     /// The rate of each active member: the least of what the link and its limits give it.
     fn share(&mut self) {
-        for &limit in &self.listed {
-            self.limits[limit as usize].members.clear();
-        }
-        let mut limited = false;
-        for &id in &self.active {
-            let member = &self.members[id as usize];
-            limited |= !member.behind.is_empty();
-            for limit in &member.limits {
-                let limit = &mut self.limits[limit.0 as usize];
-                if limit.is_listed {
-                    limit.members.push(id);
+        if self.list_members() {
+            for _ in 0..ROUNDS {
+                if !self.answer() {
+                    break;
                 }
-            }
-        }
-        let rounds = if limited { ROUNDS } else { 0 };
-        for _ in 0..rounds {
-            self.fill_link();
-            for &id in &self.active {
-                let member = &mut self.members[id as usize];
-                member.offer = self.fill.potential(member.vertex);
-            }
-            for at in 0..self.listed.len() {
-                self.fill_limit(self.listed[at]);
             }
         }
         self.fill_link();
         let limits = self.tree.nodes as u32;
         for &id in &self.active {
             let member = &mut self.members[id as usize];
-            member.rate = self.fill.found(member.vertex);
-            let least = member.behind.iter().min_by_key(|behind| behind.offer);
+            member.rate = self.fill.found(member.leaf);
+            let behind = if member.is_behind { &self.held[id as usize].behind[..] } else { &[] };
+            let least = behind.iter().min_by_key(|behind| behind.offer);
             let limit =
                 least.filter(|least| !is_less(member.rate, least.offer)).map(|least| limits + least.limit);
             member.held_by = match limit {
                 _ if !is_less(member.rate, member.need) => UNHELD,
                 Some(limit) => limit,
-                None => self.fill.held_by(member.vertex),
+                None => self.fill.held_by(member.leaf),
             };
+            if member.held_by != UNHELD {
+                self.sums[member.held_by as usize].add(self.epoch, member.served, member.rate);
+            }
         }
+    }
+
+    /// Lists the active members behind each limit. Answers whether one of these is by match.
+    fn list_members(&mut self) -> bool {
+        if self.listed.is_empty() {
+            return false;
+        }
+        for &limit in &self.listed {
+            self.limits[limit as usize].members.clear();
+        }
+        let mut limited = false;
+        for &id in &self.active {
+            limited |= self.members[id as usize].is_behind;
+            for limit in &self.held[id as usize].all {
+                let limit = &mut self.limits[limit.0 as usize];
+                if limit.is_listed {
+                    limit.members.push(id);
+                }
+            }
+        }
+        limited
+    }
+
+    /// The link and the limits by match answer each other once. Answers whether that has changed anything.
+    fn answer(&mut self) -> bool {
+        self.fill_link();
+        let mut has_changed = false;
+        for &id in self.active.iter().filter(|&&id| self.members[id as usize].is_behind) {
+            let offer = self.fill.potential(self.members[id as usize].leaf);
+            has_changed |= core::mem::replace(&mut self.held[id as usize].offer, offer) != offer;
+        }
+        for at in 0..self.listed.len() {
+            has_changed |= self.fill_limit(self.listed[at]);
+        }
+        has_changed
     }
 
     /// Members that share a bottleneck make up for what some of them got too much.
     fn balance(&mut self, elapsed: Elapsed) {
-        let held = |member: &Member| (member.held_by != UNHELD).then_some(member.held_by as usize);
-        for member in self.active.iter().map(|&id| &self.members[id as usize]) {
-            if let Some(at) = held(member) {
-                self.sums[at] = Sums::default();
-            }
-        }
-        for member in self.active.iter().map(|&id| &self.members[id as usize]) {
-            if let Some(at) = held(member) {
-                self.sums[at].add(member.served, member.rate);
-            }
-        }
         for &id in &self.active {
             let member = &mut self.members[id as usize];
-            let Some(at) = held(member) else {
+            if member.held_by == UNHELD {
                 (member.balance, member.track) = (0, Track::Lost);
                 continue;
-            };
+            }
+            let sums = &mut self.sums[member.held_by as usize];
             let lease = elapsed.bytes_of(member.rate);
-            let due = self.sums[at].due(member.rate);
+            let due = sums.due(member.rate);
             member.track.add(member.served, due);
-            member.balance = self.sums[at].balance(member.balance, member.served, due, lease);
+            member.balance = sums.balance(member.balance, member.served, due, lease);
         }
         for &id in &self.active {
             let member = &mut self.members[id as usize];
-            let Some(at) = held(member) else { continue };
-            member.balance = self.sums[at].even_out(member.balance, member.rate);
+            if member.held_by == UNHELD {
+                continue;
+            }
+            member.balance = self.sums[member.held_by as usize].even_out(member.balance, member.rate);
             let (most, change) = (member.rate / 2, elapsed.rate_of(member.balance.unsigned_abs() / 4));
             let change = change.min(most);
             member.rate = if member.balance < 0 { member.rate - change } else { member.rate + change };
@@ -349,34 +387,36 @@ impl Coordinator {
     }
 
     fn fill_link(&mut self) {
-        let members = &self.members;
+        let (members, held) = (&self.members, &self.held);
         let leaves = self.active.iter().map(|&id| {
             let member = &members[id as usize];
-            let offers = member.behind.iter().map(|behind| behind.offer);
-            (member.vertex, offers.fold(member.need, u64::min))
+            let behind = if member.is_behind { &held[id as usize].behind[..] } else { &[] };
+            (member.leaf, behind.iter().fold(member.need, |need, behind| need.min(behind.offer)))
         });
         self.fill.run(&self.tree, Source::Link, self.program.link.get(), leaves);
     }
 
-    fn fill_limit(&mut self, limit: u32) {
+    /// What a limit by match would give its members. Answers whether that is new.
+    fn fill_limit(&mut self, limit: u32) -> bool {
         let Limit { rate, members: behind, by_match, .. } = &self.limits[limit as usize];
         if behind.is_empty() || !by_match {
-            return;
+            return false;
         }
-        let members = &self.members;
+        let (members, held) = (&self.members, &self.held);
         let leaves = behind.iter().map(|&id| {
-            let member = &members[id as usize];
-            let others = member.behind.iter().filter(|other| other.limit != limit).map(|other| other.offer);
-            (member.vertex, others.fold(member.need.min(member.offer), u64::min))
+            let (member, held) = (&members[id as usize], &held[id as usize]);
+            let others = held.behind.iter().filter(|other| other.limit != limit).map(|other| other.offer);
+            (member.leaf, others.fold(member.need.min(held.offer), u64::min))
         });
-        self.fill.run(&self.tree, Source::Limit, *rate, leaves);
+        self.across.run(&self.tree, Source::Limit, *rate, leaves);
+        let mut has_changed = false;
         for &id in behind {
-            let member = &mut self.members[id as usize];
-            let potential = self.fill.potential(member.vertex);
-            for behind in member.behind.iter_mut().filter(|behind| behind.limit == limit) {
-                behind.offer = potential;
+            let offer = self.across.potential(self.members[id as usize].leaf);
+            for behind in self.held[id as usize].behind.iter_mut().filter(|behind| behind.limit == limit) {
+                has_changed |= core::mem::replace(&mut behind.offer, offer) != offer;
             }
         }
+        has_changed
     }
 
     /// Turns rates into leases.
@@ -384,10 +424,10 @@ impl Coordinator {
         self.parts.begin();
         self.divide_link();
         for &id in &self.active {
-            let Member { vertex, thread, rate, held_by, .. } = self.members[id as usize];
-            self.parts.add(&self.tree, vertex, thread, rate, held_by != UNHELD);
+            let Member { class, thread, rate, held_by, .. } = self.members[id as usize];
+            self.parts.add(&self.tree, class, thread, rate, held_by != UNHELD);
         }
-        self.parts.lease_nodes(&self.tree, &self.program, None);
+        self.parts.lease_nodes(&self.program, None);
         for at in 0..self.listed.len() {
             self.lease_limit(LimitId(self.listed[at]), elapsed);
         }
@@ -435,16 +475,16 @@ impl Coordinator {
         }
         self.passing.fill(0);
         for &member in &limit.members {
-            let Member { vertex, thread, rate, held_by, .. } = self.members[member as usize];
+            let Member { class, thread, rate, held_by, .. } = self.members[member as usize];
             self.passing[thread as usize] += rate;
             if limit.by_match {
-                self.parts.add(&self.tree, vertex, thread, rate, held_by != UNHELD);
+                self.parts.add(&self.tree, class, thread, rate, held_by != UNHELD);
             }
         }
         let credit = limit.credit.max(0).unsigned_abs();
         self.parts.lease_limit(id, limit.lends(elapsed), limit.burst, credit, &self.passing);
         if limit.by_match {
-            self.parts.lease_nodes(&self.tree, &self.program, Some(id));
+            self.parts.lease_nodes(&self.program, Some(id));
         }
     }
 }

@@ -9,43 +9,56 @@ use super::coordinator::Report;
 use super::rates::Elapsed;
 use crate::PerMille;
 
-/// A member's state.
+/// A member's state that each epoch computes anew, or changes. Small, as an epoch reads all of them several times.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
-    pub(super) vertex: u32,
+    /// Its vertex in the tree: its class, if no other member is in that.
+    pub(super) leaf: u32,
+    pub(super) class: u32,
     pub(super) thread: u32,
-    pub(super) report: Report,
-    /// `report.left` when the last epoch ended.
-    pub(super) seen: u64,
+    /// What holds it: a node by its maximum, the root for the link, or past all nodes a limit; [`UNHELD`] if it sends all that it has.
+    pub(super) held_by: u32,
     pub(super) is_active: bool,
+    /// Whether a limit by match holds it.
+    pub(super) is_behind: bool,
     /// Bytes that left during the last epoch.
     pub(super) served: u64,
-    /// Bytes that waited when the last epoch ended.
-    pub(super) waited: u64,
-    /// Bits per second that have come, on average over some epochs.
-    pub(super) coming: u64,
-    /// Epochs in a row at whose end it had something waiting.
-    pub(super) behind_for: u32,
     /// Bits per second that it may soon use.
     pub(super) room: u64,
     /// Bytes that it should have got, and others have.
     pub(super) balance: i64,
     /// What it got, and should have got, in the window in which shares are judged.
     pub(super) track: Track,
-    /// What holds it: a node by its maximum, the root for the link, or past all nodes a limit; [`UNHELD`] if it sends all that it has.
-    pub(super) held_by: u32,
     /// Bits per second that it could use.
     pub(super) need: u64,
     /// Bits per second that it gets.
     pub(super) rate: u64,
-    /// The limits that hold it.
-    pub(super) limits: Vec<LimitId>,
+}
+
+/// What a thread says of a member, and what follows from it.
+#[derive(Clone, Debug)]
+pub(super) struct Demand {
+    pub(super) report: Report,
+    /// `report.left` when the last epoch ended.
+    seen: u64,
+    /// Bytes that waited when the last epoch ended.
+    waited: u64,
+    /// Bits per second that have come, on average over some epochs.
+    coming: u64,
+    /// Epochs in a row at whose end it had something waiting.
+    behind_for: u32,
+    /// Whether a limit holds it whose rate the coordinator does not know: then only what left says what it could use.
+    measured: bool,
+}
+
+/// The limits that hold a member.
+#[derive(Clone, Debug)]
+pub(super) struct Limits {
+    pub(super) all: Vec<LimitId>,
     /// Of these, the ones by match.
     pub(super) behind: Vec<Behind>,
     /// What the link would give it.
     pub(super) offer: u64,
-    /// Whether a limit holds it whose rate the coordinator does not know: then only what left says what it could use.
-    pub(super) measured: bool,
 }
 
 /// What a member got in a window.
@@ -110,29 +123,34 @@ impl Member {
             _ => 0,
         }
     }
+}
 
-    /// What it could use, from what has left and what waits.
-    pub(super) fn measure(&mut self, elapsed: Elapsed, link: u64) {
+impl Demand {
+    pub(super) fn new(measured: bool) -> Self {
+        Self { report: Report::default(), seen: 0, waited: 0, coming: 0, behind_for: 0, measured }
+    }
+
+    /// What the member could use, from what has left and what waits.
+    pub(super) fn measure(&mut self, member: &mut Member, elapsed: Elapsed, link: u64) {
         let Report { left, waiting } = self.report;
-        self.served = left.wrapping_sub(self.seen);
-        let had = self.served.saturating_add(waiting);
+        let served = left.wrapping_sub(self.seen);
+        let had = served.saturating_add(waiting);
         let came = had.saturating_sub(self.waited);
         (self.seen, self.waited) = (left, waiting);
         self.behind_for = if waiting == 0 { 0 } else { self.behind_for.saturating_add(1) };
         let rate = elapsed.rate_of(came).min(u64::MAX / AVERAGED);
         self.coming = self.coming - self.coming / AVERAGED + rate / AVERAGED;
-        let lags = !self.measured && (waiting > self.served / 2 + GROWTH || self.behind_for >= LONG_BEHIND);
-        self.need = if lags {
+        let lags = !self.measured && (waiting > served / 2 + GROWTH || self.behind_for >= LONG_BEHIND);
+        let need = if lags {
             elapsed.rate_of(had.saturating_mul(2))
         } else {
             self.coming.saturating_add(elapsed.rate_of(waiting) / AVERAGED)
         };
-        let soon = came.max(self.served);
+        let soon = came.max(served);
         let soon = soon.saturating_add(soon / 8 + GROWTH).saturating_add(waiting);
-        self.room = if lags { 0 } else { elapsed.rate_of(soon).min(link) };
-        if came == 0 && self.served == 0 && waiting == 0 && self.need < link / FORGOTTEN {
-            self.need = 0;
-        }
-        self.need = self.need.min(link);
+        let is_gone = came == 0 && served == 0 && waiting == 0 && need < link / FORGOTTEN;
+        member.served = served;
+        member.room = if lags { 0 } else { elapsed.rate_of(soon).min(link) };
+        member.need = if is_gone { 0 } else { need.min(link) };
     }
 }

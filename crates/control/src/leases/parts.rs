@@ -15,8 +15,10 @@ use super::tree::Tree;
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     threads: usize,
-    /// For each node of the policy, its row; [`NONE`] for one whose members are on one thread.
+    /// For each node of the policy, its row; [`NONE`] for one whose members are on one thread, or of which nothing is divided.
     row_of: Vec<u32>,
+    /// Whether a node, or one above it, has a row.
+    has_rows: Vec<bool>,
     /// Bits per second by row and thread.
     rates: Vec<u64>,
     /// Whether a member that contributed to `rates` is held back.
@@ -55,12 +57,17 @@ const WHOLE_LIMIT: u64 = 1 << 18;
 impl Parts {
     pub(super) fn new(program: &Program, spanning: &[bool], threads: usize) -> Self {
         let mut rows = 0;
-        let row_of = spanning.iter().map(|&spans| {
-            let row = if spans { rows } else { NONE };
-            rows += u32::from(spans);
+        let row_of = program.nodes.iter().zip(spanning).map(|(node, &spans)| {
+            let is_divided = spans && (node.min.is_some() || has_weight(program, node));
+            let row = if is_divided { rows } else { NONE };
+            rows += u32::from(is_divided);
             row
         });
         let row_of: Vec<u32> = row_of.collect();
+        let mut has_rows: Vec<bool> = row_of.iter().map(|&row| row != NONE).collect();
+        for (at, node) in program.nodes.iter().enumerate() {
+            has_rows[at] |= node.parent.is_some_and(|parent| has_rows[parent.0 as usize]);
+        }
         let across = program.limits.iter().filter(|limit| matches!(limit.scope, Scope::Match { .. })).count();
         let link = BitRate::new(program.link.get() / threads as u64).unwrap_or(program.link);
         // Not cloned: a clone has no spare capacity.
@@ -79,12 +86,13 @@ impl Parts {
             links: vec![0; threads],
             leased: (0..threads).map(|_| leased()).collect(),
             row_of,
+            has_rows,
         }
     }
 
     /// A member joins: there may be parts now where there was one thread.
-    pub(super) fn join(&mut self, tree: &Tree, vertex: u32, thread: usize, limits: &[LimitId]) {
-        for at in tree.path(vertex).skip(1) {
+    pub(super) fn join(&mut self, tree: &Tree, class: u32, thread: usize, limits: &[LimitId]) {
+        for at in tree.path(class) {
             if let Some(row) = self.row(at) {
                 self.present[row + thread] += 1;
             }
@@ -135,9 +143,12 @@ impl Parts {
         }
     }
 
-    /// Adds a member's rate to the nodes above it.
-    pub(super) fn add(&mut self, tree: &Tree, vertex: u32, thread: u32, rate: u64, is_held: bool) {
-        for at in tree.path(vertex).skip(1) {
+    /// Adds the rate of a member of a class to that class and the nodes above it.
+    pub(super) fn add(&mut self, tree: &Tree, class: u32, thread: u32, rate: u64, is_held: bool) {
+        if !self.has_rows[class as usize] {
+            return;
+        }
+        for at in tree.path(class) {
             let Some(row) = self.row(at) else { continue };
             let at_rest = |(rate, held): (&u64, &bool)| *rate == 0 && !held;
             if self.rates[row..row + self.threads]
@@ -153,9 +164,9 @@ impl Parts {
     }
 
     /// Leases the nodes that have rates, and forgets the rates.
-    pub(super) fn lease_nodes(&mut self, tree: &Tree, program: &Program, behind: Option<LimitId>) {
+    pub(super) fn lease_nodes(&mut self, program: &Program, behind: Option<LimitId>) {
         for index in 0..self.touched.len() {
-            self.lease_node(tree, program, self.touched[index], behind);
+            self.lease_node(program, self.touched[index], behind);
         }
         self.forget();
     }
@@ -170,11 +181,10 @@ impl Parts {
         }
     }
 
-    fn lease_node(&mut self, tree: &Tree, program: &Program, id: u32, behind: Option<LimitId>) {
+    fn lease_node(&mut self, program: &Program, id: u32, behind: Option<LimitId>) {
         let Some(row) = self.row(id).filter(|_| id > 0) else { return };
         let node = &program.nodes[id as usize];
-        let parent = &program.nodes[tree.vertices[id as usize].parent as usize];
-        let has_weight = matches!(parent.kind, NodeKind::Wfq | NodeKind::Drr);
+        let has_weight = has_weight(program, node);
         let min = node.min.filter(|_| behind.is_none());
         let (rates, present) = (&self.rates[row..row + self.threads], &self.present[row..row + self.threads]);
         let splits = present.iter().filter(|&&members| members > 0).count() > 1;
@@ -232,4 +242,9 @@ impl Parts {
             });
         }
     }
+}
+
+/// Whether a node shares with its siblings by weight.
+fn has_weight(program: &Program, node: &plimsoll_policy::Node) -> bool {
+    node.parent.is_some_and(|parent| matches!(program.node(parent).kind, NodeKind::Wfq | NodeKind::Drr))
 }
