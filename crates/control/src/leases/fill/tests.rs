@@ -125,8 +125,10 @@ fn trees() -> impl Strategy<Value = Tree> {
     })
 }
 
-/// Runs, each with a source, its capacity, and what some of the leaves could use.
-fn runs() -> impl Strategy<Value = Vec<(bool, u64, Vec<(bool, u64)>)>> {
+/// A source (the link, or a limit), its capacity, and what the leaves could use that take part.
+type Run = (bool, u64, Vec<(bool, u64)>);
+
+fn runs() -> impl Strategy<Value = Vec<Run>> {
     let need = prop_oneof![1 => 1_u64..9, 4 => 1_000_u64..20_000_000_000];
     let needs = prop::collection::vec((prop::bool::weighted(0.8), need), 40);
     prop::collection::vec((any::<bool>(), 1_u64..40_000_000_000, needs), 1..6)
