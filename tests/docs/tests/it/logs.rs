@@ -15,10 +15,10 @@ fn the_page_on_the_log_has_every_line() {
     sources(&root().join("crates/daemon/src"), &mut |file, text| {
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         messages.extend(literals(code, "eprintln!("));
-        if file.ends_with("engine/press/news.rs") {
+        if file.ends_with("dataplane/press/news.rs") {
             messages.extend(literals(between(code, "fn line(", "fn several("), "format!("));
         }
-        if file.ends_with("engine/apart.rs") {
+        if file.ends_with("dataplane/apart.rs") {
             let display = between(code, "Display for Whither", "How a lane has behaved");
             messages.extend(["f,", "f.write_str("].iter().flat_map(|before| literals(display, before)));
         }
