@@ -340,7 +340,7 @@ impl Dataplane {
 
     /// The counters of the sender of a frame that came in: a tenant of another thread, or the uplink.
     fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
-        match lane.and_then(|lane| self.tenants.lanes.get_mut(lane as usize)).and_then(Option::as_mut) {
+        match lane.and_then(|lane| self.tenants.lane(lane)) {
             Some(lane) => &mut lane.tally,
             None => &mut self.uplink.tally,
         }

@@ -58,8 +58,7 @@ impl Dataplane {
                 }
                 break;
             };
-            self.scheduler.nic.complete(&transmit, outcome);
-            self.scheduler.sent += 1;
+            self.scheduler.complete(&transmit, outcome);
             departed += frames;
         }
         self.inward.via = Via::Uplink;
@@ -79,10 +78,9 @@ impl Dataplane {
                 later = next.max(later + Span::micros(1));
                 continue;
             };
-            self.scheduler.sent += 1;
             let gone = core::mem::take(&mut self.uplink.resume);
             self.uplink.flooded = 0;
-            self.scheduler.nic.complete(&transmit, Outcome::Dropped);
+            self.scheduler.complete(&transmit, Outcome::Dropped);
             lost += self.count_stopped(&transmit, gone);
         }
         let ports = self.uplink.port.iter().chain(self.uplink.idle());

@@ -5,7 +5,7 @@
 //! Not here: the order itself (`nic`), frames (`tenants`).
 //! Invariant: `queues` counts the frames of each descriptor that is posted and not completed.
 
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, QueueId, Refusal, Transmit, Waits};
+use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Refusal, Transmit, Waits};
 use plimsoll_policy::Program;
 use plimsoll_record::Recorded;
 use plimsoll_units::Nanos;
@@ -81,6 +81,13 @@ impl Scheduler {
     pub(crate) fn fitting(&self, queue: QueueId, following: u16) -> u16 {
         let free = self.window.saturating_sub(self.holds(queue));
         following.min(free.saturating_sub(1).min(u16::MAX.into()) as u16)
+    }
+
+    /// The pull that was next is done.
+    #[inline]
+    pub(crate) fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
+        self.nic.complete(transmit, outcome);
+        self.sent += 1;
     }
 
     /// The pull that is to be sent next, if one is due.

@@ -98,8 +98,7 @@ impl Dataplane {
     /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered. Frames that were fetched
     /// together are noted together.
     pub(super) fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
-        let lane =
-            station.checked_sub(1).and_then(|lane| self.tenants.lanes.get_mut(lane as usize)?.as_mut());
+        let lane = station.checked_sub(1).and_then(|lane| self.tenants.lane(lane));
         let Some(lane) = lane else { return };
         for together in self.inward.delivered[..count].chunk_by(|one, next| one == next) {
             let &[(at, waited), ..] = together else { continue };
