@@ -62,5 +62,5 @@ pub use coordinator::{Coordinator, Exactness, MemberId, NoMember, Report, Settin
 pub use exchange::{Exchange, Taken};
 pub use lease::{Lease, LimitLease, NodeLease};
 pub use reporter::{Membership, Reporter};
-pub use spread::{Move, PERIOD, Spread};
+pub use spread::{Move, Spread};
 pub use tree::for_threads;

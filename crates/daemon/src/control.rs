@@ -5,6 +5,8 @@
 //! Not here: what the change does to packets (`dataplane::install`).
 //! Invariant: every step that can fail is done before the engine is told of a change.
 
+mod migration;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,6 +27,7 @@ use crate::sampler;
 use crate::seats::{NewPorts, Seats};
 use crate::startup;
 use crate::thread::{Command, Handle, Stopped};
+pub(crate) use migration::keep_even;
 
 /// Why a reload changed nothing.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +117,9 @@ pub struct Reloaded {
     /// Warnings about the new policy, as text.
     pub warnings: String,
 }
+
+/// Tenants that a reload moves to other threads, at most, so that TAPs can go from one to another.
+const MOST_MOVES: usize = 64;
 
 /// The policy in force and the way to the engine.
 #[derive(Debug)]
@@ -274,10 +280,23 @@ impl Control {
         // Reading files and making interfaces may take a while, and must not hold up the API.
         let broker = self.broker.clone();
         let lacking = self.lacking().await;
-        let seats = self.state().seats.clone();
-        let prepared = move || prepare(&file, &old, &broker, (&lacking, seats), force);
-        let prepared = tokio::task::spawn_blocking(prepared).await;
-        let Prepared { checked, number, changes: for_threads, seats } = prepared.map_err(|_| Stopped)??;
+        let mut moves = 0;
+        let prepared = loop {
+            let (file, old, broker, lacking) =
+                (file.clone(), Arc::clone(&old), broker.clone(), lacking.clone());
+            let seats = self.state().seats.clone();
+            let prepared = move || prepare(&file, &old, &broker, (&lacking, seats), force);
+            match tokio::task::spawn_blocking(prepared).await.map_err(|_| Stopped)? {
+                // First they are brought together; in a long chain of tenants one after the other.
+                Err(ReloadError::OtherThread { from, to })
+                    if moves < MOST_MOVES && self.migrate_now(&from, self.thread(&to)).await? =>
+                {
+                    moves += 1;
+                }
+                other => break other?,
+            }
+        };
+        let Prepared { checked, number, changes: for_threads, seats } = prepared;
         let changes = plan(&before, &checked);
         let warnings = checked.render_warnings(false);
         let installed = self.install(for_threads).await?;
@@ -345,6 +364,8 @@ impl Control {
         };
         let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return Reopened::NotYet };
         let mut rest = Vec::new();
+        // No tenant may move to another thread meanwhile.
+        let _turn = self.turn.lock().await;
         let ports = match lost {
             Whose::Tenant(name) => vec![(self.state().seats.thread(name), port)],
             _ if self.handle.threads() == 1 => vec![(0, port)],

@@ -30,6 +30,7 @@ mod load;
 mod mac_table;
 mod mediate;
 mod merge;
+mod migrate;
 mod outward;
 mod paced;
 mod parked;
@@ -85,6 +86,7 @@ pub use load::Sampled;
 pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use mediate::{Guest, Mediating};
 pub(crate) use merge::add_watched;
+pub use migrate::Migration;
 pub use plimsoll_control::backpressure::Means;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
@@ -224,6 +226,8 @@ pub(crate) struct Threads {
     pub(crate) crossing: Option<Box<Crossing>>,
     /// This one's part of the policy, where there are others.
     pub(crate) leasing: Option<Box<leasing::Leasing>>,
+    /// Tenants that have come from other threads.
+    pub(crate) taken_over: u64,
 }
 
 /// What is noted for operators.

@@ -55,10 +55,10 @@ pub use dataplane::{
 pub use dataplane::{
     BATCH, Buffer, Change, Core, Crossing, Dataplane, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
     FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
-    Leasing, Lookup, Loss, Lost, Mac, MacTable, Move, NodeNow, OnePort, Owner, PairNow, Part, Place, Pool,
-    PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError, Slot, Snapshot,
-    StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config, fleet_map,
-    lane_spec, own_mac, several,
+    Leasing, Lookup, Loss, Lost, Mac, MacTable, Migration, Move, NodeNow, OnePort, Owner, PairNow, Part,
+    Place, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError,
+    Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config,
+    fleet_map, lane_spec, own_mac, several,
 };
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use experiment::ExperimentCore;

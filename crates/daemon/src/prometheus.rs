@@ -79,6 +79,8 @@ fn threads(page: &mut Page, now: &ThreadStats) {
     );
     let unleased = "Groups of flow queues for which the leases had no room.";
     one("plimsoll_lease_unleased_total", "counter", unleased, now.unleased as f64);
+    let moved = "Moves of tenants to another engine thread, as load shifts.";
+    one("plimsoll_tenant_migrations_total", "counter", moved, now.migrations as f64);
 }
 
 /// Flows, as totals: a label for each flow would make series without bound.

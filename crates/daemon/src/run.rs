@@ -26,7 +26,7 @@ use crate::broker::{Broker, Client, Start, sources};
 use crate::channel;
 use crate::claim::{Claim, Mark, claim};
 use crate::connections;
-use crate::control::Control;
+use crate::control::{Control, keep_even};
 use crate::dataplane::{
     Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
     several,
@@ -449,6 +449,7 @@ async fn serve(
     let socket = checked.config.api.socket.clone();
     listeners.serve(&api)?;
     tokio::spawn(feed_watchdog(Arc::clone(control)));
+    tokio::spawn(keep_even(Arc::clone(control)));
     let outbox = listeners.open_channel(control, &checked, *key)?;
 
     let signals =

@@ -2,7 +2,7 @@
 //!
 //! Why: a reload brings ports, and each must reach its tenant's thread.
 //! Not here: the ports (`control`), and frames between threads (`dataplane::crossing`).
-//! Invariant: a tenant's number is never another one's, and it stays on its thread while it is in force.
+//! Invariant: a tenant's number is never another one's; it stays on its thread until it is moved (`control`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,6 +53,18 @@ impl Seats {
     /// The thread that serves a tenant.
     pub(crate) fn thread(&self, name: &str) -> usize {
         self.tenants.get(name).map_or(0, |place| place.thread)
+    }
+
+    /// Every tenant and its thread, by name.
+    pub(crate) fn all(&self) -> Vec<(String, usize)> {
+        self.tenants.iter().map(|(name, place)| (name.clone(), place.thread)).collect()
+    }
+
+    /// Notes that another thread serves a tenant from now on.
+    pub(crate) fn set_thread(&mut self, name: &str, thread: usize) {
+        if let Some(place) = self.tenants.get_mut(name) {
+            place.thread = thread;
+        }
     }
 
     /// The tenants of a hand-over that are on different threads, if there are any.
@@ -128,7 +140,7 @@ impl Seats {
     }
 }
 
-/// Where threads wait for each other in a reload: none goes on before all have the new policy.
+/// Where threads wait for each other: none goes on before all are there. In a reload, until all have the new policy.
 #[derive(Debug)]
 pub struct Meeting {
     missing: AtomicUsize,
@@ -138,7 +150,7 @@ pub struct Meeting {
 const LONGEST: Duration = Duration::from_secs(1);
 
 impl Meeting {
-    fn of(threads: usize) -> Self {
+    pub(crate) fn of(threads: usize) -> Self {
         Self { missing: AtomicUsize::new(threads) }
     }
 

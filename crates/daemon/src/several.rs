@@ -33,10 +33,15 @@ pub(crate) fn distribute(handle: &Handle, command: Command) -> Result<(), Stoppe
                 .count();
             if told > 0 { Ok(()) } else { Err(Stopped) }
         }
-        // There is no fleet; changes and ports are made for one thread, which they are sent to.
-        one @ (Command::Heard(_) | Command::Lease(..) | Command::Install(..) | Command::Attach(..)) => {
-            handle.send_to(0, one)
-        }
+        Command::Loads(answer) => gather(handle, Command::Loads, answer, Vec::extend),
+        // There is no fleet; the others are made for one thread, which they are sent to.
+        one @ (Command::Heard(_)
+        | Command::Lease(..)
+        | Command::Install(..)
+        | Command::Attach(..)
+        | Command::Halt(..)
+        | Command::Resume(_)
+        | Command::Migrate(..)) => handle.send_to(0, one),
     }
 }
 

@@ -76,6 +76,8 @@ pub struct ThreadStats {
     pub excess: u64,
     /// Groups of flow queues for which the leases had no room: they share what is left of their thread's part.
     pub unleased: u64,
+    /// Moves of tenants to another thread since the start, as load shifts.
+    pub migrations: u64,
 }
 
 /// Flows that are counted.
@@ -484,18 +486,19 @@ impl From<&Snapshot> for Stats {
             },
             fleet: snapshot.fleet.as_ref().map(fleet),
             flows: snapshot.flows.as_ref().map(flows),
-            threads: snapshot.leases.as_ref().map(threads),
+            threads: snapshot.leases.as_ref().map(|now| threads(now, snapshot.migrations)),
         }
     }
 }
 
-fn threads(now: &LeasesNow) -> ThreadStats {
+fn threads(now: &LeasesNow, migrations: u64) -> ThreadStats {
     ThreadStats {
         count: now.threads,
         epochs: now.epochs,
         share_error: f64::from(now.exactness.shares) / 1_000.0,
         excess: now.exactness.excess.as_u64(),
         unleased: now.unleased,
+        migrations,
     }
 }
 

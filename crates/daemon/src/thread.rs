@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 
 use crate::coalesce::Coalescing;
 use crate::dataplane::{
-    AskedNow, Change, Core, Dataplane, HeavyNow, Installed, Leasing, Lost, Move, RateError, Rated, Sent,
-    Snapshot, Step, ThisCore, Turn, Whither, Whose,
+    AskedNow, Change, Core, Dataplane, HeavyNow, Installed, Leasing, Lost, Migration, Move, RateError, Rated,
+    Sent, Snapshot, Step, ThisCore, Turn, Whither, Whose,
 };
 use crate::experiment::ExperimentCore;
 use crate::several::distribute;
@@ -66,6 +66,14 @@ pub enum Command {
     Attach(Whose, Box<Port>, oneshot::Sender<Option<Port>>),
     /// Answer which owners have no port.
     Lacking(oneshot::Sender<Vec<Whose>>),
+    /// Answer which tenants this thread serves, and the frames of each so far.
+    Loads(oneshot::Sender<Vec<(String, u64)>>),
+    /// Read no more of this tenant's frames, and answer whether those that were read have left; `None`: it cannot move now.
+    Halt(String, oneshot::Sender<Option<bool>>),
+    /// Read this tenant's frames again.
+    Resume(String),
+    /// Take part in a tenant's move to another thread.
+    Migrate(Arc<Migration>, oneshot::Sender<()>),
     /// Obey a message that came over the control channel.
     Heard(Vec<u8>),
     /// Stop reading; send what is held until the deadline, then end.
@@ -466,6 +474,19 @@ impl Loop {
             }
             Command::Lacking(answer) => {
                 let _ = answer.send(self.engine.lacking());
+            }
+            Command::Loads(answer) => {
+                let _ = answer.send(self.engine.loads());
+            }
+            Command::Halt(name, answer) => {
+                let _ = answer.send(self.engine.halt(&name));
+            }
+            Command::Resume(name) => self.engine.resume(&name),
+            Command::Migrate(migration, answer) => {
+                self.forget_all();
+                migration.take_part(&mut self.engine, self.clock.now());
+                self.watch_all();
+                let _ = answer.send(());
             }
             Command::Heard(message) => self.engine.hear_channel(&message, self.clock.now()),
             Command::Stop(within) => {

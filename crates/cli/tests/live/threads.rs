@@ -19,6 +19,10 @@ fn address(tenant: u8) -> Ipv4Addr {
 }
 
 fn policy(stage: &Stage, weights: [u32; 2]) -> String {
+    policy_of(stage, "100Mbps", &[("a", weights[0]), ("b", weights[1])])
+}
+
+fn policy_of(stage: &Stage, rate: &str, tenants: &[(&str, u32)]) -> String {
     let tenant = |name: &str, number: u8, weight| {
         format!(
             "  {name}: {{port: {{tap: {{netns: {}, name: eth0}}}}, weight: {weight}, interface: {{addresses: {}/24}}}}\n",
@@ -26,11 +30,11 @@ fn policy(stage: &Stage, weights: [u32; 2]) -> String {
             address(number)
         )
     };
+    let tenants: String =
+        (1..).zip(tenants).map(|(number, (name, weight))| tenant(name, number, *weight)).collect();
     format!(
-        "uplink: {{port: {{af_packet: up0}}, rate: 100Mbps}}\nengine: {{threads: 2}}\napi: {{socket: {}}}\ntenants:\n{}{}",
+        "uplink: {{port: {{af_packet: up0}}, rate: {rate}}}\nengine: {{threads: 2}}\napi: {{socket: {}}}\ntenants:\n{tenants}",
         stage.file("api.sock").display(),
-        tenant("a", 1, weights[0]),
-        tenant("b", 2, weights[1]),
     )
 }
 
@@ -117,4 +121,55 @@ fn two_threads_share_the_uplink_by_weight_and_their_tenants_reach_each_other() {
         "{code:?} after {took:?}: {}",
         stage.read("log")
     );
+}
+
+#[test]
+fn two_busy_tenants_of_one_thread_are_spread_over_both_and_lose_nothing_by_it() {
+    let _alone = alone();
+    let names = ["a", "b", "c", "d"];
+    let Some(stage) = Stage::with_netns("tmv", &["host", "far", "a", "b", "c", "d"]) else { return };
+    let [host, far] = ["host", "far"].map(|name| stage.netns(name));
+    ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
+    ip(&["-n", &host, "link", "set", "up0", "up"]);
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    fs::write(stage.file("policy.yaml"), policy_of(&stage, "1Gbps", &names.map(|name| (name, 1))))
+        .expect("written");
+    let _daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let threads = || stage.client().get::<Health>("/v1/health").expect("it answers").threads;
+    let thread_of = |name: &str| {
+        let of =
+            |(thread, tenants): (u32, Vec<String>)| tenants.iter().any(|one| one == name).then_some(thread);
+        threads().into_iter().find_map(of).expect("one serves it")
+    };
+    assert_eq!((thread_of("a"), thread_of("c")), (0, 0), "{:?}", threads());
+
+    let mut traffic = [("a", 1, 7_073), ("c", 3, 7_074)]
+        .map(|(name, number, port)| stage.traffic((name, address(number)), ("far", FAR), port, 4_000));
+    stage.eventually("one of them moves", || thread_of("a") != thread_of("c"));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(stage.ping("a", address(3), 56) && stage.ping("c", address(1), 1_400), "they reach each other");
+    for one in &mut traffic {
+        let (sent, came) = one.drain();
+        assert!(sent > 1_000 && sent - came <= sent / 100, "{came} of {sent} came");
+    }
+    traffic.into_iter().for_each(|one| one.end());
+
+    // Tenants of two threads get each other's TAPs.
+    let text = policy_of(&stage, "1Gbps", &names.map(|name| (name, 1)));
+    let text = text.replace("  a: ", "  x: ").replace("  c: ", "  a: ").replace("  x: ", "  c: ");
+    fs::write(stage.file("policy.yaml"), text).expect("written");
+    stage.client().post::<Reloaded>("/v1/reload").expect("reloaded");
+    assert_eq!(thread_of("a"), thread_of("c"));
+    let seen = || stage.client().get::<Stats>("/v1/stats").expect("counters").tenants["c"].rx_packets;
+    let before = seen();
+    assert!(stage.ping("a", FAR, 56) && stage.ping("c", FAR, 56));
+    assert!(seen() > before, "the tenant c has what was a's");
+
+    let stats: Stats = stage.client().get("/v1/stats").expect("counters");
+    assert!(stats.threads.is_some_and(|threads| threads.migrations >= 1));
+    assert!(stage.read("log").contains("serves it now"), "{}", stage.read("log"));
+    let page = stage.client().text("GET", "/metrics").expect("it answers");
+    assert!(page.contains("plimsoll_tenant_migrations_total "), "{page}");
 }

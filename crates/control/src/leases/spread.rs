@@ -14,6 +14,7 @@ pub struct Spread {
     tenants: Vec<Seat>,
     /// The work of each thread's tenants.
     threads: Vec<u64>,
+    period: Span,
     /// When threads are compared next.
     due: Nanos,
 }
@@ -40,30 +41,28 @@ pub struct Move {
     pub to: usize,
 }
 
-/// How often threads are compared.
-pub const PERIOD: Span = Span::millis(10);
-
-/// How long a tenant stays where it came to.
-const REST: Span = Span::millis(200);
+/// How many periods a tenant stays where it came to.
+const REST: u64 = 20;
 
 /// The part of the busiest thread's work by which another one must have less before a tenant moves.
 const UNEQUAL: u64 = 8;
 
 impl Spread {
-    /// Tenants in turns on `threads`, of which there is at least one.
+    /// Tenants on the threads `seats`, of `threads`, which are compared once in a `period`.
     #[must_use]
-    pub fn new(tenants: usize, threads: usize) -> Self {
+    pub fn new(seats: impl IntoIterator<Item = usize>, threads: usize, period: Span) -> Self {
         let threads = threads.max(1);
-        let seat = |tenant: usize| Seat {
-            thread: (tenant % threads) as u32,
+        let seat = |thread: usize| Seat {
+            thread: thread.min(threads - 1) as u32,
             to: None,
             work: 0,
             rests_until: Nanos::ZERO,
         };
         Self {
-            tenants: (0..tenants).map(seat).collect(),
+            tenants: seats.into_iter().map(seat).collect(),
             threads: vec![0; threads],
-            due: Nanos::ZERO + PERIOD,
+            period,
+            due: Nanos::ZERO + period,
         }
     }
 
@@ -86,12 +85,12 @@ impl Spread {
         self.due
     }
 
-    /// Compares threads, once in a [`PERIOD`]. Returns the tenant that begins to move, if one does. Linear in tenants.
+    /// Compares threads, once in a period. Returns the tenant that begins to move, if one does. Linear in tenants.
     pub fn handle_period(&mut self, now: Nanos) -> Option<Move> {
         if now < self.due {
             return None;
         }
-        self.due = now + PERIOD;
+        self.due = now + self.period;
         self.threads.fill(0);
         for seat in &self.tenants {
             self.threads[seat.to.unwrap_or(seat.thread) as usize] += seat.work;
@@ -114,8 +113,15 @@ impl Spread {
             return None;
         }
         let seat = &mut self.tenants[tenant];
-        (seat.to, seat.rests_until) = (Some(to as u32), now + REST);
+        (seat.to, seat.rests_until) = (Some(to as u32), now + self.period.times(REST));
         Some(Move { tenant, from, to })
+    }
+
+    /// The tenant that begins to move stays where it is: nothing of it may move now.
+    pub fn handle_stayed(&mut self, tenant: usize) {
+        if let Some(seat) = self.tenants.get_mut(tenant) {
+            seat.to = None;
+        }
     }
 
     /// Nothing of a moving tenant is left in the engine of its old thread: its new thread reads its port from now on.
@@ -130,6 +136,12 @@ impl Spread {
 mod tests {
     use super::*;
 
+    const PERIOD: Span = Span::millis(10);
+
+    fn in_turns(tenants: usize, threads: usize) -> Spread {
+        Spread::new((0..tenants).map(|tenant| tenant % threads), threads, PERIOD)
+    }
+
     fn period(n: u64) -> Nanos {
         Nanos::ZERO + PERIOD.times(n)
     }
@@ -137,7 +149,7 @@ mod tests {
     #[test]
     fn the_tenant_that_makes_threads_equal_moves() {
         // Tenants 0, 2 and 4 are on thread 0, and 1, 3 and 5 on thread 1.
-        let mut spread = Spread::new(6, 2);
+        let mut spread = in_turns(6, 2);
         for (tenant, work) in [(0, 800), (2, 200), (4, 100), (1, 100), (3, 100), (5, 100)] {
             spread.handle_work(tenant, 4 * work);
         }
@@ -153,7 +165,7 @@ mod tests {
 
     #[test]
     fn equal_threads_keep_their_tenants() {
-        let mut spread = Spread::new(8, 4);
+        let mut spread = in_turns(8, 4);
         (0..8).for_each(|tenant| spread.handle_work(tenant, 1_000));
         assert!((1..50).all(|n| spread.handle_period(period(n)).is_none()));
     }
@@ -165,7 +177,7 @@ mod tests {
             works in proptest::collection::vec(0_u64..1_000_000, 1..60),
             threads in 1_usize..17,
         ) {
-            let mut spread = Spread::new(works.len(), threads);
+            let mut spread = in_turns(works.len(), threads);
             works.iter().enumerate().for_each(|(tenant, &work)| spread.handle_work(tenant, work));
             let busiest = |spread: &Spread| {
                 let mut all = vec![0; threads];

@@ -151,8 +151,13 @@ impl Crossing {
         self.seats.get(lane as usize).copied().flatten()
     }
 
+    /// The number of the tenant in a lane.
+    pub(super) fn number(&self, lane: u32) -> Option<u32> {
+        self.seat(lane).map(|seat| seat.number)
+    }
+
     /// The lane of a tenant's number.
-    fn lane(&self, number: u32) -> Option<u32> {
+    pub(super) fn lane(&self, number: u32) -> Option<u32> {
         lane_of(&self.lanes, number)
     }
 
@@ -339,7 +344,7 @@ impl Dataplane {
     }
 
     /// The counters of the sender of a frame that came in: a tenant of another thread, or the uplink.
-    fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
+    pub(super) fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
         match lane.and_then(|lane| self.tenants.lane(lane)) {
             Some(lane) => &mut lane.tally,
             None => &mut self.uplink.tally,
@@ -544,6 +549,11 @@ impl Dataplane {
         // Pairs with the fence in `wake_others`.
         fence(Ordering::SeqCst);
         !crossing.has_arrivals() && !self.has_new_lease()
+    }
+
+    /// Whether other threads have sent something that this one has not looked at.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.threads.crossing.as_ref().is_some_and(|crossing| crossing.has_arrivals())
     }
 
     /// The thread is awake: other threads need not wake it.

@@ -26,7 +26,7 @@ use super::cpu::Core;
 use super::crossing::Via;
 use super::drops::Loss;
 use super::mac_table::Mac;
-use super::pool::Pool;
+use super::pool::{Buffer, Pool};
 use super::sources::Sources;
 use super::{BATCH, Dataplane, Lane, Part};
 pub(super) use bound::is_for_the_host;
@@ -243,6 +243,19 @@ impl Inward {
         let before = core::mem::take(&mut self.before[station as usize]).mean();
         let delay = seen.mean_wait().map(|here| here + before);
         (seen, self.ingress.slots(station), delay)
+    }
+
+    /// Takes all frames that wait at a station, with the way that each came.
+    pub(super) fn take_all(&mut self, station: u32) -> impl Iterator<Item = (Vec<u8>, Received, Via)> {
+        let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
+        self.ingress.take_all(station).into_iter().map(|arrival| {
+            let (_, buffer) = Buffer::from_address(arrival.addr);
+            let Waits { vnet, waited, via, .. } = *pool.held(buffer);
+            let frame = pool.bytes(buffer)[..arrival.len as usize].to_vec();
+            pool.give(buffer);
+            let received = Received { len: frame.len(), vnet, at: None, waited };
+            (frame, received, via)
+        })
     }
 
     /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames

@@ -58,6 +58,8 @@ pub struct Lane {
     pub(crate) port: Option<Port>,
     /// Whether the port may have frames to read.
     pub(crate) ready: bool,
+    /// Whether its frames are left where they are, as it is to move to another thread.
+    pub(crate) halted: bool,
     /// The address that it sent from last, which is this lane's, and when it was looked up.
     pub(crate) source: Option<(Mac, Nanos)>,
     /// The addresses that its frames may bear.
@@ -189,6 +191,7 @@ impl Lane {
             told_macs: Vec::new(),
             port: spec.port,
             ready: true,
+            halted: false,
             source: None,
             addresses: spec.addresses,
             first_mac: None,

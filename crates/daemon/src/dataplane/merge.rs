@@ -49,6 +49,7 @@ impl Snapshot {
         self.writes.per_queue += per_queue;
         self.writes.senic_bytes += senic_bytes;
         self.writes.entries += entries;
+        self.migrations += other.migrations;
         self.turns += other.turns;
         self.departures += other.departures;
     }

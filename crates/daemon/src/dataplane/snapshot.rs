@@ -56,6 +56,8 @@ pub struct Snapshot {
     pub flows: Option<FlowsNow>,
     /// How several threads share the link.
     pub leases: Option<LeasesNow>,
+    /// Tenants that have moved from one thread to another, so many times.
+    pub migrations: u64,
 }
 
 /// One node's counters, and its rate.
@@ -206,6 +208,7 @@ impl Dataplane {
             fleet,
             flows: self.backpressure.heavy.as_ref().map(|heavy| heavy.totals()),
             leases: self.leases(),
+            migrations: self.threads.taken_over,
         }
     }
 }

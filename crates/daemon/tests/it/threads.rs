@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use plimsoll_daemon::{
-    Asker, Change, Command, Control, Dataplane, DepartureLog, Habits, LeaseRoom, Leasing, Stats, several,
-    spawn_all,
+    Asker, Change, Command, Control, Dataplane, DepartureLog, Habits, LeaseRoom, Leasing, Migration, Stats,
+    several, spawn_all,
 };
 use plimsoll_policy::Checked;
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
@@ -69,6 +69,22 @@ impl Host {
 
     fn turns(&mut self, turns: usize) {
         (0..turns).for_each(|_| self.turn());
+    }
+
+    /// Moves a tenant to a thread, where nothing keeps its frames from leaving.
+    fn migrate(&mut self, tenant: usize, to: usize) {
+        let name = format!("t{tenant}");
+        let served = |engine: &mut Dataplane| engine.loads().iter().any(|(served, _)| *served == name);
+        let from = self.engines.iter_mut().position(served).expect("one serves it");
+        while !self.engines[from].halt(&name).expect("a port that may move") {
+            self.turn();
+        }
+        let (migration, now) = (Migration::new(name, to, self.engines.len()), self.now);
+        std::thread::scope(|scope| {
+            for engine in &mut self.engines {
+                scope.spawn(|| migration.take_part(engine, now));
+            }
+        });
     }
 
     /// Losses of a tenant, or of the uplink, on all threads.
@@ -297,11 +313,13 @@ fn a_thread_without_traffic_reports_once_and_then_needs_no_turn() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whoever sends to whom, on one thread or several: each tenant gets what it would get from one, each flow in its order.
+    /// Whoever sends to whom, on one thread or several, and whichever tenants move between them: each tenant gets what it would get
+    /// from one, each flow in its order.
     #[test]
     fn several_threads_deliver_what_one_does(
         threads in 2_usize..5,
         sends in proptest::collection::vec((0_u8..6, 0_u8..9, any::<bool>()), 1..150),
+        moves in proptest::collection::vec((0_u32..150, 0_usize..6, 0_usize..4), 0..12),
     ) {
         let text = |threads| {
             let tenants: Vec<String> = (0..6).map(|n| format!("t{n}: {{port: memory}}")).collect();
@@ -328,6 +346,9 @@ proptest! {
                     host.wires[queue].send(&frame, None).expect("the engine's end is there");
                 } else {
                     host.send(from.into(), &frame);
+                }
+                for &(_, tenant, to) in moves.iter().filter(|&&(at, ..)| threads > 1 && at == n) {
+                    host.migrate(tenant, to % threads);
                 }
                 if n % 5 == 0 {
                     host.turn();
@@ -443,6 +464,56 @@ fn a_reload_on_all_threads_loses_nothing_and_what_crosses_keeps_its_order() {
             page.contains("plimsoll_engine_threads 2\n") && page.contains("plimsoll_lease_share_error_ratio"),
             "{page}"
         );
+    });
+}
+
+#[test]
+fn a_tenant_that_moves_between_threads_loses_nothing_and_each_flow_keeps_its_order() {
+    let text = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {
+        a: {port: memory}, b: {port: memory}, c: {port: memory}}}";
+    live(text, async |control, _, tenants, wires| {
+        for (number, tenant) in (1..).zip(tenants.iter_mut()) {
+            tenant.send(&udp(number, 99, 1, 0, 100), None).expect("sent");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        let (mut sent, mut came, mut left) = ([0_u32; 3], Vec::new(), Vec::new());
+        let begun = Instant::now();
+        let mut moves = 0;
+        while moves < 20 && begun.elapsed() < Duration::from_secs(60) {
+            for _ in 0..20 {
+                // To a tenant of either thread, to the wire, and to the one that moves.
+                for (flow, from, to) in [(0, 0_u8, 2), (1, 0, 99), (2, 1, 1)] {
+                    let frame = udp(from + 1, to, 7 + flow as u16, sent[flow], 200);
+                    let sending = tenants[usize::from(from)].send(&frame, None);
+                    sent[flow] += u32::from(sending == Ok(Sending::Sent));
+                }
+                tenants.iter_mut().for_each(|tenant| came.extend(drain(tenant)));
+                wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            moves += u32::from(control.migrate("a", (moves as usize + 1) % 2).await.expect("they run"));
+            // The wire has a queue for each thread.
+            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+        }
+        assert_eq!(moves, 20);
+        let ended = Instant::now();
+        while ended.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(10));
+            tenants.iter_mut().for_each(|tenant| came.extend(drain(tenant)));
+            wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
+        }
+        came.extend(left);
+        let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
+        let stats = Stats::from(&snapshot);
+        for (flow, sent) in (7..).zip(sent) {
+            let of_flow = came.iter().map(|frame| number(frame)).filter(|&(port, _)| port == flow);
+            let numbers: Vec<u32> = of_flow.map(|(_, number)| number).collect();
+            assert_eq!(numbers, (0..sent).collect::<Vec<_>>(), "flow {flow}: {:?}", stats.tenants);
+        }
+        // What each thread has counted adds up.
+        assert_eq!(stats.tenants["a"].rx_packets, u64::from(sent[0] + sent[1]) + 1);
+        assert_eq!(stats.tenants["a"].tx_packets, u64::from(sent[2]));
+        assert_eq!((stats.tenants["a"].thread, stats.threads.expect("threads").migrations), (Some(0), 20));
     });
 }
 

@@ -105,6 +105,32 @@ fn an_epoch_is_what_came_since_the_last() {
 }
 
 /// Three packets are taken each microsecond while packets wait, for two microseconds of an epoch of ten.
+/// Also of a tenant that rests as it has had its maximum, and of packets that came in an earlier epoch.
+#[test]
+fn what_another_thread_takes_over_counts_there() {
+    let ceiling = Ceiling { burst: Bytes::new(150), ..CEILING };
+    let mut ingress = Ingress::new(&[station(1, 8), Station { ceiling: Some(ceiling), ..station(1, 8) }]);
+    let now = Nanos::ZERO + Span::millis(1);
+    for tenant in [0, 1] {
+        (0..4).for_each(|addr| ingress.offer(tenant, packet(addr, now)).expect("room"));
+    }
+    while let Some(tenant) = ingress.next(now) {
+        ingress.take(tenant, now).expect("next has something");
+        ingress.charge(tenant, Span::ns(1), now);
+    }
+    let served = ingress.seen(1).served;
+    assert!((1..4).contains(&served), "{served}");
+    ingress.take_epoch(1);
+    ingress.offer(1, packet(4, now)).expect("room");
+    let addresses: Vec<u64> = ingress.take_all(1).iter().map(|arrival| arrival.addr).collect();
+    assert_eq!(addresses, (served..5).collect::<Vec<_>>());
+    let seen = ingress.seen(1);
+    assert_eq!((seen.packets, seen.bytes, seen.served), (served, 100 * served, served));
+    assert_eq!((ingress.held(), ingress.next(now + Span::secs(1))), (0, None));
+    ingress.offer(1, packet(9, now)).expect("room");
+    assert_eq!(ingress.next(now + Span::secs(1)), Some(1));
+}
+
 #[test]
 fn the_service_rate_is_that_of_the_time_in_which_packets_wait() {
     let mut ingress = Ingress::new(&[station(1, 64)]);

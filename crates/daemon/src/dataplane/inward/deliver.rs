@@ -81,6 +81,11 @@ impl Dataplane {
         delivered
     }
 
+    /// Delivers what is for no single tenant, or for nobody that is known.
+    pub(in super::super) fn deliver_common(&mut self, now: Nanos) {
+        while self.inward.has_waiting(COMMON) && self.deliver_some(COMMON, QUANTUM, now) > 0 {}
+    }
+
     /// Marks a frame that has waited for too long behind its tenant's maximum; `false`: it is lost, also where the tenant's packets
     /// may not be changed.
     #[cold]

@@ -4,13 +4,16 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_control::leases::{Move, PERIOD, Spread};
+use plimsoll_control::leases::{Move, Spread};
 use plimsoll_nic::{Descriptor, QueueId};
 use plimsoll_policy::{NodeId, NodeKind};
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
 
 use crate::kit::{Plan, ROOT, World, mbps};
+
+/// How often threads are compared.
+const PERIOD: Span = Span::millis(10);
 
 /// A tenant: a class with one flow, and its port.
 struct Tenant {
@@ -49,7 +52,7 @@ impl Moving {
             moving: None,
         };
         let tenants: Vec<Tenant> = classes.into_iter().map(tenant).collect();
-        let spread = Spread::new(tenants.len(), threads);
+        let spread = Spread::new((0..tenants.len()).map(|tenant| tenant % threads), threads, PERIOD);
         Self { counted: vec![0; threads], worlds, tenants, spread, moves: 0, left: Vec::new() }
     }
 
