@@ -15,9 +15,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use plimsoll_wire::VnetHeader;
 
 use crate::carrier::Carrier;
-use crate::contract::{
-    Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
-};
+use crate::contract::{Capabilities, FRAME_ROOM, Fds, LONGEST_FRAME, Received, Trouble, vnet_bytes};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::device::Device;
 use crate::error::PortError;
@@ -230,7 +228,7 @@ impl PacketSocket {
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        if frame.len() >= LONG && self.unfit(frame.len(), vnet).is_none() {
+        if frame.len() >= LONG && self.capabilities.unfit(frame.len(), LONGEST_FRAME, vnet).is_none() {
             return self.send_now(frame, vnet);
         }
         self.stage(frame, vnet)
@@ -277,7 +275,7 @@ impl PacketSocket {
         vnet: Option<&VnetHeader>,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Sending, Trouble> {
-        if let Some(reason) = self.unfit(len, vnet) {
+        if let Some(reason) = self.capabilities.unfit(len, LONGEST_FRAME, vnet) {
             return Ok(self.counters.refuse(reason));
         }
         if let Some(trouble) = self.carries_nothing() {
@@ -294,20 +292,6 @@ impl PacketSocket {
         }
         self.ledger.take();
         Ok(Sending::Sent)
-    }
-
-    /// Why no frame like this one can be sent, if so.
-    fn unfit(&self, len: usize, vnet: Option<&VnetHeader>) -> Option<DropReason> {
-        let segmented = vnet.is_some_and(|vnet| vnet.gso_type != VnetHeader::GSO_NONE);
-        if len < MIN_FRAME {
-            Some(DropReason::TooShort)
-        } else if len >= FRAME_ROOM {
-            Some(DropReason::Oversize)
-        } else if asks_for_work(vnet) && (!self.vnet || segmented && !self.capabilities.takes_segmentation) {
-            Some(DropReason::BadOffload)
-        } else {
-            None
-        }
     }
 
     /// Sends the staged frames, as far as there is room.

@@ -26,7 +26,7 @@ use plimsoll_wire::VnetHeader;
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
-use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble, asks_for_work};
+use crate::contract::{Capabilities, Fds, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
@@ -239,14 +239,8 @@ impl XdpSocket {
         vnet: Option<&VnetHeader>,
         fill: impl FnOnce(&mut [u8]) -> bool,
     ) -> Result<Sending, Trouble> {
-        if len < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
-        }
-        if len > self.queue.layout.chunk as usize {
-            return Ok(self.counters.refuse(DropReason::Oversize));
-        }
-        if asks_for_work(vnet) {
-            return Ok(self.counters.refuse(DropReason::BadOffload));
+        if let Some(reason) = self.capabilities.unfit(len, self.queue.layout.chunk as usize, vnet) {
+            return Ok(self.counters.refuse(reason));
         }
         if let Some(trouble) = self.carries_nothing() {
             return Err(trouble);

@@ -11,9 +11,14 @@ use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::VnetHeader;
 use serde::{Deserialize, Serialize};
 
+use crate::counters::DropReason;
+
 /// A receive buffer of this size holds any frame that Linux hands out: 64 KiB of IP packet, link
 /// header and VLAN tags, and one byte so that a frame cut short can be told from one that fits.
 pub const FRAME_ROOM: usize = 65_536 + 64;
+
+/// The longest frame, link headers included.
+pub(crate) const LONGEST_FRAME: usize = FRAME_ROOM - 1;
 
 /// A received frame, whose bytes are in the caller's buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,6 +88,18 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Why no frame of `len` bytes can be sent with this header through a port whose longest frame has `longest` bytes; `None`: it can.
+    #[inline]
+    pub(crate) fn unfit(&self, len: usize, longest: usize, vnet: Option<&VnetHeader>) -> Option<DropReason> {
+        if len < MIN_FRAME {
+            Some(DropReason::TooShort)
+        } else if len > longest {
+            Some(DropReason::Oversize)
+        } else {
+            (!self.allow(vnet)).then_some(DropReason::BadOffload)
+        }
+    }
+
     /// Whether a frame may be sent with this header.
     pub(crate) fn allow(&self, vnet: Option<&VnetHeader>) -> bool {
         vnet.is_none_or(|vnet| match vnet.gso_type {

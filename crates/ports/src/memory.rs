@@ -209,7 +209,7 @@ impl MemoryPort {
         if len > self.config.frame {
             return Ok(self.counters.refuse(DropReason::Oversize));
         }
-        if !self.config.segmentation && crate::contract::asks_for_work(vnet) {
+        if vnet.is_some() && !self.capabilities().allow(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
         if self.outbox.full.is_abandoned() {

@@ -15,7 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use plimsoll_units::Nanos;
 use plimsoll_wire::VnetHeader;
 
-use crate::contract::{Capabilities, Fds, Received, Trouble, asks_for_work};
+use crate::contract::{Capabilities, Fds, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
@@ -117,7 +117,7 @@ impl PcapPort {
     /// # Errors
     /// None: a full disk is a counted reason.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        if asks_for_work(vnet) {
+        if !self.capabilities().allow(vnet) {
             return Ok(self.counters.refuse(DropReason::BadOffload));
         }
         let mut full = false;

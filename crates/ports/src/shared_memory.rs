@@ -31,7 +31,7 @@ use plimsoll_wire::VnetHeader;
 use client::{listen, watch};
 use late::Late;
 
-use crate::contract::{Capabilities, Fds, MIN_FRAME, Received, Trouble};
+use crate::contract::{Capabilities, Fds, LONGEST_FRAME, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
@@ -362,11 +362,8 @@ impl VnicPort {
         if !self.is_connected() {
             return Err(Trouble::Down);
         }
-        if crate::contract::asks_for_work(vnet) {
-            return Ok(self.counters.refuse(DropReason::BadOffload));
-        }
-        if len < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
+        if let Some(reason) = self.capabilities().unfit(len, LONGEST_FRAME, vnet) {
+            return Ok(self.counters.refuse(reason));
         }
         // Acquire: pairs with the client's Release, so that the entries before the tail are whole.
         let tail = self.region.word32(self.layout.posted_tail()).load(Ordering::Acquire);

@@ -23,7 +23,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use plimsoll_wire::VnetHeader;
 
 use crate::contract::{
-    Capabilities, FRAME_ROOM, Fds, MIN_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
+    Capabilities, FRAME_ROOM, Fds, LONGEST_FRAME, Received, Trouble, asks_for_work, vnet_bytes,
 };
 use crate::counters::{Counters, DropReason, Sending};
 use crate::device::{Device, Holds};
@@ -387,11 +387,8 @@ impl Tap {
     /// # Errors
     /// [`Trouble`] when the interface is down or has disappeared.
     pub fn send(&mut self, frame: &[u8], vnet: Option<&VnetHeader>) -> Result<Sending, Trouble> {
-        if frame.len() < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
-        }
-        if frame.len() >= FRAME_ROOM {
-            return Ok(self.counters.refuse(DropReason::Oversize));
+        if let Some(reason) = self.capabilities.unfit(frame.len(), LONGEST_FRAME, vnet) {
+            return Ok(self.counters.refuse(reason));
         }
         let header = vnet_bytes(vnet);
         let written = if frame.len() <= SHORT {

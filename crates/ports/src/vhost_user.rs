@@ -29,7 +29,9 @@ use front_end::{CLOSED, FrontEnd, listen, watch};
 use message::feature;
 use ring::{Direction, Live, MOST_KEPT, MOST_PARTS, Next, Ring};
 
-use crate::contract::{Capabilities, FRAME_ROOM, Fds, Level, MIN_FRAME, Received, Trouble, vnet_bytes};
+use crate::contract::{
+    Capabilities, FRAME_ROOM, Fds, LONGEST_FRAME, Level, MIN_FRAME, Received, Trouble, vnet_bytes,
+};
 use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::foreign::{Closer, Foreign, Listener};
@@ -516,11 +518,8 @@ impl VhostUser {
         };
         let able = self.capabilities();
         let Some(live) = self.rings[2 * pair].running() else { return Err(Trouble::Down) };
-        if !able.allow(vnet) {
-            return Ok(self.counters.refuse(DropReason::BadOffload));
-        }
-        if len < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
+        if let Some(reason) = able.unfit(len, LONGEST_FRAME, vnet) {
+            return Ok(self.counters.refuse(reason));
         }
         self.places.clear();
         self.buffers.clear();

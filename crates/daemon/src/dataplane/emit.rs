@@ -57,6 +57,11 @@ impl Part {
         }
     }
 
+    /// Bytes of the frame that it makes on a wire, if it is not cut further.
+    pub(crate) fn len(&self, offload: &Offload) -> usize {
+        usize::from(offload.header) + self.payload as usize
+    }
+
     /// Removes the bytes that have left.
     pub(crate) fn skip(&mut self, payload: u32) {
         self.offset += payload;
@@ -176,12 +181,12 @@ fn finish(
     port: &mut Port,
     frame: &Frame<'_>,
     offload: &Offload,
-    Part { offset, payload }: Part,
+    part: Part,
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
-    let len = usize::from(offload.header) + payload as usize;
+    let len = part.len(offload);
     let Some(room) = scratch.get_mut(..len) else { return Ok(Emitted::Inconsistent) };
-    let make = |room: &mut [u8]| make(frame, offload, offset, payload, room);
+    let make = |room: &mut [u8]| write(frame, offload, part, room);
     if port.places() { place(port, len, None, make) } else { emitted(make(room), || port.send(room, None)) }
 }
 
@@ -200,7 +205,7 @@ fn place(
     emitted(made, || Ok(sending))
 }
 
-/// The result of a frame that was made, or not, and then sent.
+/// The result of a frame that was written, or not, and then sent.
 fn emitted(
     made: Result<bool, SegmentError>,
     send: impl FnOnce() -> Result<Sending, Trouble>,
@@ -212,15 +217,18 @@ fn emitted(
     })
 }
 
-/// Makes one finished frame: its headers, and behind them the payload. False when its sender has not left that there.
-fn make(
+/// Writes a part as a wire takes it, the whole frame or one finished segment, which fills the room. False when its sender has not left its
+/// payload where it was.
+pub(crate) fn write(
     frame: &Frame<'_>,
     offload: &Offload,
-    offset: u32,
-    payload: u32,
+    part: Part,
     room: &mut [u8],
 ) -> Result<bool, SegmentError> {
-    let split = split_front(frame.front(), offload, offset, payload, room)?;
+    if offload.kind == OffloadKind::Plain {
+        return if room.len() == frame.len() { Ok(frame.copy(room)) } else { Err(SegmentError::NoRoom) };
+    }
+    let split = split_front(frame.front(), offload, part.offset, part.payload, room)?;
     let behind = room.get_mut(split.header..).filter(|behind| behind.len() == split.payload.len());
     if !frame.part(split.payload).copy(behind.ok_or(SegmentError::NoRoom)?) {
         return Ok(false);

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use plimsoll_wire::VnetHeader;
 
 use super::Tap;
-use crate::contract::{FRAME_ROOM, MIN_FRAME, Trouble, vnet_bytes};
+use crate::contract::{LONGEST_FRAME, Trouble, vnet_bytes};
 use crate::counters::{DropReason, Sending};
 use crate::frame::Frame;
 use crate::mapped::SenderBytes;
@@ -30,11 +30,8 @@ impl Tap {
         vnet: Option<&VnetHeader>,
     ) -> Result<Sending, Trouble> {
         let len = header.len() + payload.len();
-        if len < MIN_FRAME {
-            return Ok(self.counters.refuse(DropReason::TooShort));
-        }
-        if len >= FRAME_ROOM {
-            return Ok(self.counters.refuse(DropReason::Oversize));
+        if let Some(reason) = self.capabilities.unfit(len, LONGEST_FRAME, vnet) {
+            return Ok(self.counters.refuse(reason));
         }
         let first = vnet_bytes(vnet);
         match write_gathered(&self.file, [&first, header, payload.front().bytes()], payload.rest()) {

@@ -6,11 +6,11 @@
 //! Invariant: the datagram is cut into the packets that would have left one by one, with equal frames in them; a segment that
 //! feedback goes with leaves by itself.
 
-use plimsoll_ports::{Port, Trouble};
+use plimsoll_ports::{Frame, Port, Trouble};
 use plimsoll_wire::overlay::PieceLayout;
-use plimsoll_wire::{EncapsulationError, Offload, segment};
+use plimsoll_wire::{EncapsulationError, Offload};
 
-use super::super::emit::{Emitted, Part};
+use super::super::emit::{Emitted, Part, write};
 use super::wrap::{Wrapped, Wrapping};
 
 /// Segments that go together.
@@ -54,7 +54,7 @@ impl Together {
         &self,
         port: &mut Port,
         wrapping: &mut Wrapping<'_>,
-        (frame, offload): (&[u8], &Offload),
+        (frame, offload): (&Frame<'_>, &Offload),
         part: &mut Part,
         scratch: &mut [u8],
     ) -> Result<Wrapped, Trouble> {
@@ -92,7 +92,7 @@ impl Together {
     fn write(
         &self,
         wrapping: &mut Wrapping<'_>,
-        (frame, offload): (&[u8], &Offload),
+        (frame, offload): (&Frame<'_>, &Offload),
         mut offset: u32,
         packet: &mut [u8],
     ) -> Result<(), Unmade> {
@@ -102,8 +102,8 @@ impl Together {
         let pieces = packet.get_mut(outer..).ok_or(Unmade::Wrap(EncapsulationError::NoRoom))?;
         for piece in pieces.chunks_mut(piece) {
             let frame_end = piece.len() - tail;
-            let made = segment(frame, offload, offset, step.min(end - offset), &mut piece[head..frame_end]);
-            if made != Ok(frame_end - head) {
+            let part = Part { offset, payload: step.min(end - offset) };
+            if write(frame, offload, part, &mut piece[head..frame_end]) != Ok(true) {
                 return Err(Unmade::Segment);
             }
             ecn = ecn.or_else(|| Some(wrapping.path.outer_ecn(&piece[head..frame_end])));

@@ -8,14 +8,14 @@
 //! next.
 
 use plimsoll_control::Session;
-use plimsoll_ports::{Port, Sending, Trouble};
+use plimsoll_ports::{Frame, Port, Sending, Trouble};
 use plimsoll_units::Nanos;
 use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG};
-use plimsoll_wire::{Offload, OffloadKind, SegmentError, segment};
+use plimsoll_wire::{Offload, OffloadKind, SegmentError};
 
 use super::super::depart::Handed;
 use super::super::drops::Loss;
-use super::super::emit::{Emitted, Part};
+use super::super::emit::{Emitted, Part, write};
 use super::super::mac_table::is_group;
 use super::super::{Dataplane, Held};
 use super::addresses;
@@ -186,9 +186,10 @@ fn emit_wrapped(
     scratch: &mut [u8],
 ) -> Result<Wrapped, Trouble> {
     let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
+    let frame = Frame::whole(frame);
     loop {
         if let Some(together) = Together::of(port, wrapping, offload, part) {
-            match together.send(port, wrapping, (frame, offload), part, scratch)? {
+            match together.send(port, wrapping, (&frame, offload), part, scratch)? {
                 Ok(Emitted::Sent) if part.payload > 0 => continue,
                 result => return Ok(result),
             }
@@ -196,12 +197,18 @@ fn emit_wrapped(
         let payload = step.min(part.payload);
         let piece = Part { offset: part.offset, payload };
         let sent = if port.places() && wrapping.session.is_none() {
-            place_wrapped(port, wrapping, frame, offload, piece)?
+            place_wrapped(port, wrapping, &frame, offload, piece)?
         } else {
-            let len = match write_piece(frame, offload, piece, &mut scratch[ROOM..]) {
-                Ok(len) => len,
-                Err(error) => return Ok(Ok(error.into())),
+            let len = piece.len(offload);
+            let written = match scratch.get_mut(ROOM..ROOM + len) {
+                Some(room) => write(&frame, offload, piece, room),
+                None => Err(SegmentError::NoRoom),
             };
+            match written {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ok(Emitted::TakenBack)),
+                Err(error) => return Ok(Ok(error.into())),
+            }
             send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])?.map(Emitted::from)
         };
         let sending = match sent {
@@ -218,36 +225,23 @@ fn emit_wrapped(
     }
 }
 
-/// Writes a finished frame: the whole, or one segment of it. Returns its length.
-#[inline]
-fn write_piece(frame: &[u8], offload: &Offload, piece: Part, room: &mut [u8]) -> Result<usize, SegmentError> {
-    if offload.kind != OffloadKind::Plain {
-        return segment(frame, offload, piece.offset, piece.payload, room);
-    }
-    room.get_mut(..frame.len()).ok_or(SegmentError::NoRoom)?.copy_from_slice(frame);
-    Ok(frame.len())
-}
-
 /// Sends a piece that is written, with its headers, where the port sends it from.
 fn place_wrapped(
     port: &mut Port,
     wrapping: &mut Wrapping<'_>,
-    frame: &[u8],
+    frame: &Frame<'_>,
     offload: &Offload,
     piece: Part,
 ) -> Result<Wrapped, Trouble> {
-    let len = if offload.kind == OffloadKind::Plain {
-        frame.len()
-    } else {
-        usize::from(offload.header) + piece.payload as usize
-    };
+    let len = piece.len(offload);
     let feedback = wrapping.feedback_for(len);
     let inner = Inner { feedback, ..wrapping.inner };
     let head = wrapping.path.head_room(feedback.map(<[u8]>::len));
     let mut made = Ok(Emitted::Sent);
     let sending = port.place(head + len, None, |room| {
-        made = match write_piece(frame, offload, piece, &mut room[head..]) {
-            Ok(_) => wrapping.path.encapsulate(room, head, &inner).map(|_| Emitted::Sent),
+        made = match write(frame, offload, piece, &mut room[head..]) {
+            Ok(false) => Ok(Emitted::TakenBack),
+            Ok(true) => wrapping.path.encapsulate(room, head, &inner).map(|_| Emitted::Sent),
             Err(error) => Ok(error.into()),
         };
         made == Ok(Emitted::Sent)
