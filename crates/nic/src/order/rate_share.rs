@@ -357,7 +357,7 @@ impl Children {
         let inverses = rates.iter().map(|&rate| inverse(rate));
         match form {
             Form::Exact => Self::Heaps(Heaps::new(inverses)),
-            Form::Grouped => Self::Rows(Rows::new(inverses), JumpPointers::new(rates.len())),
+            Form::Grouped => Self::Rows(Rows::new(inverses, 0), JumpPointers::new(rates.len())),
         }
     }
 

@@ -6,9 +6,9 @@
 //! Invariant: a group's base is the row of its earliest child; all of its children are in the [`ROWS`] rows from there on.
 //!
 //! Children are grouped by the length of a largest packet, rounded up to a power of two. Inside a group, starts are
-//! rounded down to that length, so that a few rows, one for each rounded start, and a bitmap sort them. The finish of a group is
-//! its rounded start plus twice that length. There are few groups (one for each power of two between the largest and the
-//! least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
+//! rounded down to that length or a part of it, so that some rows, one for each rounded start, and a bitmap sort them. The finish
+//! of a group is its rounded start, plus that length, plus the distance between two rows. There are few groups (one for each power
+//! of two between the largest and the least weight), so the best one is found by looking at each rather than by QFQ's four bitmaps.
 
 use super::child::Child;
 use super::virtual_time::earlier;
@@ -19,6 +19,8 @@ use crate::ids::{SlotId, Table};
 pub(crate) struct Rows {
     /// Groups that hold a child.
     busy: u64,
+    /// log2 of the rows in the length of a group's largest packet.
+    split: u32,
     groups: Vec<Group>,
     pub(crate) children: Table<SlotId, Child<Links>>,
 }
@@ -63,17 +65,17 @@ impl Rows {
     pub(crate) const GROUP_BYTES: usize = size_of::<Group>();
     pub(crate) const CHILD_BYTES: usize = size_of::<Child<Links>>();
 
-    /// Children by what a byte adds to each one's start.
-    pub(crate) fn new(inverses: impl Iterator<Item = u64>) -> Self {
+    /// Children by what a byte adds to each one's start. `split` is log2 of how many rows there are in the length of a largest packet.
+    pub(crate) fn new(inverses: impl Iterator<Item = u64>, split: u32) -> Self {
         let place = Links { next: NONE, prev: NONE, group: 0, row: ABSENT };
         let child = |inverse| Child { start: 0, inverse, rest: 0, place };
-        Self { busy: 0, groups: Vec::new(), children: inverses.map(child).collect() }
+        Self { busy: 0, split, groups: Vec::new(), children: inverses.map(child).collect() }
     }
 
     /// Puts a child, which must not be queued, into the group of those whose largest packet is about as long. May add
     /// a group: called when a policy changes, not per packet.
     pub(crate) fn join_group(&mut self, slot: SlotId, longest: u64) {
-        let shift = longest.clamp(2, 1 << 60).next_power_of_two().ilog2();
+        let shift = longest.clamp(2 << self.split, 1 << 60).next_power_of_two().ilog2() - self.split;
         let found = self.groups.iter().position(|group| group.shift == shift);
         let group = found.unwrap_or_else(|| {
             let empty = Row { front: NONE, back: NONE };
@@ -115,6 +117,12 @@ impl Rows {
         self.groups[group].base << self.groups[group].shift
     }
 
+    /// From a group's rounded start to its finish.
+    #[inline]
+    fn reach(&self, group: usize) -> u64 {
+        (1 + (1 << self.split)) << self.groups[group].shift
+    }
+
     /// The first child of a busy group, and its rounded start.
     #[inline]
     pub(crate) fn first_of(&self, group: usize) -> (u64, SlotId) {
@@ -146,7 +154,7 @@ impl Rows {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
             let start = self.start_of(index);
-            let finish = start.wrapping_add(2 << self.groups[index].shift);
+            let finish = start.wrapping_add(self.reach(index));
             if !earlier(v, start) && best.is_none_or(|(least, _)| earlier(finish, least)) {
                 best = Some((finish, index));
             }
@@ -163,7 +171,7 @@ impl Rows {
             let index = left.trailing_zeros() as usize;
             left &= left - 1;
             let (start, first) = self.first_of(index);
-            let finish = start.wrapping_add(2 << self.groups[index].shift);
+            let finish = start.wrapping_add(self.reach(index));
             let started = self.children[first].start <= v;
             if started && best.is_none_or(|(least, _)| earlier(finish, least)) {
                 best = Some((finish, first));
@@ -365,7 +373,7 @@ mod tests {
     const SHIFT: u32 = 4;
 
     fn rows() -> Rows {
-        let mut rows = Rows::new((0..CHILDREN).map(|_| 1));
+        let mut rows = Rows::new((0..CHILDREN).map(|_| 1), 0);
         (0..CHILDREN).for_each(|slot| rows.join_group(SlotId(slot), 1 << SHIFT));
         rows
     }

@@ -15,6 +15,7 @@ mod kit;
 mod limits;
 mod long_after;
 mod loom;
+mod many;
 mod properties;
 mod queues;
 mod rate_share;

@@ -1,5 +1,6 @@
 //! Several engines under one policy, by leases: shares and limits equal those of one engine.
 
+mod behind;
 mod kit;
 mod moving;
 
