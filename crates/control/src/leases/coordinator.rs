@@ -106,7 +106,7 @@ const NONE: u32 = u32::MAX;
 const BACK: u64 = 4;
 
 /// [`BACK`] for members that a limit by match holds. With a quarter the parts of a limit that holds many small members swung between
-/// threads by up to 10 %. Its bundles are granted bytes before they leave, so what a lease changes is seen later than on the link.
+/// threads by up to 8 %. Its bundles are granted bytes before they leave, so what a lease changes is seen later than on the link.
 const BACK_BEHIND_LIMIT: u64 = 16;
 
 /// Rounds in which limits and the link answer each other in an epoch. What has not settled goes on in the next one.
