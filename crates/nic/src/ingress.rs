@@ -260,17 +260,22 @@ impl Ingress {
         count
     }
 
-    /// Takes all packets that wait for a tenant, whatever its maximum, as if they had not come: another thread serves it from now on.
+    /// Takes all packets that wait for a tenant, whatever its maximum: another thread serves it from now on.
     pub fn take_all(&mut self, tenant: u32) -> Vec<Arrival> {
         let queue = &mut self.stations[tenant as usize];
         let all: Vec<Arrival> = queue.waiting.drain(..).collect();
-        let bytes = core::mem::take(&mut queue.bytes);
-        queue.uncount(all.len() as u64, bytes);
-        queue.taken = None;
+        (queue.bytes, queue.taken) = (0, None);
         self.held -= all.len() as u32;
         self.share.sleep(tenant);
         self.resting.remove(tenant);
         all
+    }
+
+    /// The packet of `len` bytes that was just offered, or dropped, came to another thread before, which has counted it.
+    pub fn counted_elsewhere(&mut self, tenant: u32, len: u32) {
+        let epoch = &mut self.stations[tenant as usize].epoch;
+        epoch.packets -= 1;
+        epoch.bytes -= u64::from(len);
     }
 
     /// Charges the CPU time that the tenant's packets took, as measured. Until it is charged a tenant stays next.
@@ -366,14 +371,6 @@ impl Queue {
     #[inline]
     fn due(&self) -> Option<Nanos> {
         self.shaper.as_ref().map(Shaper::due)
-    }
-
-    /// Packets that were counted in this epoch or before count for another thread.
-    fn uncount(&mut self, packets: u64, bytes: u64) {
-        let now = (packets.min(self.epoch.packets), bytes.min(self.epoch.bytes));
-        (self.epoch.packets, self.epoch.bytes) = (self.epoch.packets - now.0, self.epoch.bytes - now.1);
-        self.past.packets -= packets - now.0;
-        self.past.bytes -= bytes - now.1;
     }
 
     /// Takes packets that wait for no maximum.

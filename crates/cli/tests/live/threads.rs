@@ -165,7 +165,8 @@ fn two_busy_tenants_of_one_thread_are_spread_over_both_and_lose_nothing_by_it() 
     let seen = || stage.client().get::<Stats>("/v1/stats").expect("counters").tenants["c"].rx_packets;
     let before = seen();
     assert!(stage.ping("a", FAR, 56) && stage.ping("c", FAR, 56));
-    assert!(seen() > before, "the tenant c has what was a's");
+    // Both answers may be of the same moment: the daemon keeps one for a while.
+    stage.eventually("the tenant c has what was a's", || seen() > before);
 
     let stats: Stats = stage.client().get("/v1/stats").expect("counters");
     assert!(stats.threads.is_some_and(|threads| threads.migrations >= 1));

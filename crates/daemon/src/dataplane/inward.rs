@@ -245,17 +245,39 @@ impl Inward {
         (seen, self.ingress.slots(station), delay)
     }
 
-    /// Takes all frames that wait at a station, with the way that each came.
-    pub(super) fn take_all(&mut self, station: u32) -> impl Iterator<Item = (Vec<u8>, Received, Via)> {
+    /// Whether a frame waits at a station that came this way.
+    pub(super) fn holds_from(&self, station: u32, via: Via) -> bool {
+        let pool = self.pools[station as usize].as_ref().expect("in its place between deliveries");
+        let came = |arrival: &Arrival| pool.held(Buffer::from_address(arrival.addr).1).via == via;
+        self.ingress.waiting(station).any(came)
+    }
+
+    /// Takes all frames that wait at a station, with the way that each came, and whether it is for the tenant that the station has now.
+    pub(super) fn take_all(&mut self, station: u32) -> impl Iterator<Item = (Vec<u8>, Received, Via, bool)> {
+        let since = self.since;
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
-        self.ingress.take_all(station).into_iter().map(|arrival| {
+        self.ingress.take_all(station).into_iter().map(move |arrival| {
             let (_, buffer) = Buffer::from_address(arrival.addr);
             let Waits { vnet, waited, via, .. } = *pool.held(buffer);
             let frame = pool.bytes(buffer)[..arrival.len as usize].to_vec();
             pool.give(buffer);
             let received = Received { len: frame.len(), vnet, at: None, waited };
-            (frame, received, via)
+            (frame, received, via, since.is_none_or(|since| arrival.at > since))
         })
+    }
+
+    /// Adds a frame that has waited in another thread's queue, and was counted there.
+    pub(super) fn store_again(
+        &mut self,
+        station: u32,
+        (frame, received, via): (&[u8], &Received, Via),
+        now: Nanos,
+    ) -> Result<(), Loss> {
+        self.via = via;
+        let stored = self.store(station, frame, received, Provenance::default(), now);
+        self.via = Via::Uplink;
+        self.ingress.counted_elsewhere(station, u32::try_from(frame.len()).unwrap_or(u32::MAX));
+        stored
     }
 
     /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames

@@ -120,6 +120,8 @@ pub struct Lane {
     pub(crate) conduct: Conduct,
     /// Counters of this lane's earlier ports.
     pub(super) past: Counters,
+    /// What its port had counted when it came from another thread, where that is counted.
+    before: Counters,
 }
 
 /// Frames that a port could not take and that were counted as losses of their senders, by reason. They are subtracted from
@@ -224,6 +226,7 @@ impl Lane {
             blamed: Blamed::default(),
             conduct: Conduct::default(),
             past: Counters::default(),
+            before: Counters::default(),
         }
     }
 
@@ -308,8 +311,25 @@ impl Lane {
         if let Port::Apart(apart) = &mut port {
             apart.leave();
         }
-        self.past = sum(&self.past, &port.counters());
+        self.past = sum(&self.past, &since(&port.counters(), &self.before));
+        self.before = Counters::default();
         Some(port)
+    }
+
+    /// Takes the port out for another thread. What it has counted stays.
+    pub(super) fn give_away(&mut self) -> Option<Port> {
+        let mut port = self.port.take()?;
+        self.past = sum(&self.past, &since(&port.counters(), &self.before));
+        self.before = Counters::default();
+        Some(port)
+    }
+
+    /// Puts in a port that another thread has served; it is counted from here on.
+    pub(super) fn take_over(&mut self, port: Option<Port>) {
+        self.port = port;
+        self.before = self.port.as_mut().map(Port::counters).unwrap_or_default();
+        // What was written there is to be seen.
+        (self.ready, self.wrote) = (true, true);
     }
 
     /// Puts a port in.
@@ -321,17 +341,38 @@ impl Lane {
 
     /// The counters of all ports that the lane has had.
     pub(crate) fn counters(&mut self) -> Counters {
-        carried(&mut self.port, &self.past, &self.blamed)
+        let past = &self.past;
+        let all = self.port.as_mut().map(|port| sum(past, &since(&port.counters(), &self.before)));
+        without(all.unwrap_or(*past), &self.blamed)
     }
 }
 
 /// A port's counters, added to those of the ports before it, without losses that are counted elsewhere.
 pub(crate) fn carried(port: &mut Option<Port>, past: &Counters, blamed: &Blamed) -> Counters {
-    let mut counters = port.as_mut().map_or(*past, |port| sum(past, &port.counters()));
+    without(port.as_mut().map_or(*past, |port| sum(past, &port.counters())), blamed)
+}
+
+/// Counters without losses that are counted elsewhere.
+fn without(mut counters: Counters, blamed: &Blamed) -> Counters {
     for (lost, blamed) in counters.tx_drops.iter_mut().zip(blamed) {
         *lost = lost.saturating_sub(*blamed);
     }
     counters
+}
+
+/// What has been counted since `before`.
+fn since(now: &Counters, before: &Counters) -> Counters {
+    let less = |a: [u64; DropReason::COUNT], b: [u64; DropReason::COUNT]| {
+        core::array::from_fn(|i| a[i].saturating_sub(b[i]))
+    };
+    Counters {
+        rx_packets: now.rx_packets.saturating_sub(before.rx_packets),
+        rx_bytes: now.rx_bytes.saturating_sub(before.rx_bytes),
+        tx_packets: now.tx_packets.saturating_sub(before.tx_packets),
+        tx_bytes: now.tx_bytes.saturating_sub(before.tx_bytes),
+        rx_drops: less(now.rx_drops, before.rx_drops),
+        tx_drops: less(now.tx_drops, before.tx_drops),
+    }
 }
 
 /// Adds two ports' counters.

@@ -9,14 +9,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_ports::{Port, Received};
 use plimsoll_units::Nanos;
 
 use super::Dataplane;
 use super::crossing::Via;
 use super::drops::Loss;
-use super::inward::{COMMON, Provenance};
-use super::lane::{Blamed, Lane};
+use super::inward::COMMON;
+use super::lane::Lane;
 use super::mac_table::Mac;
 use crate::seats::Meeting;
 
@@ -38,7 +39,6 @@ pub struct Migration {
 #[derive(Debug)]
 struct Parcel {
     port: Option<Port>,
-    blamed: Blamed,
     first_mac: Option<Mac>,
     offered_again: Option<u32>,
     /// Frames that wait to be delivered to it.
@@ -52,6 +52,8 @@ struct Inbound {
     received: Received,
     /// The number of the tenant that sent it; none for the uplink.
     from: Option<u32>,
+    /// Whether it is for this tenant: a reload may have given its place to this one since it came.
+    sure: bool,
 }
 
 impl Migration {
@@ -148,13 +150,12 @@ impl Dataplane {
         let (first_mac, offered_again) = (lane.first_mac.take(), lane.offered_again.take());
         let told = self.macs_of(index as usize);
         let lane = self.tenants.lane(index)?;
-        // Its port and these addresses are another thread's from now on. What the port has counted goes with it.
-        lane.told_macs = told;
-        lane.source = None;
-        let (port, blamed) = (lane.port.take(), core::mem::take(&mut lane.blamed));
+        // These addresses are told by another thread from now on.
+        (lane.told_macs, lane.source) = (told, None);
+        let port = lane.give_away();
         self.count_known();
         let frames = self.take_inbound(index + COMMON + 1);
-        Some(Box::new(Parcel { port, blamed, first_mac, offered_again, frames }))
+        Some(Box::new(Parcel { port, first_mac, offered_again, frames }))
     }
 
     /// Takes the frames that wait at a station.
@@ -167,7 +168,7 @@ impl Dataplane {
         };
         self.inward
             .take_all(station)
-            .map(|(bytes, received, via)| Inbound { bytes, received, from: from(via) })
+            .map(|(bytes, received, via, sure)| Inbound { bytes, received, from: from(via), sure })
             .collect()
     }
 
@@ -185,24 +186,50 @@ impl Dataplane {
     fn take_over(&mut self, name: &str, parcel: Box<Parcel>, now: Nanos) -> Result<(), Box<Parcel>> {
         let Some(index) = self.lane_of(name) else { return Err(parcel) };
         let Some(lane) = self.tenants.lane(index) else { return Err(parcel) };
-        let Parcel { port, blamed, first_mac, offered_again, frames } = *parcel;
-        (lane.port, lane.ready) = (port, true);
-        lane.blamed.iter_mut().zip(blamed).for_each(|(here, there)| *here += there);
+        let Parcel { port, first_mac, offered_again, frames } = *parcel;
+        let number = lane.seat.number;
+        lane.take_over(port);
         (lane.first_mac, lane.offered_again) = (first_mac, offered_again);
         lane.told_macs.clear();
-        // What its old thread has written is to be seen.
-        lane.wrote = true;
         self.threads.taken_over += 1;
         self.pin_addresses();
-        for Inbound { bytes, received, from } in frames {
-            self.inward.via = Via::Thread(from);
-            let stored = self.inward.store(index + COMMON + 1, &bytes, &received, Provenance::default(), now);
-            self.inward.via = Via::Uplink;
-            if let Err(why) = stored {
-                self.lose_arrival(from, why);
+        // Frames between tenants of one thread are delivered at once, and the next ones must not overtake these.
+        for inbound in frames {
+            let at_once = inbound.from.is_some();
+            self.come_again(index, inbound, at_once, now);
+        }
+        self.deliver_from_tenant(number, now);
+        Ok(())
+    }
+
+    /// Delivers what waits here of a tenant that this thread serves from now on.
+    fn deliver_from_tenant(&mut self, number: u32, now: Nanos) {
+        for index in 0..self.tenants.lanes.len() as u32 {
+            let station = index + COMMON + 1;
+            if !self.inward.holds_from(station, Via::Thread(Some(number))) {
+                continue;
+            }
+            for inbound in self.take_inbound(station) {
+                let at_once = inbound.from == Some(number);
+                self.come_again(index, inbound, at_once, now);
             }
         }
-        Ok(())
+    }
+
+    /// Delivers a frame that has waited for the tenant in this lane at once, or lets it wait here.
+    fn come_again(&mut self, index: u32, inbound: Inbound, at_once: bool, now: Nanos) {
+        let Inbound { mut bytes, received, from, sure } = inbound;
+        if at_once || !sure {
+            self.inward.via = Via::Thread(from);
+            let source = FlowSource::Elsewhere(SenderMac::default());
+            self.deliver_once(&mut bytes, &received, (sure.then_some(index), source), now);
+            self.inward.via = Via::Uplink;
+            return;
+        }
+        let frame = (&bytes[..], &received, Via::Thread(from));
+        if let Err(why) = self.inward.store_again(index + COMMON + 1, frame, now) {
+            self.lose_arrival(from, why);
+        }
     }
 
     /// Counts a frame that came in as a loss of its sender's.

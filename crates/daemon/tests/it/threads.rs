@@ -478,7 +478,7 @@ fn a_tenant_that_moves_between_threads_loses_nothing_and_each_flow_keeps_its_ord
         std::thread::sleep(Duration::from_millis(20));
         let (mut sent, mut came, mut left) = ([0_u32; 3], Vec::new(), Vec::new());
         let begun = Instant::now();
-        let mut moves = 0;
+        let (mut moves, mut before) = (0, [0; 3]);
         while moves < 20 && begun.elapsed() < Duration::from_secs(60) {
             for _ in 0..20 {
                 // To a tenant of either thread, to the wire, and to the one that moves.
@@ -491,7 +491,24 @@ fn a_tenant_that_moves_between_threads_loses_nothing_and_each_flow_keeps_its_ord
                 wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
                 std::thread::sleep(Duration::from_micros(50));
             }
-            moves += u32::from(control.migrate("a", (moves as usize + 1) % 2).await.expect("they run"));
+            // Counters that are asked for meanwhile, of one thread after the other, count nothing twice and never fall.
+            let counted = async || {
+                let mut seen = Vec::new();
+                for _ in 0..20 {
+                    let snapshot = control.handle().ask(Command::Snapshot).await.expect("they run");
+                    let of_a = &Stats::from(&snapshot).tenants["a"];
+                    seen.push([of_a.rx_packets, of_a.tx_packets, of_a.ingress.packets]);
+                }
+                seen
+            };
+            let (moved, seen) = tokio::join!(control.migrate("a", (moves as usize + 1) % 2), counted());
+            moves += u32::from(moved.expect("they run"));
+            let most = [sent[0] + sent[1] + 1, sent[2], sent[2]].map(u64::from);
+            for seen in seen {
+                let grew = |at: usize| before[at] <= seen[at] && seen[at] <= most[at];
+                assert!((0..3).all(grew), "{before:?}, then {seen:?}, of {most:?}");
+                before = seen;
+            }
             // The wire has a queue for each thread.
             wires.iter_mut().for_each(|wire| left.extend(drain(wire)));
         }
