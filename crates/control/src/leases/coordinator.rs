@@ -120,12 +120,13 @@ impl Coordinator {
     pub fn new(program: &Program, settings: Settings) -> Result<Self, Unsupported> {
         let program = for_threads(program)?;
         let tree = Tree::new(&program, settings.members);
-        let fill = Fill::new(tree.nodes + settings.members);
+        // Not cloned: a clone has no spare capacity.
+        let [fill, across] = [(); 2].map(|()| Fill::new(tree.nodes + settings.members));
         let parts = Parts::new(&program, &program.spanning(), settings.threads);
         Ok(Self {
             first: vec![NONE; tree.nodes],
             tree,
-            across: fill.clone(),
+            across,
             fill,
             parts,
             limits: program.limits.iter().map(Limit::new).collect(),
