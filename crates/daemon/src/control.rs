@@ -367,7 +367,7 @@ impl Control {
         // No tenant may move to another thread meanwhile.
         let _turn = self.turn.lock().await;
         let ports = match lost {
-            Whose::Tenant(name) => vec![(self.state().seats.thread(name), port)],
+            Whose::Tenant(name) => vec![(self.thread(name), port)],
             _ if self.handle.threads() == 1 => vec![(0, port)],
             _ => match self.open_queues(port).await {
                 Some(queues) => queues.into_iter().enumerate().collect(),

@@ -4,6 +4,8 @@
 //! Not here: the threads (`thread`), adding counters up (`dataplane::merge`).
 //! Invariant: an answer is that of all threads, or none.
 
+use std::sync::Arc;
+
 use plimsoll_nic::NodeRank;
 use tokio::sync::oneshot;
 
@@ -34,14 +36,16 @@ pub(crate) fn distribute(handle: &Handle, command: Command) -> Result<(), Stoppe
             if told > 0 { Ok(()) } else { Err(Stopped) }
         }
         Command::Loads(answer) => gather(handle, Command::Loads, answer, Vec::extend),
+        Command::Migrate(migration, answer) => {
+            gather(handle, |one| Command::Migrate(Arc::clone(&migration), one), answer, |(), ()| {})
+        }
         // There is no fleet; the others are made for one thread, which they are sent to.
         one @ (Command::Heard(_)
         | Command::Lease(..)
         | Command::Install(..)
         | Command::Attach(..)
         | Command::Halt(..)
-        | Command::Resume(_)
-        | Command::Migrate(..)) => handle.send_to(0, one),
+        | Command::Resume(_)) => handle.send_to(0, one),
     }
 }
 

@@ -114,7 +114,7 @@ impl Control {
 
     /// Moves a tenant, while nothing else changes the policy or its seats.
     pub(super) async fn migrate_now(&self, name: &str, to: usize) -> Result<bool, Stopped> {
-        let from = self.state().seats.thread(name);
+        let from = self.thread(name);
         let begun = Instant::now();
         loop {
             let halt = |answer| Command::Halt(name.to_owned(), answer);
@@ -128,15 +128,7 @@ impl Control {
             }
         }
         let migration = Arc::new(Migration::new(name.to_owned(), to, self.handle.threads()));
-        let mut asked = Vec::with_capacity(self.handle.threads());
-        for thread in 0..self.handle.threads() {
-            let (answer, answered) = tokio::sync::oneshot::channel();
-            self.handle.send_to(thread, Command::Migrate(Arc::clone(&migration), answer))?;
-            asked.push(answered);
-        }
-        for answered in asked {
-            answered.await.map_err(|_| Stopped)?;
-        }
+        self.handle.ask(|answer| Command::Migrate(Arc::clone(&migration), answer)).await?;
         self.state().seats.set_thread(name, to);
         close(migration.left_over().into_iter().collect(), ());
         Ok(true)

@@ -157,7 +157,7 @@ impl Crossing {
     }
 
     /// The lane of a tenant's number.
-    pub(super) fn lane(&self, number: u32) -> Option<u32> {
+    fn lane(&self, number: u32) -> Option<u32> {
         lane_of(&self.lanes, number)
     }
 
@@ -180,7 +180,7 @@ impl Crossing {
     fn note(&self, via: Via) -> Option<u32> {
         match via {
             Via::Uplink => Some(0),
-            Via::Tenant(lane) => self.seat(lane).map(|seat| seat.number + 1),
+            Via::Tenant(lane) => self.number(lane).map(|number| number + 1),
             Via::Thread(_) => None,
         }
     }
@@ -344,7 +344,7 @@ impl Dataplane {
     }
 
     /// The counters of the sender of a frame that came in: a tenant of another thread, or the uplink.
-    pub(super) fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
+    fn tally_of(&mut self, lane: Option<u32>) -> &mut Tally {
         match lane.and_then(|lane| self.tenants.lane(lane)) {
             Some(lane) => &mut lane.tally,
             None => &mut self.uplink.tally,

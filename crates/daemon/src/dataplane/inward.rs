@@ -266,16 +266,15 @@ impl Inward {
         })
     }
 
-    /// Adds a frame that has waited in another thread's queue, and was counted there.
+    /// Adds a frame that has waited in a queue, and was counted there.
     pub(super) fn store_again(
         &mut self,
         station: u32,
-        (frame, received, via): (&[u8], &Received, Via),
+        frame: &[u8],
+        received: &Received,
         now: Nanos,
     ) -> Result<(), Loss> {
-        self.via = via;
         let stored = self.store(station, frame, received, Provenance::default(), now);
-        self.via = Via::Uplink;
         self.ingress.counted_elsewhere(station, u32::try_from(frame.len()).unwrap_or(u32::MAX));
         stored
     }

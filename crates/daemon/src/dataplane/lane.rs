@@ -311,17 +311,21 @@ impl Lane {
         if let Port::Apart(apart) = &mut port {
             apart.leave();
         }
-        self.past = sum(&self.past, &since(&port.counters(), &self.before));
-        self.before = Counters::default();
+        self.keep_counters(&mut port);
         Some(port)
     }
 
     /// Takes the port out for another thread. What it has counted stays.
     pub(super) fn give_away(&mut self) -> Option<Port> {
         let mut port = self.port.take()?;
-        self.past = sum(&self.past, &since(&port.counters(), &self.before));
-        self.before = Counters::default();
+        self.keep_counters(&mut port);
         Some(port)
+    }
+
+    /// Keeps what a port has counted here that leaves.
+    fn keep_counters(&mut self, port: &mut Port) {
+        let before = core::mem::take(&mut self.before);
+        self.past = sum(&self.past, &since(&port.counters(), &before));
     }
 
     /// Puts in a port that another thread has served; it is counted from here on.

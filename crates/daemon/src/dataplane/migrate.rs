@@ -15,7 +15,6 @@ use plimsoll_units::Nanos;
 
 use super::Dataplane;
 use super::crossing::Via;
-use super::drops::Loss;
 use super::inward::COMMON;
 use super::lane::Lane;
 use super::mac_table::Mac;
@@ -219,22 +218,13 @@ impl Dataplane {
     /// Delivers a frame that has waited for the tenant in this lane at once, or lets it wait here.
     fn come_again(&mut self, index: u32, inbound: Inbound, at_once: bool, now: Nanos) {
         let Inbound { mut bytes, received, from, sure } = inbound;
+        self.inward.via = Via::Thread(from);
         if at_once || !sure {
-            self.inward.via = Via::Thread(from);
             let source = FlowSource::Elsewhere(SenderMac::default());
             self.deliver_once(&mut bytes, &received, (sure.then_some(index), source), now);
-            self.inward.via = Via::Uplink;
-            return;
+        } else if let Err(why) = self.inward.store_again(index + COMMON + 1, &bytes, &received, now) {
+            self.arrivals_tally().lost(why);
         }
-        let frame = (&bytes[..], &received, Via::Thread(from));
-        if let Err(why) = self.inward.store_again(index + COMMON + 1, frame, now) {
-            self.lose_arrival(from, why);
-        }
-    }
-
-    /// Counts a frame that came in as a loss of its sender's.
-    fn lose_arrival(&mut self, from: Option<u32>, why: Loss) {
-        let lane = from.and_then(|number| self.threads.crossing.as_ref()?.lane(number));
-        self.tally_of(lane).lost(why);
+        self.inward.via = Via::Uplink;
     }
 }
