@@ -230,14 +230,14 @@ impl Link {
         &mut self,
         note: u32,
         frame: &Frame<'_>,
-        (offload, mut part): (&Offload, Part),
+        (offload, part): (&Offload, &mut Part),
         scratch: &mut [u8],
     ) -> Handed {
         if let Some(port) = self.memory() {
             port.set_note(note);
         }
         self.wrote = true;
-        match emit(&mut self.frames, frame, offload, &mut part, scratch) {
+        match emit(&mut self.frames, frame, offload, part, scratch) {
             Ok(Emitted::Sent) => Handed::Done,
             Ok(Emitted::Full) => Handed::Lost(Loss::ThreadFull),
             Ok(Emitted::Refused(why)) => Handed::Refused(why),
@@ -448,7 +448,7 @@ impl Dataplane {
         &mut self,
         frame: &Frame<'_>,
         offload: &Offload,
-        part: Part,
+        part: &mut Part,
         to: u32,
     ) -> Handed {
         let (via, scratch) = (self.inward.via, &mut self.buffers.scratch);
@@ -472,7 +472,10 @@ impl Dataplane {
         let mut full = 0;
         for link in crossing.links.iter_mut().flatten() {
             made += 1;
-            full += u64::from(!matches!(link.send(note, frame, (offload, part), scratch), Handed::Done));
+            full += u64::from(!matches!(
+                link.send(note, frame, (offload, &mut part.clone()), scratch),
+                Handed::Done
+            ));
         }
         if full > 0 {
             // A receiver that cannot take a broadcast is no loss of the sender; but here it is not a receiver's fault.

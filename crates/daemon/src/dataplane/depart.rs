@@ -133,15 +133,17 @@ impl Dataplane {
             return outcome.map(|outcome| (outcome, transmit.frames as usize));
         }
         let payload = transmit.len - u32::from(held.offload.header);
-        let mut part = Part { offset: transmit.offset, payload };
+        let mut part = Part::at(transmit.offset, payload);
         part.skip(self.uplink.resume);
         let way = self.macs.owner(held.to);
         let handed = if held.late {
             lane.conduct.touched = self.copying.part;
-            match lane.frame(buffer, 0) {
+            let handed = match lane.frame(buffer, 0) {
                 Some(frame) => self.hand(&frame, held, &mut part, (from, way), now),
                 None => Handed::Lost(Loss::TakenBack),
-            }
+            };
+            lane.tally.event_many(Event::PayloadRead, part.sent.into());
+            handed
         } else {
             let frame = Frame::whole(lane.pool.frame(buffer).0);
             self.hand(&frame, held, &mut part, (from, way), now)
@@ -171,7 +173,7 @@ impl Dataplane {
         let (first, count) = held.pulled(transmit);
         let way = self.macs.owner(held.to);
         let gone = core::mem::take(&mut self.uplink.resume);
-        let mut sent: u32 = 0;
+        let (mut sent, mut read): (u32, u64) = (0, 0);
         if held.late {
             lane.conduct.touched = self.copying.part;
         }
@@ -193,10 +195,14 @@ impl Dataplane {
                     Some(frame) => self.hand(&frame, &held, &mut part, (from, way), now),
                     None => Handed::Lost(Loss::TakenBack),
                 };
+                read += u64::from(part.sent);
                 (0, Some(handed))
             });
             sent |= ((1 << left) - 1) << (first + number);
             number += left;
+            if held.late {
+                lane.tally.event_many(Event::PayloadRead, core::mem::take(&mut read));
+            }
             match handed.map(|handed| lane.tally.account(handed)) {
                 None => break,
                 Some(Some(Outcome::Sent)) => sent |= 1 << (first + number),

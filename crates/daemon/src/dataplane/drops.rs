@@ -173,6 +173,10 @@ pub enum Event {
     UplinkSwitched,
     /// An address behind this host was announced to the switches after that.
     AddressAnnounced,
+    /// The headers of a frame were read from its sender's memory, where its payload stayed (SE-C5 counts these reads).
+    HeadersRead,
+    /// A payload, or a segment of one, was read from its sender's memory as it left (likewise).
+    PayloadRead,
 }
 
 impl Loss {
@@ -244,7 +248,7 @@ impl Loss {
 
 impl Event {
     /// Every event, in the order of the counters.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 52] = [
         Self::FlowTableFull,
         Self::TenantAtCap,
         Self::BuffersInUse,
@@ -295,6 +299,8 @@ impl Event {
         Self::EcnLeftAlone,
         Self::UplinkSwitched,
         Self::AddressAnnounced,
+        Self::HeadersRead,
+        Self::PayloadRead,
     ];
 
     /// The event as operators see it.
@@ -351,6 +357,8 @@ impl Event {
             Self::EcnLeftAlone => "ecn_left_alone",
             Self::UplinkSwitched => "uplink_switched",
             Self::AddressAnnounced => "address_announced",
+            Self::HeadersRead => "headers_read",
+            Self::PayloadRead => "payload_read",
         }
     }
 }

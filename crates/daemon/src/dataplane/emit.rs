@@ -14,6 +14,8 @@ pub(crate) struct Part {
     pub(crate) offset: u32,
     /// Payload bytes, or the whole frame's when it is not cut.
     pub(crate) payload: u32,
+    /// Frames that were sent of it, each of which has read its payload.
+    pub(crate) sent: u32,
 }
 
 /// The result of sending a pull.
@@ -44,9 +46,14 @@ impl From<SegmentError> for Emitted {
 }
 
 impl Part {
+    /// A part of which nothing has been sent.
+    pub(crate) const fn at(offset: u32, payload: u32) -> Self {
+        Self { offset, payload, sent: 0 }
+    }
+
     /// The part that is the whole frame.
     pub(crate) fn whole(len: u32, offload: &Offload) -> Self {
-        Self { offset: 0, payload: len - u32::from(offload.header) }
+        Self::at(0, len - u32::from(offload.header))
     }
 
     /// The packets that it makes on a wire.
@@ -60,6 +67,12 @@ impl Part {
     /// Bytes of the frame that it makes on a wire, if it is not cut further.
     pub(crate) fn len(&self, offload: &Offload) -> usize {
         usize::from(offload.header) + self.payload as usize
+    }
+
+    /// Counts the frame that was sent of it, if it was.
+    fn sent_by(&mut self, emitted: Result<Emitted, Trouble>) -> Result<Emitted, Trouble> {
+        self.sent += u32::from(emitted == Ok(Emitted::Sent));
+        emitted
     }
 
     /// Removes the bytes that have left.
@@ -79,14 +92,14 @@ pub(crate) fn emit(
     scratch: &mut [u8],
 ) -> Result<Emitted, Trouble> {
     if offload.kind == OffloadKind::Plain {
-        return send(port, (0, frame), None, scratch);
+        return part.sent_by(send(port, (0, frame), None, scratch));
     }
     let able = port.capabilities();
     let several = offload.segment > 0 && part.payload > u32::from(offload.segment);
     if !several && able.takes_partial_checksum
         || several && able.takes_segmentation && allowed(&able, offload, frame)
     {
-        return hand_over(port, frame, offload, *part, scratch);
+        return part.sent_by(hand_over(port, frame, offload, *part, scratch));
     }
     if able.takes_partial_checksum {
         // Each segment is a header of its own, and a payload that goes from where it lies to where it is read.
@@ -109,6 +122,7 @@ fn cut(
             return Ok(sent);
         }
         part.skip(payload);
+        part.sent += 1;
         if part.payload == 0 {
             return Ok(sent);
         }

@@ -272,8 +272,12 @@ impl Dataplane {
         if copied == alike {
             (following, reading.next) = lane.couple(buffer, &first, copied, (most, self.scheduler.window));
         }
-        reading.read += usize::from(following.max(copied));
-        reading.copied += usize::from(following.max(copied)) * taken.len;
+        let behind = following.max(copied);
+        reading.read += usize::from(behind);
+        reading.copied += usize::from(behind) * taken.len;
+        if late {
+            lane.tally.event_many(Event::HeadersRead, u64::from(behind) + 1);
+        }
         lane.alone.note(following);
         batch.push(first.copied(buffer, ticket, following));
         lane.part(buffer, &first, (alike + 1, copied + 1), batch);
@@ -340,6 +344,7 @@ impl Dataplane {
         let at_hand = origin.at_hand(len);
         front[..at_hand].copy_from_slice(&lane.pool.bytes(buffer)[..at_hand]);
         let intact = Frame::late(&front[..at_hand], rest).copy(&mut lane.pool.bytes_mut(whole)[..len]);
+        lane.tally.event(Event::PayloadRead);
         if whole != buffer {
             lane.pool.give(buffer);
         }

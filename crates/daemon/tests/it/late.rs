@@ -90,6 +90,14 @@ impl World {
         self.engine.snapshot(self.now).lanes[lane].tally.losses().collect()
     }
 
+    /// How often headers and payloads of the first guest were read from its memory.
+    fn reads(&mut self) -> [u64; 2] {
+        let lane = &self.engine.snapshot(self.now).lanes[0];
+        let count =
+            |name| lane.tally.events().find(|(event, _)| *event == name).map_or(0, |(_, count)| count);
+        ["headers_read", "payload_read"].map(count)
+    }
+
     fn taken_back(&mut self) -> u64 {
         self.losses(0).iter().find(|(why, _)| *why == "taken_back").map_or(0, |(_, count)| *count)
     }
@@ -134,6 +142,7 @@ fn what_a_guest_changes_while_a_frame_waits_is_payload_and_nothing_else() {
         assert_eq!(&frame[FRONT..], payload, "payload is read when frame {n} leaves");
     }
     assert_eq!(world.vm().heads(FROM), [0, 1, 2, 3], "each comes back when it has left");
+    assert_eq!(world.reads(), [4, 4], "two reads for each frame");
 }
 
 #[test]
@@ -157,6 +166,7 @@ fn a_payload_goes_from_one_guest_to_the_other() {
         let head = u16::try_from(head).expect("a head");
         assert_eq!(&world.guests[1].read(buffer(head) + 12, frame.len()), frame);
     }
+    assert_eq!(world.reads(), [8, 8], "two reads for each frame");
 }
 
 /// The front end stops the ring while frames wait, to move the guest to another host: there they are taken again.
@@ -274,6 +284,7 @@ fn a_segment_is_cut_for_a_driver_that_finishes_checksums() {
         assert_eq!(finished, Some(plimsoll_wire::TransportChecksum::Right), "segment {n}");
     }
     assert_eq!(world.vm().heads(FROM), [0]);
+    assert_eq!(world.reads(), [1, 3], "the headers once, and a payload for each segment");
 }
 
 /// A long segment is cut from the guest's memory, with a header of its own for each part.
@@ -294,6 +305,7 @@ fn a_segment_is_cut_where_it_lies() {
         );
     }
     assert_eq!(world.vm().heads(FROM), [0]);
+    assert_eq!(world.reads(), [1, 3], "the headers once, and a payload for each segment");
 }
 
 /// Neither TCP nor UDP: somebody may look behind the first bytes, so the frame is copied at once.

@@ -62,12 +62,12 @@ impl Dataplane {
         match way {
             Some(Owner::Lane(to)) if to != from => {
                 self.backpressure.near.note(Some(to), part.packets(&held.offload));
-                self.send_one(frame, &held.offload, *part, to)
+                self.send_one(frame, &held.offload, part, to)
             }
             _ => {
                 self.backpressure.near.note(None, 1);
                 let left = self.uplink.resume;
-                let whole = Part { offset: part.offset - left, payload: part.payload + left };
+                let whole = Part::at(part.offset - left, part.payload + left);
                 let handed = match self.fleet {
                     // In a fleet no payload waits with its sender.
                     Some(_) => match frame.bytes() {
@@ -171,7 +171,7 @@ impl Dataplane {
         &mut self,
         frame: &Frame<'_>,
         offload: &Offload,
-        part: Part,
+        part: &mut Part,
         to: u32,
     ) -> Handed {
         let handed = self.send_lane(frame, offload, part, to);
@@ -188,12 +188,12 @@ impl Dataplane {
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
-    fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, mut part: Part, to: u32) -> Handed {
+    fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, part: &mut Part, to: u32) -> Handed {
         let Some(lane) = self.tenants.lane(to) else {
             return Handed::Lost(Loss::ReceiverGone);
         };
         let Some(port) = &mut lane.port else { return self.send_across(frame, offload, part, to) };
-        let emitted = emit(port, frame, offload, &mut part, &mut self.buffers.scratch);
+        let emitted = emit(port, frame, offload, part, &mut self.buffers.scratch);
         self.after_send(to, emitted)
     }
 
@@ -250,7 +250,7 @@ impl Dataplane {
             }
             made += 1;
             // A receiver that cannot take a broadcast is no loss of the sender: the port counts it.
-            let _ = self.send_lane(frame, offload, part, u32::try_from(to).unwrap_or(u32::MAX));
+            let _ = self.send_lane(frame, offload, &mut part.clone(), u32::try_from(to).unwrap_or(u32::MAX));
         }
         made
     }

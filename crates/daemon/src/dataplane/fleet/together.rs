@@ -102,7 +102,7 @@ impl Together {
         let pieces = packet.get_mut(outer..).ok_or(Unmade::Wrap(EncapsulationError::NoRoom))?;
         for piece in pieces.chunks_mut(piece) {
             let frame_end = piece.len() - tail;
-            let part = Part { offset, payload: step.min(end - offset) };
+            let part = Part::at(offset, step.min(end - offset));
             if write(frame, offload, part, &mut piece[head..frame_end]) != Ok(true) {
                 return Err(Unmade::Segment);
             }

@@ -195,7 +195,7 @@ fn emit_wrapped(
             }
         }
         let payload = step.min(part.payload);
-        let piece = Part { offset: part.offset, payload };
+        let piece = Part::at(part.offset, payload);
         let sent = if port.places() && wrapping.session.is_none() {
             place_wrapped(port, wrapping, &frame, offload, piece)?
         } else {

@@ -169,7 +169,7 @@ impl Dataplane {
             self.mediate_inward(to, frame, offload, now);
         }
         let frame = &*frame;
-        let part = Part::whole(u32::try_from(frame.len()).unwrap_or(u32::MAX), offload);
+        let mut part = Part::whole(u32::try_from(frame.len()).unwrap_or(u32::MAX), offload);
         let handed = match *to {
             Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
             Receiver::All => {
@@ -177,7 +177,7 @@ impl Dataplane {
                 self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
                 return;
             }
-            Receiver::Lane(Some(to)) => self.send_one(&Frame::whole(frame), offload, part, to),
+            Receiver::Lane(Some(to)) => self.send_one(&Frame::whole(frame), offload, &mut part, to),
             Receiver::Lane(None) => {
                 if self.uplink.port.as_ref().is_some_and(|port| is_for_the_host(port, frame)) {
                     return self.uplink.tally.event(Event::ForTheHost);
@@ -203,8 +203,8 @@ impl Dataplane {
             }
             self.lane_refused(sending.map(Emitted::from), to)
         } else {
-            let part = Part::whole(frame.len() as u32, &Offload::PLAIN);
-            self.send_across(&Frame::whole(frame), &Offload::PLAIN, part, to)
+            let mut part = Part::whole(frame.len() as u32, &Offload::PLAIN);
+            self.send_across(&Frame::whole(frame), &Offload::PLAIN, &mut part, to)
         };
         self.blame_sender(&handed, to);
         self.count_undelivered(&handed);
