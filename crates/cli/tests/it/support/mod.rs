@@ -8,6 +8,7 @@ pub mod folder;
 pub mod manager;
 pub mod traffic;
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -18,6 +19,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
 use nix::unistd::Pid;
 use plimsoll_daemon::Client;
 
@@ -131,6 +134,18 @@ impl Stage {
 
     /// Sends `bytes` over TCP from a namespace to `at` in another, and checks what arrives. Returns the time that it took.
     pub fn transfer(&self, from: &str, to: &str, at: Ipv4Addr, bytes: usize) -> Duration {
+        self.transfer_by(None, (from, to), at, bytes)
+    }
+
+    /// Like [`Stage::transfer`], with this congestion control in place of the kernel's default.
+    pub fn transfer_by(
+        &self,
+        control: Option<&str>,
+        (from, to): (&str, &str),
+        at: Ipv4Addr,
+        bytes: usize,
+    ) -> Duration {
+        let control = control.map(OsString::from);
         let at = SocketAddrV4::new(at, 7_000);
         let listener = self.inside(to, move || TcpListener::bind(at).expect("bound"));
         let listener = listener.join().expect("listening");
@@ -144,6 +159,9 @@ impl Stage {
         let sender = self.inside(from, move || {
             let started = Instant::now();
             let mut stream = TcpStream::connect(at).expect("connected");
+            if let Some(control) = control {
+                setsockopt(&stream, TcpCongestion, &control).expect("the kernel has it");
+            }
             stream.write_all(&(0..bytes).map(|n| (n % 251) as u8).collect::<Vec<u8>>()).expect("sent");
             started
         });
