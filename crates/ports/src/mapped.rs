@@ -3,19 +3,20 @@
 //! Why: addresses in a ring come from the guest and cannot be trusted, and the front end can change its file at any time.
 //! From: the crate `vm-memory` for mappings and for access that other processes may race with; the memory table of the
 //! vhost-user protocol.
-//! Not here: the contents (`vhost_user`, `shared_memory`).
+//! Not here: the contents (`vhost_user`, `shared_memory`), and which written pages a front end wants to know (`log`).
 //! Invariant: every access lies inside one mapped piece; pieces overlap neither in guest addresses nor in the front end's; a
 //! page that disappears reads as zeros (`guard`).
 
 mod bytes;
 mod guard;
+mod log;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, TMPFS_MAGIC, fstatfs};
@@ -23,6 +24,7 @@ use vm_memory::mmap::MmapRegionBuilder;
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory, VolatileSlice};
 
 use guard::Guard;
+use log::Log;
 
 pub use bytes::SenderBytes;
 
@@ -46,6 +48,7 @@ pub(crate) type Part = (MappedPlace, usize);
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     pieces: Vec<Mapped>,
+    log: Log,
 }
 
 #[derive(Debug)]
@@ -86,14 +89,15 @@ impl Memory {
     pub(crate) fn map(pieces: &[Piece], files: &[Arc<File>]) -> Result<Self, String> {
         check(pieces)?;
         let mapped = pieces.iter().zip(files).map(|(piece, file)| Mapped::new(piece, file));
-        Ok(Self { pieces: mapped.collect::<Result<_, _>>()? })
+        Ok(Self { pieces: mapped.collect::<Result<_, _>>()?, log: Log::default() })
     }
 
     /// Maps the first `len` bytes of a file in memory, in one piece: the address of each byte is its offset.
     pub(crate) fn of_file(file: &OwnedFd, len: usize) -> io::Result<Self> {
         let file = Arc::new(File::from(file.try_clone()?));
         let piece = Piece { guest: 0, len: len as u64, user: 0, offset: 0 };
-        Ok(Self { pieces: vec![Mapped::new(&piece, &file).map_err(io::Error::other)?] })
+        let mapped = Mapped::new(&piece, &file).map_err(io::Error::other)?;
+        Ok(Self { pieces: vec![mapped], log: Log::default() })
     }
 
     /// Whether no piece is mapped.
@@ -104,7 +108,7 @@ impl Memory {
     /// Whether a page has disappeared, so that the memory is no longer the guest's.
     #[inline]
     pub(crate) fn torn(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.guard.torn())
+        self.pieces.iter().any(|piece| piece.guard.torn()) || self.log.torn()
     }
 
     /// The place of a guest physical address, and how many of the `len` bytes from there are in the same piece.
@@ -137,6 +141,20 @@ impl Memory {
         self.pieces[place.piece].map.get_atomic_ref(place.at).expect("an aligned word of a ring's")
     }
 
+    /// Writes a 16-bit word of a ring's. Panics like [`Memory::word16`].
+    #[inline]
+    pub(crate) fn store16(&self, place: MappedPlace, word: u16, ordering: Ordering) {
+        self.word16(place).store(word.to_le(), ordering);
+        self.wrote(place, 2);
+    }
+
+    /// Writes a 32-bit word of a ring's. Panics like [`Memory::word16`].
+    #[inline]
+    pub(crate) fn store32(&self, place: MappedPlace, word: u32) {
+        self.word32(place).store(word.to_le(), Ordering::Relaxed);
+        self.wrote(place, 4);
+    }
+
     /// The two 64-bit words of a descriptor, copied out once; `None` outside the piece or when not aligned.
     #[inline]
     pub(crate) fn pair(&self, place: MappedPlace) -> Option<[u64; 2]> {
@@ -165,6 +183,7 @@ impl Memory {
     #[inline]
     pub(crate) fn write(&self, place: MappedPlace, from: &[u8]) {
         self.slice(place, from.len()).copy_from(from);
+        self.wrote(place, from.len());
     }
 
     #[inline]
@@ -182,6 +201,40 @@ impl Memory {
     #[inline]
     pub(crate) fn write_from(&self, place: MappedPlace, other: &Self, from: MappedPlace, len: usize) {
         other.slice(from, len).copy_to_volatile_slice(self.slice(place, len));
+        self.wrote(place, len);
+    }
+
+    /// Logs what was written, after it was: a front end that clears its log before reads what it then copies.
+    #[inline]
+    fn wrote(&self, place: MappedPlace, len: usize) {
+        if self.log.is_on() {
+            let piece = &self.pieces[place.piece];
+            self.log.note(piece.guest + (place.at - piece.start) as u64, len);
+        }
+    }
+
+    /// Notes written pages in `log` from now on, once that is switched on. Returns an earlier log.
+    pub(crate) fn set_log(&mut self, log: Self) -> Option<Self> {
+        self.log.set(log)
+    }
+
+    /// Takes over the log of the memory before this one.
+    pub(crate) fn share_log(&mut self, before: &mut Self) {
+        self.log = core::mem::take(&mut before.log);
+    }
+
+    /// Switches the log on or off.
+    pub(crate) fn set_logging(&mut self, on: bool) {
+        self.log.switch(on);
+    }
+
+    /// Sets bits of the byte at this offset of a log; nothing beyond its end.
+    fn set_bits(&self, at: u64, bits: u8) {
+        if let Some((place, 1)) = self.guest(at, 1)
+            && let Ok(byte) = self.pieces[place.piece].map.get_atomic_ref::<AtomicU8>(place.at)
+        {
+            byte.fetch_or(bits, Ordering::Release);
+        }
     }
 }
 

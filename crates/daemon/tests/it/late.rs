@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::guest::{BUFFERS, FROM, GET_BASE, GUEST, Guest, MEMORY, TO, VERSION_1, buffer};
+use crate::guest::{BUFFERS, FROM, GET_BASE, GUEST, Guest, MEMORY, PAGE, TO, VERSION_1, buffer, used};
 use crate::support::{drain, number, policy, udp};
 use plimsoll_daemon::{Dataplane, DepartureLog, Setup, engine_config, lane_spec};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, VhostUser, VhostUserConfig};
@@ -42,12 +42,23 @@ impl World {
 
     /// With a driver of the second guest that accepts these features.
     fn with(text: &str, features: u64) -> Self {
+        Self::with_guest(text, features, None)
+    }
+
+    /// Where the first guest has come from another host.
+    fn with_guest(text: &str, features: u64, mut arrived: Option<Guest>) -> Self {
         let checked = policy(text);
         let folder = tempfile::tempdir().expect("a folder");
         let open = |(name, features): (&str, u64)| {
             let path: PathBuf = folder.path().join(name);
             let mut port = VhostUser::open(&VhostUserConfig::new(&path)).expect("a port");
-            let guest = Guest::start(&mut port, &path, SIZE, features);
+            let guest = match arrived.take() {
+                None => Guest::start(&mut port, &path, SIZE, features),
+                Some(mut guest) => {
+                    guest.come_back(&mut port, &path, features);
+                    guest
+                }
+            };
             (Port::VhostUser(port), guest)
         };
         let [(vm, first), (other, second)] = [("vm", VERSION_1), ("other", features)].map(open);
@@ -104,7 +115,11 @@ impl World {
 
     /// Stops the ring on which the first guest sends, as a front end does before it moves the guest. Returns where it goes on.
     fn stop_ring(&mut self) -> u16 {
-        self.vm().say(GET_BASE, &[1, 0, 0, 0, 0, 0, 0, 0], &[]);
+        self.stop(FROM)
+    }
+
+    fn stop(&mut self, ring: usize) -> u16 {
+        self.vm().say(GET_BASE, &[ring as u8, 0, 0, 0, 0, 0, 0, 0], &[]);
         self.vm().socket.set_nonblocking(true).expect("ours");
         let mut answer = [0; 20];
         for _ in 0..1_000 {
@@ -188,6 +203,52 @@ fn frames_that_wait_when_their_ring_stops_are_taken_again_where_it_goes_on() {
     world.vm().bases[FROM] = base;
     world.vm().describe(FROM);
     left.extend(world.run(Span::millis(200)));
+    let numbers: Vec<u32> = left.iter().map(|frame| number(frame).1).collect();
+    assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "each has left once, in order");
+}
+
+/// The front end copies the guest's memory while it runs, and what the log names once more after that: so the guest's new host has
+/// all of it, and takes the frames that waited.
+#[test]
+fn a_guest_that_moves_while_frames_wait_finds_all_its_memory_and_they_leave_from_its_new_host() {
+    let mut world = World::new(SLOW);
+    for n in 0..6 {
+        world.vm().post(n, &udp(1, OUTSIDE, 7, n.into(), LEN));
+    }
+    for head in 8..12 {
+        world.vm().lend(head, 2_000);
+    }
+    let mut left = world.run(Span::millis(5));
+    let log = world.vm().ask_for_log(VERSION_1);
+    world.run(Span::millis(1));
+    assert_eq!(world.vm().answer(), 0, "the log is there");
+    let mut copy = world.vm().read(0, MEMORY);
+    assert_eq!(world.vm().heads(FROM).len(), left.len(), "no ring was stopped for that");
+    let sent = udp(2, 1, 9, 0, 1_500);
+    world.guests[1].post(0, &sent);
+    left.extend(world.run(Span::millis(12)));
+    let base = world.stop(FROM);
+    world.stop(TO);
+    assert!((1..6).contains(&base) && usize::from(base) == left.len(), "{base}: some have left");
+
+    let logged = Guest::logged(&log);
+    let [to, from] = [used(TO), used(FROM)].map(|ring| ring / PAGE);
+    for page in [to, from, buffer(8) / PAGE] {
+        assert!(logged.contains(&page), "{page} of {logged:?}");
+    }
+    assert!(logged.len() <= 5, "only what was written, and the available ring: {logged:?}");
+    for page in logged {
+        let at = page * PAGE;
+        copy[at..at + PAGE].copy_from_slice(&world.vm().read(at, PAGE));
+    }
+    assert!(copy == world.vm().read(0, MEMORY), "a page was written and is not in the log");
+
+    let World { guests: [here, _], .. } = world;
+    let there = Guest::copied(SIZE, &copy);
+    drop(here);
+    let mut world = World::with_guest(SLOW, VERSION_1, Some(there));
+    assert_eq!(world.vm().read(buffer(8) + 12, sent.len()), sent, "a frame that came meanwhile");
+    left.extend(world.run(Span::millis(80)));
     let numbers: Vec<u32> = left.iter().map(|frame| number(frame).1).collect();
     assert_eq!(numbers, [0, 1, 2, 3, 4, 5], "each has left once, in order");
 }

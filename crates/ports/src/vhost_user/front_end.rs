@@ -29,7 +29,7 @@ use super::{CompletionOrder, VhostUser};
 use crate::counters::DropReason;
 use crate::error::PortError;
 use crate::foreign::{Closer, Connection, Foreign, ForeignFd, Listener};
-use crate::mapped::{Memory, is_memory};
+use crate::mapped::{Memory, Piece, is_memory};
 
 /// The connected front end, and the received part of its next message.
 #[derive(Debug)]
@@ -221,6 +221,10 @@ impl VhostUser {
                 self.count_rings();
                 Some(answer_ring(header.request, index, base.into()))
             }
+            Request::SetLogBase { len, offset } => {
+                self.set_log(len, offset, descriptors)?;
+                Some(answer(header.request, 0))
+            }
             other => {
                 self.apply(other, descriptors)?;
                 let acknowledges = header.wants_answer && self.protocol & protocol::REPLY_ACK != 0;
@@ -254,10 +258,9 @@ impl VhostUser {
                 self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
                 let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
                 let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
-                self.memory = Foreign::memory(
-                    Memory::map(&pieces, &files).map_err(ProtocolError::Other)?,
-                    &self.closer,
-                );
+                let mut memory = Memory::map(&pieces, &files).map_err(ProtocolError::Other)?;
+                memory.share_log(&mut self.memory);
+                self.memory = Foreign::memory(memory, &self.closer);
             }
             Request::SetRingSize(index, size) => {
                 if !size.is_power_of_two() || size > MAX_RING {
@@ -265,6 +268,9 @@ impl VhostUser {
                 }
                 self.stopped(index)?.size = size as u16;
             }
+            // The same again, with another flag for its log, does not stop a ring.
+            Request::SetRingPlace(index, place)
+                if self.rings.get(index as usize).is_some_and(|ring| ring.place == Some(place)) => {}
             Request::SetRingPlace(index, place) => self.stopped(index)?.place = Some(place),
             Request::SetRingBase(index, base) => self.stopped(index)?.base = base as u16,
             Request::SetKick(index, _) => self.set_kick(index, descriptors)?,
@@ -292,10 +298,28 @@ impl VhostUser {
             // Without protocol features there are no disabled rings.
             self.rings.iter_mut().for_each(|ring| ring.enabled = true);
         }
-        if features != self.features {
+        if (features ^ self.features) & !feature::LOG_ALL != 0 {
             self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
-            self.features = features;
         }
+        self.features = features;
+        self.memory.set_logging(features & feature::LOG_ALL != 0);
+    }
+
+    /// Maps the log of written pages, in place of an earlier one.
+    fn set_log(
+        &mut self,
+        len: u64,
+        offset: u64,
+        descriptors: &mut Vec<ForeignFd>,
+    ) -> Result<(), ProtocolError> {
+        let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
+        let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
+        let piece = Piece { guest: 0, len, user: 0, offset };
+        let log = Memory::map(&[piece], &files).map_err(ProtocolError::Other)?;
+        if let Some(earlier) = self.memory.set_log(log) {
+            drop(Foreign::memory(earlier, &self.closer));
+        }
+        Ok(())
     }
 
     /// The ring with this number, stopped so that a message can change it.
@@ -414,7 +438,7 @@ pub(super) fn watch(events: &Epoll, listener: &Listener) -> io::Result<()> {
 }
 
 /// The protocol features that are offered.
-const PROTOCOL: u64 = protocol::MQ | protocol::REPLY_ACK;
+const PROTOCOL: u64 = protocol::MQ | protocol::LOG_SHMFD | protocol::REPLY_ACK;
 
 const LISTENER: u64 = 0;
 const FRONT_END: u64 = 1;

@@ -22,6 +22,8 @@ pub(super) const MAX_RING: u32 = 32_768;
 pub(super) mod protocol {
     /// Multiqueue: several pairs of rings.
     pub(in super::super) const MQ: u64 = 1 << 0;
+    /// The log of written pages lies in memory that the front end shares.
+    pub(in super::super) const LOG_SHMFD: u64 = 1 << 1;
     /// Any request may ask for an answer.
     pub(in super::super) const REPLY_ACK: u64 = 1 << 3;
 }
@@ -47,8 +49,12 @@ pub(super) mod feature {
     pub(in super::super) const HOST_ECN: u64 = 1 << 13;
     /// A frame for the guest may lie in several buffers.
     pub(in super::super) const MRG_RXBUF: u64 = 1 << 15;
+    /// The guest tells its neighbours where it is once it has moved to another host; the front end asks it to.
+    pub(in super::super) const GUEST_ANNOUNCE: u64 = 1 << 21;
     /// The guest may have several pairs of rings.
     pub(in super::super) const MQ: u64 = 1 << 22;
+    /// What is written to guest memory is noted in a log, while the guest moves to another host.
+    pub(in super::super) const LOG_ALL: u64 = 1 << 26;
     /// A header may share a descriptor with the frame.
     pub(in super::super) const ANY_LAYOUT: u64 = 1 << 27;
     /// Descriptors may be in a table of their own.
@@ -76,7 +82,9 @@ pub(super) mod feature {
         | HOST_TSO6
         | HOST_ECN
         | MRG_RXBUF
+        | GUEST_ANNOUNCE
         | MQ
+        | LOG_ALL
         | ANY_LAYOUT
         | INDIRECT
         | EVENT_IDX
@@ -107,6 +115,15 @@ pub(super) enum Request {
     ResetOwner,
     /// Comes with one file descriptor for each piece.
     SetMemTable(Vec<Piece>),
+    /// The log of written pages; comes with a file descriptor.
+    SetLogBase {
+        /// Its bytes.
+        len: u64,
+        /// Where it begins in its file.
+        offset: u64,
+    },
+    /// What to ring when something was logged, which no front end needs; comes with a file descriptor.
+    SetLogBell,
     SetRingSize(u32, u32),
     SetRingPlace(u32, RingPlace),
     SetRingBase(u32, u32),
@@ -187,6 +204,8 @@ impl Request {
             3 => exactly(0).map(|()| Self::SetOwner),
             4 => exactly(0).map(|()| Self::ResetOwner),
             5 => memory_table(request, payload).map(Self::SetMemTable),
+            6 => exactly(16).map(|()| Self::SetLogBase { len: long(payload, 0), offset: long(payload, 8) }),
+            7 => Ok(Self::SetLogBell),
             8 => pair().map(|(ring, size)| Self::SetRingSize(ring, size)),
             9 => exactly(40).map(|()| Self::SetRingPlace(word(payload, 0), ring_place(payload))),
             10 => pair().map(|(ring, base)| Self::SetRingBase(ring, base)),
@@ -211,6 +230,7 @@ impl Request {
     fn descriptors(&self) -> usize {
         match self {
             Self::SetMemTable(pieces) => pieces.len(),
+            Self::SetLogBase { .. } | Self::SetLogBell => 1,
             Self::SetKick(_, given) | Self::SetCall(_, given) | Self::SetErr(_, given) => usize::from(*given),
             _ => 0,
         }

@@ -444,12 +444,12 @@ impl Live {
         let slot = self.slot(self.filled);
         if let Some((moved, left)) = self.offered.as_mut().and_then(|offered| offered.complete(head, slot)) {
             for (head, slot) in [(head, slot), (moved, left)] {
-                memory.word16(self.available_entry(slot)).store(head.to_le(), Ordering::Relaxed);
+                memory.store16(self.available_entry(slot), head, Ordering::Relaxed);
             }
         }
         let place = self.used.plus(4 + usize::from(slot) * 8);
-        memory.word32(place).store(u32::from(head).to_le(), Ordering::Relaxed);
-        memory.word32(place.plus(4)).store(len.to_le(), Ordering::Relaxed);
+        memory.store32(place, head.into());
+        memory.store32(place.plus(4), len);
         self.filled = self.filled.wrapping_add(1);
     }
 
@@ -461,7 +461,7 @@ impl Live {
         }
         self.published = new;
         // Release: pairs with the driver's barrier after it has read the index, so that it sees the entries.
-        memory.word16(self.used.plus(2)).store(new.to_le(), Ordering::Release);
+        memory.store16(self.used.plus(2), new, Ordering::Release);
         // Orders the index before reading the driver's flags; pairs with the driver's barrier between the two.
         fence(Ordering::SeqCst);
         if self.event_idx {
@@ -474,7 +474,7 @@ impl Live {
     /// Tells the guest that it need not ring for new buffers.
     pub(super) fn mute(&mut self, memory: &Memory) {
         if !self.event_idx && !std::mem::replace(&mut self.muted, true) {
-            memory.word16(self.used).store(NO_NOTIFY.to_le(), Ordering::Relaxed);
+            memory.store16(self.used, NO_NOTIFY, Ordering::Relaxed);
         }
     }
 
@@ -483,9 +483,9 @@ impl Live {
         self.muted = false;
         if self.event_idx {
             let event = self.used.plus(4 + usize::from(self.size) * 8);
-            memory.word16(event).store(self.next.to_le(), Ordering::Relaxed);
+            memory.store16(event, self.next, Ordering::Relaxed);
         } else {
-            memory.word16(self.used).store(0, Ordering::Relaxed);
+            memory.store16(self.used, 0, Ordering::Relaxed);
         }
         // Orders the request before reading the index; pairs with the driver's barrier between writing its index and
         // reading the request.

@@ -53,6 +53,42 @@ fn what_is_sent_leaves_what_was_taken_where_it_is() {
     assert_eq!(guest.given_back(TO), [(1, 212)]);
 }
 
+/// While a guest moves to another host, its front end must know the pages that were written.
+#[test]
+fn the_log_has_the_pages_that_were_written_while_it_was_on_and_no_others() {
+    let (_folder, path, mut port) = open(CompletionOrder::OutOfOrder);
+    let mut guest = Guest::start(&mut port, &path, SIZE, VERSION_1);
+    for head in 0..4 {
+        guest.lend(head, 1_526);
+    }
+    let send = |port: &mut VhostUser| {
+        assert_eq!(port.send(&[9; 200], None), Ok(Sending::Sent));
+        port.flush().expect("always there");
+    };
+    send(&mut port);
+    let log = guest.ask_for_log(VERSION_1);
+    port.probe().expect("always there");
+    assert_eq!(guest.answer(), 0, "the log is there");
+    assert_eq!(Guest::logged(&log), [0; 0], "nothing was written since");
+    send(&mut port);
+    let page = |at: usize| at / guest::PAGE;
+    assert_eq!(Guest::logged(&log), [page(guest::used(TO)), page(buffer(1))]);
+    guest.say(SET_FEATURES, &VERSION_1.to_le_bytes(), &[]);
+    guest.is_heard(&mut port);
+    send(&mut port);
+    assert_eq!(Guest::logged(&log).len(), 2, "it is off again");
+    assert_eq!(guest.heads(TO), [0, 1, 2], "no ring was stopped for that");
+    // The moved guest's memory is a copy of this one's.
+    let mut memory = vec![0; guest::MEMORY];
+    guest.region.read(0, &mut memory);
+    let mut there = Guest::copied(SIZE, &memory);
+    drop(guest);
+    port.probe().expect("always there");
+    there.come_back(&mut port, &path, VERSION_1);
+    send(&mut port);
+    assert_eq!(there.heads(TO), [0, 1, 2, 3]);
+}
+
 /// Takes four frames and completes them in another order; what the guest sees after each.
 fn complete_2013(completions: CompletionOrder) -> Vec<Vec<u32>> {
     let (_folder, path, mut port) = open(completions);

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::support::guest::{
-    BUFFERS, EVENT_IDX, FROM, GET_FEATURES, GUEST, Guest, INDIRECT, MEMORY, MERGEABLE, NEXT, SET_CALL,
-    SET_ENABLE, SET_FEATURES, SET_KICK, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE, TO, USER, VERSION_1,
-    WRITE, buffer,
+    BUFFERS, EVENT_IDX, FROM, GET_FEATURES, GUEST, Guest, INDIRECT, LOG_ALL, MEMORY, MERGEABLE, NEXT,
+    SET_CALL, SET_ENABLE, SET_FEATURES, SET_KICK, SET_LOG_BASE, SET_MEM_TABLE, SET_PLACE, SET_SIZE, TABLE,
+    TO, USER, VERSION_1, WRITE, buffer,
 };
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{
@@ -259,6 +259,40 @@ fn memory_may_change_or_disappear_while_frames_are_out() {
     }
 }
 
+/// A log that is too short for the guest's memory, or than it says, or is cut off: nothing is written beyond it.
+#[test]
+fn a_log_that_is_no_log_harms_nobody() {
+    let log = |world: &World, bytes: u64, len: u64, offset: u64| {
+        let file = memfd_create("log", MFdFlags::empty()).expect("a file");
+        nix::unistd::ftruncate(&file, bytes as i64).expect("long enough");
+        let payload = [len, offset].map(u64::to_le_bytes).concat();
+        world.guest.say(SET_LOG_BASE, &payload, &[file.as_raw_fd()]);
+        world.guest.say(SET_FEATURES, &(ALL | LOG_ALL).to_le_bytes(), &[]);
+        file
+    };
+    for (bytes, len, offset) in
+        [(0, 4_096, 0), (4_096, 8_192, 0), (4_096, 4_096, 1), (4_096, u64::MAX, 4_096), (0, 0, 0)]
+    {
+        let mut world = World::new(ALL);
+        let _file = log(&world, bytes, len, offset);
+        world.port.probe().expect("always there");
+        assert!(!world.port.is_connected(), "{len} bytes at {offset} of {bytes}");
+        world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+        world.passes(1);
+    }
+    // Shorter than the memory that it is for: its end is where nothing is written.
+    let mut world = World::new(ALL);
+    let file = log(&world, 4_096, 4_096, 0);
+    world.passes(2);
+    assert!(world.port.is_connected());
+    nix::unistd::ftruncate(&file, 0).expect("cut off");
+    world.guest.lend(5, 2_000);
+    let _ = world.port.send(&[1; 60], None);
+    world.port.flush().expect("always there");
+    world.guest = Guest::start(&mut world.port, &world.path, SIZE, ALL);
+    world.passes(1);
+}
+
 /// Memory's files are of a kind that is passed, and so is only found out where it is used.
 #[test]
 fn memory_is_no_bell_and_no_kick() {
@@ -481,7 +515,7 @@ fn a_frame_in_very_many_parts_is_refused() {
         guest.offer(FROM, 0);
         assert_eq!(matches!(port.take(), Took::Frame(_)), passes, "{parts} parts");
         guest.say(SET_ENABLE, &[1, 0, 0, 0, 1, 0, 0, 0], &[]);
-        guest.place(FROM, USER);
+        guest.say(SET_SIZE, &[1, 0, 0, 0, 0, 1, 0, 0], &[]);
         port.probe().expect("always there");
         assert_eq!(guest.heads(FROM), [0]);
     }

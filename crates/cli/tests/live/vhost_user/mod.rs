@@ -100,6 +100,30 @@ fn linux_in_qemu_outlives_the_daemon_and_the_port_outlives_linux_with_two_pairs_
     assert!(carried(0) && carried(1), "{after:?}");
 }
 
+/// QEMU copies the guest's memory while data comes in, so what the daemon writes meanwhile must be in its log.
+#[test]
+fn a_guest_moves_to_another_host_while_it_receives_and_misses_no_byte() {
+    const BYTES: usize = 40_000_000;
+    let Some(mut world) = World::new("vhm") else { return };
+    world.start("40Mbps", "");
+    if !world.boot(Machine::default()) {
+        return;
+    }
+    world.add_host("40Mbps");
+    world.ask("(nc -l -p 7000 >/tmp/received; echo all >/tmp/done) & sleep 1");
+    let (sum, sending) = world.send((0..BYTES).map(|n| (n * n / 7 % 251) as u8).collect());
+    world.eventually("it receives", || world.stats().tenants["vm"].tx_bytes > 2_000_000);
+    world.move_guest();
+    assert!(world.stats_there().tenants["vm"].tx_bytes < BYTES as u64, "it moved before all had come");
+    sending.join().expect("sent");
+    world.ask("until [ -e /tmp/done ]; do sleep 1; done");
+    let received = world.ask("md5sum </tmp/received");
+    assert!(received.contains(sum.trim()), "{received} in place of {sum}");
+    world.loses_nothing();
+    let there = world.stats_there().tenants["vm"].clone();
+    assert!(there.tx_bytes > 1_000_000 && there.drops.is_empty(), "{there:?}");
+}
+
 /// Asserts that both pairs of rings have carried `least` frames at least; the guest chooses the direction by its flows' hashes.
 fn both_carry(world: &World, least: u64) {
     let rings = world.stats().tenants["vm"].rings.clone();

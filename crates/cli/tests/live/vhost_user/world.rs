@@ -4,6 +4,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{MutexGuard, OnceLock, mpsc};
@@ -29,6 +31,10 @@ pub struct World {
     /// When the guest's descriptors complete.
     pub completions: &'static str,
     daemon: Option<Daemon>,
+    /// The other host's.
+    there: Option<Daemon>,
+    /// The file with the output of the guest's shell.
+    shell: &'static str,
     guest: Option<Child>,
     /// Lines that the guest's shell was told to answer.
     told: usize,
@@ -66,7 +72,16 @@ impl World {
             }
         }
         stage.add_netns("");
-        Some(Self { completions: "ooo", daemon: None, guest: None, told: 0, stage, _alone: alone })
+        Some(Self {
+            completions: "ooo",
+            daemon: None,
+            there: None,
+            shell: "guest",
+            guest: None,
+            told: 0,
+            stage,
+            _alone: alone,
+        })
     }
 
     /// A command in the namespace behind the uplink.
@@ -85,15 +100,7 @@ impl World {
     /// Starts the daemon, in whose policy `rest` stands beside the uplink and the guest. 10.9.0.8 and 10.9.0.9 are behind the
     /// uplink.
     pub fn start(&mut self, rate: &str, rest: &str) {
-        let policy = format!(
-            "uplink: {{port: {{tap: {{netns: {}, name: up0}}}}, rate: {rate}}}\n\
-             api: {{socket: {}}}\n\
-             tenants: {{vm: {{port: {{vhost_user: {{socket: {}, completions: {}}}}}}}}}\n{rest}",
-            self.stage.netns(""),
-            self.file("api.sock").display(),
-            self.file("vm.sock").display(),
-            self.completions,
-        );
+        let policy = self.policy("up0", "api.sock", "vm.sock", rate, rest);
         fs::write(self.file("plimsoll.yaml"), policy).expect("written");
         self.daemon = Some(Daemon::start(None, &self.file("plimsoll.yaml"), &[], &self.file("log")));
         let client = self.client();
@@ -101,6 +108,18 @@ impl World {
         for address in ["10.9.0.9/24", "10.9.0.8/24"] {
             ip(&["-n", &self.stage.netns(""), "address", "add", address, "dev", "up0"]);
         }
+    }
+
+    fn policy(&self, uplink: &str, api: &str, socket: &str, rate: &str, rest: &str) -> String {
+        format!(
+            "uplink: {{port: {{tap: {{netns: {}, name: {uplink}}}}}, rate: {rate}}}\n\
+             api: {{socket: {}}}\n\
+             tenants: {{vm: {{port: {{vhost_user: {{socket: {}, completions: {}}}}}}}}}\n{rest}",
+            self.stage.netns(""),
+            self.file(api).display(),
+            self.file(socket).display(),
+            self.completions,
+        )
     }
 
     fn client(&self) -> Client {
@@ -139,24 +158,107 @@ impl World {
             skip(&format!("no guest to boot; `make guest` fetches it, which takes a network: {said}"));
             return false;
         }
-        let Machine { pairs, napi } = machine;
+        let command = self.machine(&images, machine, "vm.sock");
+        self.guest = Some(self.launch(command, "guest"));
+        self.configure(1);
+        true
+    }
+
+    /// QEMU with this machine, whose network card is behind a socket of a daemon's.
+    fn machine(&self, images: &Path, Machine { pairs, napi }: Machine, socket: &str) -> Command {
         let napi = if napi { "" } else { "virtio_net.napi_tx=0" };
         let several = if pairs > 1 { ",mq=on" } else { "" };
-        let log = fs::File::create(self.file("guest")).expect("a log");
-        let mut command = qemu(&images, accelerator(&images), napi);
+        let mut command = qemu(images, accelerator(images), napi);
         command
             .args(["-smp", &pairs.to_string()])
             .args(["-object", "memory-backend-memfd,id=mem,size=256M,share=on", "-numa", "node,memdev=mem"])
             .arg("-chardev")
-            .arg(format!("socket,id=net0,path={},reconnect=1", self.file("vm.sock").display()))
+            .arg(format!("socket,id=net0,path={},reconnect=1", self.file(socket).display()))
             .args(["-netdev", &format!("vhost-user,id=net0,chardev=net0,queues={pairs}")])
             .args(["-device", &format!("virtio-net-pci,netdev=net0,vectors=0,mac={MAC}{several}")])
-            .stdin(Stdio::piped())
-            .stdout(log.try_clone().expect("a descriptor"))
-            .stderr(log);
-        self.guest = Some(command.spawn().expect("started"));
-        self.configure(1);
-        true
+            .arg("-monitor")
+            .arg(format!("unix:{}.monitor,server,nowait", self.file(socket).display()));
+        command
+    }
+
+    /// Starts a machine, whose output is in a file.
+    fn launch(&self, mut command: Command, log: &str) -> Child {
+        let log = fs::File::create(self.file(log)).expect("a log");
+        let output = log.try_clone().expect("a descriptor");
+        command.stdin(Stdio::piped()).stdout(output).stderr(log).spawn().expect("started")
+    }
+
+    /// Puts the uplink behind a bridge, where another host's is as well: a daemon of its own, and a machine that waits for a guest.
+    pub fn add_host(&mut self, rate: &str) {
+        let netns = self.stage.netns("");
+        // Stated, as the address has been used behind this host's uplink before the guest comes here.
+        let mac = format!("mac: \"{MAC}\", completions");
+        let policy = self.policy("up1", "there.api", "there.sock", rate, "").replace("completions", &mac);
+        fs::write(self.file("there.yaml"), policy).expect("written");
+        self.there = Some(Daemon::start(None, &self.file("there.yaml"), &[], &self.file("there.log")));
+        let client = Client::new(&self.file("there.api"));
+        self.eventually("the other daemon answers", || client.text("GET", "/v1/health").is_ok());
+        ip(&["-n", &netns, "link", "add", "br0", "type", "bridge"]);
+        ip(&["-n", &netns, "address", "flush", "dev", "up0"]);
+        for device in ["up0", "up1"] {
+            ip(&["-n", &netns, "link", "set", device, "master", "br0", "up"]);
+        }
+        ip(&["-n", &netns, "address", "add", "10.9.0.9/24", "dev", "br0"]);
+        ip(&["-n", &netns, "link", "set", "br0", "up"]);
+        self.eventually("the guest answers over the bridge", || self.answers());
+    }
+
+    /// Moves the guest to the other host, while it runs.
+    pub fn move_guest(&mut self) {
+        let images = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("guest");
+        let way = format!("unix:{}", self.file("way").display());
+        let mut command = self.machine(&images, Machine::default(), "there.sock");
+        command.args(["-incoming", &way]);
+        let arrived = self.launch(command, "moved");
+        self.eventually("the machine waits", || self.file("way").exists());
+        self.tell_monitor(&format!("migrate -d {way}"));
+        self.eventually("the guest has moved", || {
+            let said = self.tell_monitor("info migrate");
+            assert!(!said.contains("Status: failed") && !said.contains("Error"), "{said}");
+            said.contains("Migration status: completed")
+        });
+        self.end_guest();
+        // What was said at the old host stays in the log, so that what was counted there is not counted again.
+        self.guest = Some(arrived);
+        self.shell = "moved";
+    }
+
+    /// Says a line to the monitor of the first host's machine, and returns its answer.
+    fn tell_monitor(&self, line: &str) -> String {
+        let mut socket = UnixStream::connect(self.file("vm.sock.monitor")).expect("a monitor");
+        socket.set_read_timeout(Some(Duration::from_millis(500))).expect("set");
+        writeln!(socket, "{line}").expect("it reads");
+        let mut said = Vec::new();
+        // It answers nothing at the end of an answer, so it ends with the first long pause.
+        let _ = socket.read_to_end(&mut said);
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    /// Counters of the other host's daemon.
+    pub fn stats_there(&self) -> Stats {
+        Client::new(&self.file("there.api")).get("/v1/stats").expect("statistics")
+    }
+
+    /// Sends bytes to the guest over TCP; returns what `md5sum` says of them.
+    pub fn send(&self, bytes: Vec<u8>) -> (String, thread::JoinHandle<()>) {
+        let file = self.file("sent");
+        fs::write(&file, &bytes).expect("written");
+        let sum = Command::new("md5sum").stdin(fs::File::open(&file).expect("there")).output();
+        let sum = String::from_utf8(sum.expect("coreutils").stdout).expect("a number");
+        let sending = self.stage.inside("", move || {
+            let mut stream = TcpStream::connect(("10.9.0.1", 7_000)).expect("connected");
+            // 6 MB a second, so that it takes longer than the move.
+            for piece in bytes.chunks(60_000) {
+                stream.write_all(piece).expect("sent");
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        (sum, sending)
     }
 
     /// Waits until the guest has come up `times` times, and gives it an address.
@@ -178,8 +280,8 @@ impl World {
         // Quoted in two parts, so that the echo of what is typed is not taken for the answer.
         let quoted = |word: &str| word.replacen('-', "'-'", 1);
         self.type_in(&format!("echo {}; {line}; echo {}", quoted(&begin), quoted(&end)));
-        self.eventually(line, || self.read("guest").contains(&end));
-        let said = self.read("guest");
+        self.eventually(line, || self.read(self.shell).contains(&end));
+        let said = self.read(self.shell);
         let answer = said.split_once(&begin).and_then(|(_, rest)| rest.split_once(&end));
         answer.map(|(answer, _)| answer.to_owned()).unwrap_or_default()
     }

@@ -18,6 +18,8 @@ pub const USER: u64 = 0x7f00_0000_0000;
 /// Bytes of guest memory; the upper half is for buffers.
 pub const MEMORY: usize = 1 << 20;
 pub const BUFFERS: usize = MEMORY / 2;
+/// Bytes of a page.
+pub const PAGE: usize = 4_096;
 /// Bytes between two rings.
 const STRIDE: usize = 0x1_0000;
 
@@ -25,6 +27,7 @@ const STRIDE: usize = 0x1_0000;
 pub const GET_FEATURES: u32 = 1;
 pub const SET_FEATURES: u32 = 2;
 pub const SET_MEM_TABLE: u32 = 5;
+pub const SET_LOG_BASE: u32 = 6;
 pub const SET_SIZE: u32 = 8;
 pub const SET_PLACE: u32 = 9;
 pub const SET_BASE: u32 = 10;
@@ -38,6 +41,7 @@ pub const GUEST_CSUM: u64 = 1 << 1;
 pub const TSO: u64 = 1 << 7 | 1 << 8 | GUEST_ECN;
 pub const GUEST_ECN: u64 = 1 << 9;
 pub const MERGEABLE: u64 = 1 << 15;
+pub const LOG_ALL: u64 = 1 << 26;
 pub const INDIRECT: u64 = 1 << 28;
 pub const EVENT_IDX: u64 = 1 << 29;
 pub const PROTOCOL: u64 = 1 << 30;
@@ -70,6 +74,15 @@ impl Guest {
     pub fn connect(path: &Path, size: u16) -> Self {
         let (region, file) = Region::create(MEMORY).expect("memory");
         let socket = UnixStream::connect(path).expect("connected");
+        let bells = || (0..2).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a bell")).collect();
+        Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2], bases: [0; 2] }
+    }
+
+    /// A guest with a copy of another's memory, which is not connected yet.
+    pub fn copied(size: u16, memory: &[u8]) -> Self {
+        let (region, file) = Region::create(MEMORY).expect("memory");
+        region.write(0, memory);
+        let (socket, _) = UnixStream::pair().expect("a pair");
         let bells = || (0..2).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a bell")).collect();
         Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2], bases: [0; 2] }
     }
@@ -141,6 +154,30 @@ impl Guest {
     pub fn share_memory(&self) {
         let table = [1, GUEST, MEMORY as u64, USER, 0].map(u64::to_le_bytes).concat();
         self.say(SET_MEM_TABLE, &table, &[self.file.as_fd().as_raw_fd()]);
+    }
+
+    /// Asks for a log of the pages that the device writes, as a front end does that begins to move its guest. Returns the log: a bit
+    /// for each page of memory from guest address 0 on.
+    pub fn ask_for_log(&self, features: u64) -> Region {
+        let bytes = (GUEST as usize + MEMORY).div_ceil(8 * PAGE);
+        let (log, file) = Region::create(bytes.next_multiple_of(PAGE)).expect("memory");
+        let payload = [bytes as u64, 0].map(u64::to_le_bytes).concat();
+        self.say(SET_LOG_BASE, &payload, &[file.as_fd().as_raw_fd()]);
+        self.say(SET_FEATURES, &(features | LOG_ALL).to_le_bytes(), &[]);
+        for ring in [TO, FROM] {
+            self.place(ring, USER);
+        }
+        log
+    }
+
+    /// The pages of guest memory that are in the log, by number.
+    pub fn logged(log: &Region) -> Vec<usize> {
+        let first = GUEST as usize / PAGE;
+        let mut bits = vec![0; (first + MEMORY / PAGE) / 8];
+        log.read(0, &mut bits);
+        assert!(bits[..first / 8].iter().all(|byte| *byte == 0), "pages that are not the guest's");
+        let is_set = |page: &usize| bits[(first + page) / 8] & 1 << ((first + page) % 8) != 0;
+        (0..MEMORY / PAGE).filter(is_set).collect()
     }
 
     /// All that there is to say about a ring.
