@@ -213,8 +213,8 @@ impl Memory {
         }
     }
 
-    /// Notes written pages in `log` from now on, once that is switched on. Returns an earlier log.
-    pub(crate) fn set_log(&mut self, log: Self) -> Option<Self> {
+    /// Notes written pages in `log` from now on, once that is switched on. Returns the earlier log.
+    pub(crate) fn set_log(&mut self, log: Self) -> Self {
         self.log.set(log)
     }
 

@@ -12,38 +12,44 @@ use super::Memory;
 /// Bytes of a page of the log, whatever pages the memory has.
 const PAGE: u64 = 4_096;
 
-/// Which pages were written, if the front end wants to know.
+/// Which pages were written, if the front end has ever wanted to know.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct Log(Option<Box<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
     on: bool,
     /// The front end's, a bit for each page.
-    bits: Option<Box<Memory>>,
+    bits: Memory,
 }
 
 impl Log {
     #[inline]
     pub(super) fn is_on(&self) -> bool {
-        self.on
+        self.0.as_ref().is_some_and(|kept| kept.on)
     }
 
     pub(super) fn switch(&mut self, on: bool) {
-        self.on = on;
+        if on || self.0.is_some() {
+            self.0.get_or_insert_default().on = on;
+        }
     }
 
-    pub(super) fn set(&mut self, bits: Memory) -> Option<Memory> {
-        self.bits.replace(Box::new(bits)).map(|bits| *bits)
+    /// Uses these bits in place of the earlier ones.
+    pub(super) fn set(&mut self, bits: Memory) -> Memory {
+        core::mem::replace(&mut self.0.get_or_insert_default().bits, bits)
     }
 
     pub(super) fn torn(&self) -> bool {
-        self.bits.as_ref().is_some_and(|bits| bits.torn())
+        self.0.as_ref().is_some_and(|kept| kept.bits.torn())
     }
 
     /// Notes that `len` bytes from this guest physical address on were written.
     #[cold]
     pub(super) fn note(&self, address: u64, len: usize) {
-        let Some(bits) = &self.bits else { return };
+        let Some(kept) = &self.0 else { return };
         for page in pages(address, len) {
-            bits.set_bits(page / 8, 1 << (page % 8));
+            kept.bits.set_bits(page / 8, 1 << (page % 8));
         }
     }
 }

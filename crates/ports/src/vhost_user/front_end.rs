@@ -316,9 +316,7 @@ impl VhostUser {
         let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
         let piece = Piece { guest: 0, len, user: 0, offset };
         let log = Memory::map(&[piece], &files).map_err(ProtocolError::Other)?;
-        if let Some(earlier) = self.memory.set_log(log) {
-            drop(Foreign::memory(earlier, &self.closer));
-        }
+        drop(Foreign::memory(self.memory.set_log(log), &self.closer));
         Ok(())
     }
 

@@ -126,9 +126,12 @@ impl World {
         Client::new(&self.file("api.sock"))
     }
 
-    pub fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
-        let said = || format!("{}the guest\n{}", self.read("log"), self.read("guest"));
-        support::eventually(what, PATIENCE, said, holds);
+    pub fn eventually(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let said = || format!("{}the guest\n{}", self.read("log"), self.read(self.shell));
+        support::eventually(what, PATIENCE, said, || {
+            assert!(!self.read(self.shell).contains("BUG"), "the guest's kernel is broken: {}", said());
+            holds()
+        });
     }
 
     /// A guest that answers ARP and ping, with `device` added to its virtio-user device.
@@ -252,8 +255,8 @@ impl World {
         let sum = String::from_utf8(sum.expect("coreutils").stdout).expect("a number");
         let sending = self.stage.inside("", move || {
             let mut stream = TcpStream::connect(("10.9.0.1", 7_000)).expect("connected");
-            // 6 MB a second, so that it takes longer than the move.
-            for piece in bytes.chunks(60_000) {
+            // 3 MB a second, so that it takes longer than the move.
+            for piece in bytes.chunks(30_000) {
                 stream.write_all(piece).expect("sent");
                 thread::sleep(Duration::from_millis(10));
             }
