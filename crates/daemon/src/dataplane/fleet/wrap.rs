@@ -11,11 +11,11 @@ use plimsoll_control::Session;
 use plimsoll_ports::{Frame, Port, Sending, Trouble};
 use plimsoll_units::Nanos;
 use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG};
-use plimsoll_wire::{Offload, OffloadKind, SegmentError};
+use plimsoll_wire::{Offload, SegmentError};
 
 use super::super::depart::Handed;
 use super::super::drops::Loss;
-use super::super::emit::{Emitted, Part, write};
+use super::super::emit::{Emitted, Part, cut, write};
 use super::super::mac_table::is_group;
 use super::super::{Dataplane, Held};
 use super::addresses;
@@ -185,44 +185,43 @@ fn emit_wrapped(
     part: &mut Part,
     scratch: &mut [u8],
 ) -> Result<Wrapped, Trouble> {
-    let step = if offload.segment > 0 { u32::from(offload.segment) } else { part.payload.max(1) };
     let frame = Frame::whole(frame);
-    loop {
+    cut(part, |part| {
         if let Some(together) = Together::of(port, wrapping, offload, part) {
-            match together.send(port, wrapping, (&frame, offload), part, scratch)? {
-                Ok(Emitted::Sent) if part.payload > 0 => continue,
-                result => return Ok(result),
-            }
+            return together.send(port, wrapping, (&frame, offload), part, scratch);
         }
-        let payload = step.min(part.payload);
-        let piece = Part::at(part.offset, payload);
-        let sent = if port.places() && wrapping.session.is_none() {
-            place_wrapped(port, wrapping, &frame, offload, piece)?
-        } else {
-            let len = piece.len(offload);
-            let written = match scratch.get_mut(ROOM..ROOM + len) {
-                Some(room) => write(&frame, offload, piece, room),
-                None => Err(SegmentError::NoRoom),
-            };
-            match written {
-                Ok(true) => {}
-                Ok(false) => return Ok(Ok(Emitted::TakenBack)),
-                Err(error) => return Ok(Ok(error.into())),
-            }
-            send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])?.map(Emitted::from)
-        };
-        let sending = match sent {
-            Ok(sending) => sending,
-            Err(why) => return Ok(Err(why)),
-        };
-        if sending != Emitted::Sent {
-            return Ok(Ok(sending));
+        let piece = part.first(offload);
+        let sent = emit_piece(port, wrapping, &frame, offload, piece, scratch)?;
+        if let Ok(emitted) = sent {
+            part.left(piece, emitted);
         }
-        part.skip(payload);
-        if part.payload == 0 || offload.kind == OffloadKind::Plain {
-            return Ok(Ok(sending));
-        }
+        Ok(sent)
+    })
+}
+
+/// Sends one piece, which is finished behind room for its headers.
+fn emit_piece(
+    port: &mut Port,
+    wrapping: &mut Wrapping<'_>,
+    frame: &Frame<'_>,
+    offload: &Offload,
+    piece: Part,
+    scratch: &mut [u8],
+) -> Result<Wrapped, Trouble> {
+    if port.places() && wrapping.session.is_none() {
+        return place_wrapped(port, wrapping, frame, offload, piece);
     }
+    let len = piece.len(offload);
+    let written = match scratch.get_mut(ROOM..ROOM + len) {
+        Some(room) => write(frame, offload, piece, room),
+        None => Err(SegmentError::NoRoom),
+    };
+    match written {
+        Ok(true) => {}
+        Ok(false) => return Ok(Ok(Emitted::TakenBack)),
+        Err(error) => return Ok(Ok(error.into())),
+    }
+    Ok(send_wrapped(port, wrapping, &mut scratch[..ROOM + len + SEALED_TAG])?.map(Emitted::from))
 }
 
 /// Sends a piece that is written, with its headers, where the port sends it from.
