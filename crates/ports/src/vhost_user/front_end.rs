@@ -256,9 +256,7 @@ impl VhostUser {
             Request::SetProtocolFeatures(features) => self.protocol = features,
             Request::SetMemTable(pieces) => {
                 self.rings.iter_mut().for_each(|ring| ring.stop(&self.memory));
-                let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
-                let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
-                let mut memory = Memory::map(&pieces, &files).map_err(ProtocolError::Other)?;
+                let mut memory = self.map(&pieces, descriptors)?;
                 memory.share_log(&mut self.memory);
                 self.memory = Foreign::memory(memory, &self.closer);
             }
@@ -312,12 +310,16 @@ impl VhostUser {
         offset: u64,
         descriptors: &mut Vec<ForeignFd>,
     ) -> Result<(), ProtocolError> {
-        let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
-        let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
-        let piece = Piece { guest: 0, len, user: 0, offset };
-        let log = Memory::map(&[piece], &files).map_err(ProtocolError::Other)?;
+        let log = self.map(&[Piece { guest: 0, len, user: 0, offset }], descriptors)?;
         drop(Foreign::memory(self.memory.set_log(log), &self.closer));
         Ok(())
+    }
+
+    /// Maps pieces of the files that came with a message.
+    fn map(&self, pieces: &[Piece], descriptors: &mut Vec<ForeignFd>) -> Result<Memory, ProtocolError> {
+        let files = descriptors.drain(..).map(|file| Arc::new(fs::File::from(file.into_inner())));
+        let files: Foreign<Vec<_>> = Foreign::new(files.collect(), &self.closer);
+        Memory::map(pieces, &files).map_err(ProtocolError::Other)
     }
 
     /// The ring with this number, stopped so that a message can change it.

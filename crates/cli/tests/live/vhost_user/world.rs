@@ -226,7 +226,6 @@ impl World {
             said.contains("Migration status: completed")
         });
         self.end_guest();
-        // What was said at the old host stays in the log, so that what was counted there is not counted again.
         self.guest = Some(arrived);
         self.shell = "moved";
     }

@@ -72,17 +72,19 @@ pub struct Guest {
 impl Guest {
     /// Connects, and says nothing yet.
     pub fn connect(path: &Path, size: u16) -> Self {
-        let (region, file) = Region::create(MEMORY).expect("memory");
-        let socket = UnixStream::connect(path).expect("connected");
-        let bells = || (0..2).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a bell")).collect();
-        Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2], bases: [0; 2] }
+        Self::over(UnixStream::connect(path).expect("connected"), size)
     }
 
     /// A guest with a copy of another's memory, which is not connected yet.
     pub fn copied(size: u16, memory: &[u8]) -> Self {
-        let (region, file) = Region::create(MEMORY).expect("memory");
-        region.write(0, memory);
         let (socket, _) = UnixStream::pair().expect("a pair");
+        let guest = Self::over(socket, size);
+        guest.region.write(0, memory);
+        guest
+    }
+
+    fn over(socket: UnixStream, size: u16) -> Self {
+        let (region, file) = Region::create(MEMORY).expect("memory");
         let bells = || (0..2).map(|_| EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("a bell")).collect();
         Self { socket, region, file, size, kicks: bells(), calls: bells(), seen: [0; 2], bases: [0; 2] }
     }
