@@ -6,8 +6,9 @@
 //! Invariants: a flow begins at most one full turn in a round of the others, and waits for two rounds at most. RFC 8290 keeps a
 //! flow that has become empty in its list of old flows to ensure both; here it may send at once what the rest of its turn pays
 //! for, and gets no further turn before the others have had theirs. So it does not wait for a round because it sent a packet in
-//! the last one. And an old flow that is overdue goes before new ones: these may be many, each empty after a packet and back at
-//! once, as TCP's own small queues make them.
+//! the last one. An old flow that has used up its turn and is empty waits for a turn of another, also where nobody else has packets:
+//! a ping that comes a little later goes before its next packet. And an old flow that is overdue goes before new ones: these may be
+//! many, each empty after a packet and back at once, as TCP's own small queues make them.
 
 use plimsoll_policy::{Codel, NodeId};
 use plimsoll_queues::codel::{CodelTimes, Verdict};
@@ -137,7 +138,8 @@ impl Fair {
         if over && !leaves {
             self.wait(id, host);
         } else if leaves && !is_new {
-            host.rest(id, self.turn + u64::from(self.len()));
+            // This turn counts as one.
+            host.rest(id, self.turn + u64::from(self.len().max(2 * u32::from(over))));
         }
         self.turn += u64::from(over || leaves);
         self.look(host);
