@@ -130,8 +130,12 @@ impl Nic {
         let bundle = &mut self.bundles[id];
         bundle.insert(record, &mut self.host, self.arrivals);
         if bundle.place == Place::Idle {
-            self.awaken(id, now);
-        } else if bundle.seen == Seen::Head {
+            return self.awaken(id, now);
+        }
+        if bundle.entries > 1 && bundle.front() == Some(record) {
+            bundle.entries = 1; // its new head's
+        }
+        if bundle.seen == Seen::Head {
             self.announce_head(id);
         }
     }

@@ -114,7 +114,7 @@ pub struct EngineStats {
     pub pulls: u64,
     /// Enqueue and dequeue pairs on the main tree (Loom §4.2.3).
     pub pairs: u64,
-    /// Most pairs that one pull took.
+    /// Most pairs that one head of a class took.
     pub most_pairs: u8,
     /// Doorbell words that made no sense, or named no open flow queue.
     pub bad_doorbells: u64,
