@@ -263,6 +263,8 @@ pub(crate) struct Uplink {
     /// The active port, of two with `standby`.
     pub(crate) port: Option<Port>,
     pub(crate) standby: Option<Box<standby::Standby>>,
+    /// What the log says of the carrier of the only port.
+    alone: standby::carriers::Alone,
     pub(crate) past: plimsoll_ports::Counters,
     pub(crate) ready: bool,
     pub(crate) blocked: bool,
@@ -286,6 +288,7 @@ impl Uplink {
             segments: fleet::cuts_segments(&port, whole),
             port: Some(port),
             standby: None,
+            alone: standby::carriers::Alone::default(),
             past: plimsoll_ports::Counters::default(),
             ready: true,
             blocked: false,

@@ -37,7 +37,7 @@ pub const DEFAULT_SLOTS: u32 = 256;
 pub const LEAST_SLOTS: u32 = 64;
 /// The most frames that may wait with a target: memory is fixed by configuration.
 pub const MOST_SLOTS: u32 = 1_024;
-/// Parts of a hundred by which what comes may exceed what a tenant may receive before it is dropped.
+/// Parts of a hundred by which what comes may exceed what a tenant may receive before it waits.
 pub const CEILING_SLACK: u64 = 5;
 /// How long the burst of a ceiling may last.
 pub const CEILING_BURST: Span = Span::millis(50);
@@ -61,7 +61,7 @@ pub struct Slo {
     pub each_way: Option<Span>,
     /// Frames that may wait for it on the way in.
     pub slots: u32,
-    /// The rate at which frames for it are admitted, where it has a `max`; the rest is dropped on arrival.
+    /// The rate at which frames for it are admitted, where it has a `max`; the rest waits until it may have it.
     pub ceiling: Option<Ceiling>,
     /// Delay on the way in above which its senders are pressed back, where control does that.
     pub threshold: Option<Span>,

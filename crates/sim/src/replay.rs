@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
 use plimsoll_nic::{
-    Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId, Transmit, Verdict, WAITED_TOO_LONG,
+    Config, Descriptor, DoorbellQueue, MAX_DESCRIPTOR, Nic, Outcome, QueueId, Transmit, Verdict,
+    WAITED_TOO_LONG,
 };
 use plimsoll_policy::{Checked, Classifier, Fields, Metadata, NodeId, Prefix, TenantId};
 use plimsoll_units::{Bytes, Nanos, Span};
@@ -138,9 +139,9 @@ impl<'a> Replayer<'a> {
         let at = (Nanos::ZERO + at.since(begun)).max(self.now);
         self.run_until(Some(at));
         self.now = at;
-        let parsed = match parse(frame) {
+        let parsed = match parse(frame).or_else(|why| parse_longest(frame).ok_or(why)) {
             Ok(parsed) => parsed,
-            Err(_) if captured < frame.len() => return self.unread(CUT.to_owned(), 1),
+            Err(_) if captured < frame.len().min(HEADERS) => return self.unread(CUT.to_owned(), 1),
             Err(why) => return self.unread(why.name().to_owned(), 1),
         };
         if captured < needed(&parsed).min(frame.len()) {
@@ -156,15 +157,17 @@ impl<'a> Replayer<'a> {
         let class = classifier.classify(program, &fields).class;
         let class = &mut self.classes[class.0 as usize];
         self.segmented += u64::from(descriptor.segment > 0);
-        let Some(queue) = queue else { return class.refuse("no_queue", &descriptor) };
-        match nic.post(queue, descriptor) {
-            Ok(()) => {
-                self.doorbells.bell(queue);
-                let nic = &mut self.nic;
-                self.doorbells.flush(|words| nic.ring(words, at));
+        for descriptor in pieces(descriptor) {
+            let Some(queue) = queue else {
+                class.refuse("no_queue", &descriptor);
+                continue;
+            };
+            match nic.post(queue, descriptor) {
+                Ok(()) => self.doorbells.bell(queue),
+                Err(why) => class.refuse(why.name(), &descriptor),
             }
-            Err(why) => class.refuse(why.name(), &descriptor),
         }
+        self.doorbells.flush(|words| self.nic.ring(words, at));
     }
 
     /// The frame for the engine: in segments, as its host's NIC cut it, if it is longer than the uplink carries and of TCP or
@@ -238,8 +241,46 @@ impl<'a> Replayer<'a> {
 /// Why a frame could not be read of which the capture has too little.
 const CUT: &str = "headers cut off by the capture's snap length";
 
+/// Bytes in which a frame has all its headers.
+const HEADERS: usize = 128;
+
+/// The headers of a frame of BIG TCP: its IP packet is longer than 65,535 bytes and states no length. They are those of the longest
+/// packet that states one.
+fn parse_longest(frame: &[u8]) -> Option<Parsed> {
+    const LONGEST: usize = 65_535;
+    let ethertype = |l3: usize| frame.get(l3 - 2..l3)?.first_chunk::<2>().copied();
+    let is_tag = |l3: usize| matches!(ethertype(l3), Some([0x81, 0] | [0x88, 0xa8]));
+    let l3 = [14, 18, 22].into_iter().find(|&l3| !is_tag(l3))?;
+    let (at, stated) = match ethertype(l3)? {
+        [8, 0] => (l3 + 2, LONGEST),
+        [0x86, 0xdd] => (l3 + 4, LONGEST - 40),
+        _ => return None,
+    };
+    let mut longest = frame.get(..l3 + LONGEST)?.to_vec();
+    let length = longest.get_mut(at..at + 2).filter(|length| **length == [0, 0])?;
+    length.copy_from_slice(&u16::try_from(stated).ok()?.to_be_bytes());
+    parse(&longest).ok()
+}
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+
+/// A frame of BIG TCP in descriptors of whole segments, each as long as one may be; another frame in one.
+fn pieces(whole: Descriptor) -> impl Iterator<Item = Descriptor> {
+    let header = u32::from(whole.header);
+    let most = u32::try_from(MAX_DESCRIPTOR.as_u64()).unwrap_or(u32::MAX);
+    let segments = most.saturating_sub(header).checked_div(whole.segment.into()).unwrap_or(0);
+    let payload = if whole.len > most { segments * u32::from(whole.segment) } else { 0 };
+    let mut left = Some(whole);
+    core::iter::from_fn(move || {
+        let piece = left.take()?;
+        if payload == 0 || piece.len - header <= payload {
+            return Some(piece);
+        }
+        left = Some(Descriptor { len: piece.len - payload, ..piece });
+        Some(Descriptor { len: header + payload, ..piece })
+    })
+}
 
 /// The frames that a descriptor leaves as.
 fn frames(&Descriptor { len, segment, header, .. }: &Descriptor) -> u64 {

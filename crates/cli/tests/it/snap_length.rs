@@ -80,6 +80,11 @@ fn a_capture_with_a_snap_length_counts_by_the_lengths_on_the_wire() {
     frames.extend(vec![ipv4(1_514, 6, 22); 4]);
     // What a host hands to its NIC in one piece: 10 segments of 1,460 bytes, each with 54 of headers.
     frames.push(ipv4(54 + 14_600, 6, 443));
+    // BIG TCP: 100 segments, in a packet that cannot state its length.
+    let mut big = ipv4(54, 6, 443);
+    big.resize(54 + 146_000, 0);
+    (big[16], big[17]) = (0, 0);
+    frames.push(big);
     // Shorter than the snap length.
     frames.push(ipv4(60, 17, 443));
     // Its headers are beyond what the capture has.
@@ -96,12 +101,12 @@ fn a_capture_with_a_snap_length_counts_by_the_lengths_on_the_wire() {
         let class = class.unwrap_or_else(|| panic!("{name}: {found}"));
         (class["packets"].as_u64().expect("a count"), class["bytes"].as_u64().expect("a size"))
     };
-    assert_eq!(class("web"), (10 + 10 + 1, 10 * 1_000 + 14_600 + 10 * 54 + 60));
+    assert_eq!(class("web"), (10 + 10 + 100 + 1, 10 * 1_000 + 14_600 + 146_000 + 110 * 54 + 60));
     assert_eq!(class("shop"), (4, 4 * 1_514));
-    assert_eq!(found["segmented"], 1);
+    assert_eq!(found["segmented"], 2);
     assert_eq!(found["not_sent"], json!({"headers cut off by the capture's snap length": 3}));
 
     let table = String::from_utf8_lossy(&replay(&policy, &file, &[]).stdout).into_owned();
     assert!(table.contains("not sent: 3 (headers cut off by the capture's snap length)\n"), "{table}");
-    assert!(table.contains("in segments: 1 frames longer than the uplink carries\n"), "{table}");
+    assert!(table.contains("in segments: 2 frames longer than the uplink carries\n"), "{table}");
 }

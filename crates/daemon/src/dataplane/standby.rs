@@ -8,7 +8,7 @@
 //! Invariant: frames leave by one port at a time, and frames are taken in from that one alone. A frame that the port before
 //! had taken and not sent leaves by the next one, or is counted as lost.
 
-mod carriers;
+pub(super) mod carriers;
 mod idle;
 
 use plimsoll_ports::{Counters, DropReason, Port, Sending};
@@ -222,11 +222,11 @@ impl Dataplane {
         self.set_segments();
     }
 
-    /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings. Answers when
-    /// it wants to look again.
+    /// Looks at both ports, lets the other one take over where that is due, and drops what the idle one brings; of an only port it logs
+    /// the carrier. Answers when it wants to look again.
     pub(super) fn tend_standby(&mut self, now: Nanos) -> Option<Nanos> {
         let cut = self.uplink.is_cut();
-        let standby = self.uplink.standby.as_mut()?;
+        let Some(standby) = &mut self.uplink.standby else { return self.log_carrier(now) };
         if standby.is_due(cut, now) {
             self.switch(now);
         }

@@ -6,20 +6,11 @@ mod told;
 mod windows;
 
 use crate::fleet::{self, Fleet, file};
-use crate::support::{World, drain, udp};
-use plimsoll_daemon::{AskedBy, Core, HeavyFlow, Means, Stats};
+use crate::support::{Stated, World, drain, udp};
+use plimsoll_daemon::{AskedBy, HeavyFlow, Means, Stats};
 use plimsoll_slo::Pulse;
 use plimsoll_units::{BitRate, Span};
 use plimsoll_wire::Ecn;
-
-/// A core whose CPU time a test states.
-struct Stated(Span);
-
-impl Core for Stated {
-    fn used(&self) -> Span {
-        self.0
-    }
-}
 
 const STEP: Span = Span::micros(10);
 

@@ -1,17 +1,8 @@
 //! Round trips of heavy hitters are measured in passing, from what both ends send anyway.
 
-use crate::support::{World, drain, udp};
-use plimsoll_daemon::{Core, HeavyReport, slowed_down};
+use crate::support::{Stated, World, drain, udp};
+use plimsoll_daemon::{HeavyReport, slowed_down};
 use plimsoll_units::{Nanos, Span};
-
-/// A core whose CPU time a test states.
-struct Stated(Span);
-
-impl Core for Stated {
-    fn used(&self) -> Span {
-        self.0
-    }
-}
 
 const STEP: Span = Span::micros(10);
 const GATEWAY: &str = "

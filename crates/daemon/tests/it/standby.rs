@@ -290,6 +290,28 @@ fn a_reload_adds_changes_and_removes_the_second_port() {
 }
 
 #[test]
+fn the_log_says_when_an_only_port_has_no_carrier_and_when_it_is_back() {
+    let mut world = World::new(&text(""), false);
+    let told = |world: &mut World, span| {
+        world.run(span, Span::millis(10));
+        world.engine.take_told()
+    };
+    assert!(told(&mut world, Span::secs(1)).is_empty());
+    world.wire.cut(true);
+    assert_eq!(
+        told(&mut world, Span::millis(20)),
+        ["the uplink's port memory uplink/a has no carrier: packets wait"]
+    );
+    // It flaps: a line at most in a second, and the last one holds.
+    for turn in 0..9 {
+        world.wire.cut(turn % 2 == 1);
+        assert!(told(&mut world, Span::millis(20)).is_empty());
+    }
+    assert_eq!(told(&mut world, Span::secs(1)), ["the uplink's port memory uplink/a has a carrier again"]);
+    assert!(told(&mut world, Span::secs(2)).is_empty(), "once");
+}
+
+#[test]
 fn the_log_says_when_the_idle_port_or_both_have_no_carrier_and_when_they_are_back() {
     let (mut world, second) = two(Span::secs(5));
     let told = |world: &mut World, span| {

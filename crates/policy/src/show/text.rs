@@ -306,7 +306,7 @@ fn promise_table(program: &Program) -> String {
     format!("\n{}\n{DERIVED}\n", table(&rows))
 }
 
-/// Frames dropped on arrival, of tenants with a `max` for receiving.
+/// From which rate on frames wait on the way in, of tenants with a `max` for receiving.
 fn ceilings(program: &Program) -> String {
     let with = program.tenants.iter().filter_map(|tenant| Some((&tenant.name, tenant.slo.ceiling?)));
     let shown: Vec<String> =
@@ -317,7 +317,7 @@ fn ceilings(program: &Program) -> String {
     }
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     format!(
-        "\nOn the way in, what comes beyond a tenant's `max` and {CEILING_SLACK}% for longer than {CEILING_BURST} is dropped: {}{more}\n",
+        "\nOn the way in, what comes beyond a tenant's `max` and {CEILING_SLACK}% for longer than {CEILING_BURST} waits: {}{more}\n",
         shown.join(", ")
     )
 }

@@ -1,4 +1,4 @@
-//! Log lines about the carriers of the uplink's two ports.
+//! Log lines about the carriers of the uplink's port, or its two ports.
 //!
 //! Why: while the idle port is down nothing can take over, and no packet shows it; while both are down, all packets wait.
 //! From: `docs/logs.md`, "Ports".
@@ -18,6 +18,14 @@ const BETWEEN: Span = Span::secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Logged {
     carriers: Carriers,
+    /// When the last line was written.
+    at: Option<Nanos>,
+}
+
+/// What the log says of the carrier of an uplink with one port.
+#[derive(Debug, Default)]
+pub(in super::super) struct Alone {
+    cut: bool,
     /// When the last line was written.
     at: Option<Nanos>,
 }
@@ -54,6 +62,24 @@ impl Uplink {
 }
 
 impl Dataplane {
+    /// Logs a change of the carrier of an uplink with one port. Answers when to look again. A port that has disappeared has a line of
+    /// its own.
+    pub(super) fn log_carrier(&mut self, now: Nanos) -> Option<Nanos> {
+        let port = self.uplink.port.as_ref()?;
+        let (cut, alone) = (port.is_down(), &mut self.uplink.alone);
+        if cut == alone.cut {
+            return None;
+        }
+        if let Some(next) = alone.at.map(|at| at + BETWEEN).filter(|next| *next > now) {
+            return Some(next);
+        }
+        *alone = Alone { cut, at: Some(now) };
+        let says = if cut { "no carrier: packets wait" } else { "a carrier again" };
+        let line = format!("the uplink's port {} has {says}", port.name());
+        self.tell(line);
+        None
+    }
+
     /// Logs a change of the ports' carriers.
     pub(super) fn log_carriers(&mut self, now: Nanos) {
         let found = self.uplink.carriers();

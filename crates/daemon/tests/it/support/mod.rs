@@ -4,13 +4,22 @@ use std::sync::Arc;
 
 use plimsoll_daemon::{
     Change, Core, Counting, Dataplane, DepartureLog, ExperimentCore, FleetSetup, HeavyFlows, Lane, Setup,
-    ThisCore, engine_config, fleet_map, lane_spec,
+    engine_config, fleet_map, lane_spec,
 };
 use plimsoll_policy::{Checked, Program};
 use plimsoll_ports::{FRAME_ROOM, MemoryConfig, MemoryPort, Port, Sending};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports};
 use plimsoll_wire::{Mac, VnetHeader};
+
+/// A core whose CPU time a test states.
+pub struct Stated(pub Span);
+
+impl Core for Stated {
+    fn used(&self) -> Span {
+        self.0
+    }
+}
 
 /// The key of every fleet in these tests.
 pub const KEY: [u8; 32] = [7; 32];
@@ -107,9 +116,15 @@ impl World {
         self.tenants[tenant].send(frame, Some(vnet)).expect("the engine's end is there")
     }
 
-    /// Turns of the engine, `step` apart, for `span`; answers what came out on the wire.
+    /// Turns of the engine, `step` apart, for `span`, on a core that is always busy; answers what came out on the wire.
     pub fn run(&mut self, span: Span, step: Span) -> Vec<Vec<u8>> {
-        self.run_on(&mut ThisCore, span, step)
+        let end = self.now + span;
+        let mut out = Vec::new();
+        while self.now < end {
+            let mut core = Stated(self.now - Nanos::ZERO);
+            out.extend(self.run_on(&mut core, step, step));
+        }
+        out
     }
 
     /// Like [`World::run`], on this core unless the policy's experiment wants another.
