@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there bench papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there containers bench papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,11 @@ deny-if-there:
 		echo 'make: cargo-deny is not installed: only the licences that manifests state were checked;' >&2; \
 		echo 'make: `make deny` installs it and checks licence files, bans and sources, too' >&2; \
 	fi
+
+# Installing container engines changes the machine's firewall and starts services, so `make test` uses them only where they are.
+containers: ## install Docker and Podman where they are missing, and test `plimsoll attach` with containers of both
+	@scripts/setup.sh containers
+	$(CARGO) test --locked --workspace --test it -- attach::engines --nocapture
 
 bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table, writes target/bench.json
 	@scripts/setup.sh bench

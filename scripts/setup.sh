@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
-# Usage: scripts/setup.sh [build|run|test|bench|fuzz|deny]
+# Usage: scripts/setup.sh [build|run|test|containers|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, and tools of the live tests with virtual machines: DPDK's testpmd, QEMU, busybox
+#   containers  test, Docker and Podman (85 MB; Debian starts Docker's service)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -50,6 +51,11 @@ want_test() {
     want qemu-system-x86_64 qemu-system-x86
     want busybox busybox-static
     want iptables iptables
+}
+
+want_containers() {
+    want dockerd docker.io
+    want podman podman
 }
 
 want_bench() {
@@ -146,8 +152,9 @@ case $what in
 build | fuzz | deny) ;;
 run) want_run ;;
 test) want_run && want_test ;;
+containers) want_run && want_test && want_containers ;;
 bench) want_run && want_bench ;;
-*) fail "unknown part '$what': one of build, run, test, bench, fuzz, deny" ;;
+*) fail "unknown part '$what': one of build, run, test, containers, bench, fuzz, deny" ;;
 esac
 install_packages
 install_rust
