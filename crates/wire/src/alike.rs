@@ -86,7 +86,8 @@ impl HeaderCopy {
     #[inline]
     #[must_use]
     pub fn is_alike_front(&self, front: Front<'_>) -> bool {
-        self.len == front.len() && self.kind.agree(&self.bytes[..self.len.min(COPIED)], front.bytes())
+        let own = self.bytes.get(..self.len.min(COPIED));
+        self.len == front.len() && own.is_some_and(|own| self.kind.agree(own, front.bytes()))
     }
 }
 
@@ -169,8 +170,9 @@ impl Kind {
 fn agree_under(mask: &Head, a: &Head, b: &Head) -> bool {
     // The last word begins inside the one before it.
     let words = [0, 8, 16, 24, 32, 40, 48, LOOKED_AT - 8];
-    let word =
-        |head: &Head, at: usize| head[at..at + 8].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let word = |head: &Head, at: usize| {
+        head.get(at..at + 8).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
+    };
     words.iter().fold(0, |differ, &at| differ | (word(a, at) ^ word(b, at)) & word(mask, at)) == 0
 }
 
@@ -193,6 +195,7 @@ const IPV4_AND_PORTS: Head = {
 const IPV6_AND_PORTS: Head = ones(&ones(&[0; LOOKED_AT], 0, 21), 22, 58);
 
 /// The mask with ones from byte `from` up to `end`.
+#[expect(clippy::indexing_slicing, reason = "only constants are made by it, when this is compiled")]
 const fn ones(mask: &Head, from: usize, end: usize) -> Head {
     let (mut mask, mut at) = (*mask, from);
     while at < end {
