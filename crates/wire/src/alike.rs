@@ -28,7 +28,15 @@ use crate::parse::{IPV4, IPV6, protocol};
 #[inline]
 #[must_use]
 pub fn alike(first: &[u8], frame: &[u8]) -> bool {
-    first.len() == frame.len() && Kind::of(first).agree(first, frame)
+    if first.len() != frame.len() {
+        return false;
+    }
+    let (Some(a), Some(b)) = (first.first_chunk(), frame.first_chunk()) else { return false };
+    match alike_hosts(a, b) {
+        Some((protocol::UDP, l4)) => a.get(l4 + 4..l4 + 6) == b.get(l4 + 4..l4 + 6), // its length
+        Some((protocol::TCP, l4)) => first.get(l4 + 12) == frame.get(l4 + 12),       // its header's
+        _ => false,
+    }
 }
 
 /// What of a frame is compared with later frames, copied out of it.
@@ -47,13 +55,12 @@ pub fn alike(first: &[u8], frame: &[u8]) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderCopy {
     len: usize,
-    kind: Kind,
     bytes: [u8; COPIED],
 }
 
 impl HeaderCopy {
     /// A copy of nothing, to which no frame is alike.
-    pub const EMPTY: Self = Self { len: 0, kind: Kind::Other, bytes: [0; COPIED] };
+    pub const EMPTY: Self = Self { len: 0, bytes: [0; COPIED] };
 
     /// A copy of the frame's headers.
     #[inline]
@@ -72,7 +79,7 @@ impl HeaderCopy {
             Some(head) => bytes = *head,
             None => bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from),
         }
-        Self { len: front.len(), kind: Kind::of(frame), bytes }
+        Self { len: front.len(), bytes }
     }
 
     /// Whether `frame` is [`alike`] to the frame whose copy this is.
@@ -86,8 +93,10 @@ impl HeaderCopy {
     #[inline]
     #[must_use]
     pub fn is_alike_front(&self, front: Front<'_>) -> bool {
-        let own = self.bytes.get(..self.len.min(COPIED));
-        self.len == front.len() && own.is_some_and(|own| self.kind.agree(own, front.bytes()))
+        let frame = front.bytes();
+        let copied = self.len.min(COPIED);
+        let heads = self.bytes.get(..copied).zip(frame.get(..copied));
+        self.len == front.len() && heads.is_some_and(|(own, other)| alike(own, other))
     }
 }
 
@@ -122,87 +131,22 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Bytes that are compared at most: Ethernet, IPv6 and the part of UDP up to its length. Shorter frames are not alike.
 const LOOKED_AT: usize = 60;
 
-/// What a frame is, as far as later frames may be like it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    UdpOverIpv4,
-    TcpOverIpv4,
-    UdpOverIpv6,
-    TcpOverIpv6,
-    /// No frame is like it.
-    Other,
-}
-
-impl Kind {
-    #[inline]
-    fn of(frame: &[u8]) -> Self {
-        let Some(head) = frame.first_chunk::<LOOKED_AT>() else { return Self::Other };
-        let fragment = u16::from_be_bytes([head[20], head[21]]) & FRAGMENT != 0;
-        match (u16::from_be_bytes([head[12], head[13]]), head[23], head[20]) {
-            _ if head[0] & GROUP != 0 => Self::Other,
-            (IPV4, _, _) if head[14] != 0x45 || fragment => Self::Other,
-            (IPV4, protocol::UDP, _) => Self::UdpOverIpv4,
-            (IPV4, protocol::TCP, _) => Self::TcpOverIpv4,
-            (IPV6, _, protocol::UDP) => Self::UdpOverIpv6,
-            (IPV6, _, protocol::TCP) => Self::TcpOverIpv6,
-            _ => Self::Other,
-        }
-    }
-
-    /// Whether a frame has the same headers as the first one, which is of this kind and as long.
-    #[inline]
-    fn agree(self, first: &[u8], frame: &[u8]) -> bool {
-        let mask = match self {
-            Self::UdpOverIpv4 => &UDP_OVER_IPV4,
-            Self::TcpOverIpv4 => &TCP_OVER_IPV4,
-            Self::UdpOverIpv6 => &UDP_OVER_IPV6,
-            Self::TcpOverIpv6 => &TCP_OVER_IPV6,
-            Self::Other => return false,
-        };
-        let (Some(a), Some(b)) = (first.first_chunk(), frame.first_chunk()) else { return false };
-        // The length of TCP's header over IPv6 lies behind what is looked at of all.
-        agree_under(mask, a, b) && (self != Self::TcpOverIpv6 || first.get(66) == frame.get(66))
-    }
-}
-
-/// Whether two heads have the same bits where the mask has ones.
+/// The transport protocol and the offset of its header, if the two frames agree up to and including the ports.
 #[inline]
-fn agree_under(mask: &Head, a: &Head, b: &Head) -> bool {
-    // The last word begins inside the one before it.
-    let words = [0, 8, 16, 24, 32, 40, 48, LOOKED_AT - 8];
-    let word = |head: &Head, at: usize| {
-        head.get(at..at + 8).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
-    };
-    words.iter().fold(0, |differ, &at| differ | (word(a, at) ^ word(b, at)) & word(mask, at)) == 0
-}
-
-type Head = [u8; LOOKED_AT];
-
-/// Ethernet addresses, EtherType, the IP header's first four bytes (version, length and traffic class; the packet's length), whether
-/// it is a fragment, protocol, IP addresses and ports; the length of UDP.
-const UDP_OVER_IPV4: Head = ones(&IPV4_AND_PORTS, 38, 40);
-/// The same, with the length of TCP's header.
-const TCP_OVER_IPV4: Head = ones(&IPV4_AND_PORTS, 46, 47);
-/// All but the hop count; and the length of UDP.
-const UDP_OVER_IPV6: Head = ones(&IPV6_AND_PORTS, 58, 60);
-const TCP_OVER_IPV6: Head = IPV6_AND_PORTS;
-
-const IPV4_AND_PORTS: Head = {
-    let mut mask = ones(&ones(&ones(&[0; LOOKED_AT], 0, 18), 23, 24), 26, 38);
-    [mask[20], mask[21]] = FRAGMENT.to_be_bytes();
-    mask
-};
-const IPV6_AND_PORTS: Head = ones(&ones(&[0; LOOKED_AT], 0, 21), 22, 58);
-
-/// The mask with ones from byte `from` up to `end`.
-#[expect(clippy::indexing_slicing, reason = "only constants are made by it, when this is compiled")]
-const fn ones(mask: &Head, from: usize, end: usize) -> Head {
-    let (mut mask, mut at) = (*mask, from);
-    while at < end {
-        mask[at] = 0xff;
-        at += 1;
+fn alike_hosts(a: &[u8; LOOKED_AT], b: &[u8; LOOKED_AT]) -> Option<(u8, usize)> {
+    // Ethernet addresses, EtherType, and the IP header's first four bytes: version, length and traffic class.
+    if a[..18] != b[..18] || a[0] & GROUP != 0 {
+        return None;
     }
-    mask
+    let whole = |header: &[u8; LOOKED_AT]| u16::from_be_bytes([header[20], header[21]]) & FRAGMENT == 0;
+    match u16::from_be_bytes([a[12], a[13]]) {
+        IPV4 => {
+            let alike = a[14] == 0x45 && whole(a) && whole(b) && a[23] == b[23] && a[26..38] == b[26..38];
+            alike.then_some((a[23], 34))
+        }
+        IPV6 => (a[18..21] == b[18..21] && a[22..58] == b[22..58]).then_some((a[20], 54)),
+        _ => None,
+    }
 }
 
 const GROUP: u8 = 1;
