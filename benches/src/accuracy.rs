@@ -1,4 +1,4 @@
-//! How exactly limited flows get their rate, live, and how even their gaps are.
+//! How exactly limited flows get their rate, live, and how even their gaps are; and how long gaps are by the wake-up grain.
 //!
 //! Why: a shaper that lets bursts through passes every test of averages.
 //! From: SENIC's measure, the deviation of the gaps over the ideal gap.
@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::forward::Forwarder;
 use crate::net::{self, Netns, Stamped};
-use crate::report::Row;
+use crate::report::{Goal, Row};
 
 /// Flows at a time, each with a limit of its own.
 const FLOWS: u16 = 4;
@@ -57,8 +57,27 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         let row = Row::new(format!("deviation of gaps over ideal gap, {mbps} Mb/s"), beside, "fraction");
         rows.push(row.figures(&peer.jitters, &us.jitters).note(note(&floor.jitters)));
     }
+    for (stated, grain, pull) in GRAINS {
+        let [mut peer, mut us] = [(); 2].map(|()| Measured::default());
+        for _ in 0..rounds {
+            peer.add(&htb(EACH)?);
+            us.add(&by_grain(plimsoll, stated)?);
+        }
+        let what = if stated.is_empty() { "usual grain".to_owned() } else { format!("`grain: {stated}`") };
+        let row = Row::new(format!("p99 of gaps, {FLOWS} flows, uplink 100 Mb/s, {what}"), "tc htb", "ms");
+        let longest = f64::max(grain, pull * f64::from(FLOWS));
+        let note = format!("the grain is {grain} ms, and each flow's turn {pull} ms");
+        rows.push(row.figures(&peer.gaps, &us.gaps).goal(Goal::AtMost(1.25 * longest)).note(note));
+    }
     Ok(rows)
 }
+
+/// The rate of each flow where they share an uplink of 100 Mb/s.
+const EACH: u32 = 100 / FLOWS as u32;
+
+/// What the uplink states, its grain in milliseconds (without a statement it is what 16 frames take), and how long a pull may take,
+/// which is a flow's turn.
+const GRAINS: [(&str, f64, f64); 3] = [("", 1.97, 0.5), ("500us", 0.5, 0.5), ("5ms", 5.0, 5.0)];
 
 /// One figure for each flow and round.
 #[derive(Default)]
@@ -67,19 +86,32 @@ struct Measured {
     errors: Vec<f64>,
     /// Over the ideal gap.
     jitters: Vec<f64>,
+    /// In milliseconds.
+    gaps: Vec<f64>,
+}
+
+/// How one flow arrived.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    /// The rate's error, as a fraction.
+    error: f64,
+    /// The deviation of the gaps over the ideal gap.
+    jitter: f64,
+    /// The gap that 99 of 100 are no longer than, in seconds.
+    p99: f64,
 }
 
 impl Measured {
-    fn add(&mut self, flows: &[(f64, f64)]) {
-        self.errors.extend(flows.iter().map(|flow| 100.0 * flow.0));
-        self.jitters.extend(flows.iter().map(|flow| flow.1));
+    fn add(&mut self, flows: &[Arrived]) {
+        self.errors.extend(flows.iter().map(|flow| 100.0 * flow.error));
+        self.jitters.extend(flows.iter().map(|flow| flow.jitter));
+        self.gaps.extend(flows.iter().map(|flow| 1e3 * flow.p99));
     }
 }
 
 /// Through Plimsoll: a class with a `max` for each flow. htb may owe a frame beyond its burst, so ours is a frame more:
 /// then both can make up for being late by as much.
-fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
-    let (left, right) = namespaces()?;
+fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<Arrived>> {
     let mut weights = String::new();
     let mut classes = String::new();
     for flow in 0..FLOWS {
@@ -90,11 +122,22 @@ fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
             FIRST_PORT + flow
         )?;
     }
+    through(plimsoll, mbps, "10Gbps", &format!("policy:\n  root: {{wfq: {{{weights}left: 1}}}}\n{classes}"))
+}
+
+/// Through an uplink of 100 Mb/s, which the flows share; it states its grain where there is one.
+fn by_grain(plimsoll: &Path, stated: &str) -> Result<Vec<Arrived>> {
+    let grain = if stated.is_empty() { String::new() } else { format!(", grain: {stated}") };
+    through(plimsoll, EACH, &format!("{}Mbps{grain}", EACH * u32::from(FLOWS)), "")
+}
+
+/// Through Plimsoll with an uplink of this rate, and `more` at the end of the policy.
+fn through(plimsoll: &Path, mbps: u32, rate: &str, more: &str) -> Result<Vec<Arrived>> {
+    let (left, right) = namespaces()?;
     let policy = format!(
-        "uplink: {{port: {{tap: {{netns: {}, name: right}}}}, rate: 10Gbps}}\n\
+        "uplink: {{port: {{tap: {{netns: {}, name: right}}}}, rate: {rate}}}\n\
          engine: {{cpu: 1}}\n\
-         tenants:\n  left: {{port: {{tap: {{netns: {}, name: left}}}}}}\n\
-         policy:\n  root: {{wfq: {{{weights}left: 1}}}}\n{classes}",
+         tenants:\n  left: {{port: {{tap: {{netns: {}, name: left}}}}}}\n{more}",
         right.name(),
         left.name(),
     );
@@ -105,7 +148,7 @@ fn ours(plimsoll: &Path, mbps: u32) -> Result<Vec<(f64, f64)>> {
 }
 
 /// Through a veth pair with an htb class for each flow.
-fn htb(mbps: u32) -> Result<Vec<(f64, f64)>> {
+fn htb(mbps: u32) -> Result<Vec<Arrived>> {
     let (left, right) = namespaces()?;
     left.ip(&["link", "add", "left", "type", "veth", "peer", "name", "right", "netns", right.name()])?;
     connect(&left, "left", LEFT, LEFT_MAC, RIGHT, RIGHT_MAC)?;
@@ -127,7 +170,7 @@ fn htb(mbps: u32) -> Result<Vec<(f64, f64)>> {
 }
 
 /// A thread that spins until each frame is due and writes it to the receiver's TAP.
-fn floor(mbps: u32) -> Result<Vec<(f64, f64)>> {
+fn floor(mbps: u32) -> Result<Vec<Arrived>> {
     let (_left, right) = namespaces()?;
     let mut device = right.enter(|| net::tap("right"))?;
     connect(&right, "right", RIGHT, RIGHT_MAC, LEFT, LEFT_MAC)?;
@@ -195,8 +238,8 @@ fn send(mbps: u32) -> Result<()> {
     Ok(())
 }
 
-/// Measurements of each flow's receiver while `work` ran: the rate's error and the deviation of gaps, as fractions.
-fn receive_while(netns: &Netns, mbps: u32, work: impl FnOnce() -> Result<()>) -> Result<Vec<(f64, f64)>> {
+/// How each flow arrived while `work` ran.
+fn receive_while(netns: &Netns, mbps: u32, work: impl FnOnce() -> Result<()>) -> Result<Vec<Arrived>> {
     let bind = |flow| netns.enter(move || Stamped::bind(FIRST_PORT + flow));
     let sockets = (0..FLOWS).map(bind).collect::<Result<Vec<_>>>()?;
     let arrivals: Vec<Vec<Duration>> = std::thread::scope(|scope| {
@@ -216,8 +259,8 @@ fn receive_while(netns: &Netns, mbps: u32, work: impl FnOnce() -> Result<()>) ->
     arrivals.iter().map(|times| judge(times, mbps)).collect()
 }
 
-/// Rate error and jitter of one flow.
-fn judge(times: &[Duration], mbps: u32) -> Result<(f64, f64)> {
+/// How one flow arrived.
+fn judge(times: &[Duration], mbps: u32) -> Result<Arrived> {
     let first = *times.first().context("a limited flow got nothing through")?;
     let counted: Vec<f64> = times
         .iter()
@@ -231,7 +274,10 @@ fn judge(times: &[Duration], mbps: u32) -> Result<(f64, f64)> {
     let count = gaps.len() as f64;
     let mean = gaps.iter().sum::<f64>() / count;
     let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / count;
-    Ok(((ideal / mean - 1.0).abs(), variance.sqrt() / ideal))
+    let mut sorted = gaps;
+    sorted.sort_by(f64::total_cmp);
+    let p99 = sorted[(sorted.len() * 99).div_ceil(100) - 1];
+    Ok(Arrived { error: (ideal / mean - 1.0).abs(), jitter: variance.sqrt() / ideal, p99 })
 }
 
 fn ideal_gap(mbps: u32) -> Duration {
@@ -270,15 +316,16 @@ mod tests {
     #[test]
     fn even_arrivals_have_no_error_and_no_jitter() {
         let times: Vec<_> = (0..1_000).map(|i| ideal_gap(10) * i).collect();
-        let (error, jitter) = judge(&times, 10).unwrap();
+        let Arrived { error, jitter, p99 } = judge(&times, 10).unwrap();
         assert!(error < 1e-6 && jitter < 1e-6, "{error} {jitter}");
+        assert!((p99 - 0.0012).abs() < 1e-6, "{p99}");
     }
 
     #[test]
     fn pairs_at_twice_the_gap_keep_the_rate_and_show_as_jitter() {
         // Two frames at once, then two gaps of silence: the mean is right, the deviation is one whole gap.
         let times: Vec<_> = (0..1_000).map(|i| ideal_gap(10) * (i / 2 * 2)).collect();
-        let (error, jitter) = judge(&times, 10).unwrap();
+        let Arrived { error, jitter, .. } = judge(&times, 10).unwrap();
         assert!(error < 0.01, "{error}");
         assert!((jitter - 1.0).abs() < 0.01, "{jitter}");
     }
