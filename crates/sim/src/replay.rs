@@ -14,7 +14,7 @@ use plimsoll_nic::{
 };
 use plimsoll_policy::{Checked, Classifier, Fields, Metadata, NodeId, Prefix, TenantId};
 use plimsoll_units::{Bytes, Nanos, Span};
-use plimsoll_wire::{FlowKey, Ip, Parsed, parse};
+use plimsoll_wire::{FlowKey, Ip, Parsed, network_header, parse};
 
 /// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -247,18 +247,12 @@ const HEADERS: usize = 128;
 /// The headers of a frame of BIG TCP: its IP packet is longer than 65,535 bytes and states no length. They are those of the longest
 /// packet that states one.
 fn parse_longest(frame: &[u8]) -> Option<Parsed> {
-    const LONGEST: usize = 65_535;
-    let ethertype = |l3: usize| frame.get(l3 - 2..l3)?.first_chunk::<2>().copied();
-    let is_tag = |l3: usize| matches!(ethertype(l3), Some([0x81, 0] | [0x88, 0xa8]));
-    let l3 = [14, 18, 22].into_iter().find(|&l3| !is_tag(l3))?;
-    let (at, stated) = match ethertype(l3)? {
-        [8, 0] => (l3 + 2, LONGEST),
-        [0x86, 0xdd] => (l3 + 4, LONGEST - 40),
-        _ => return None,
-    };
-    let mut longest = frame.get(..l3 + LONGEST)?.to_vec();
-    let length = longest.get_mut(at..at + 2).filter(|length| **length == [0, 0])?;
-    length.copy_from_slice(&u16::try_from(stated).ok()?.to_be_bytes());
+    const LONGEST: u16 = 65_535;
+    let (l3, v4) = network_header(frame)?;
+    let (at, stated) = if v4 { (l3 + 2, LONGEST) } else { (l3 + 4, LONGEST - 40) };
+    let longest = frame.get(..l3 + usize::from(LONGEST)).filter(|longest| longest[at..at + 2] == [0, 0])?;
+    let mut longest = longest.to_vec();
+    longest[at..at + 2].copy_from_slice(&stated.to_be_bytes());
     parse(&longest).ok()
 }
 

@@ -62,7 +62,7 @@ pub use ecn::Ecn;
 pub use flow::FlowKey;
 pub use front::Front;
 pub use join::Joined;
-pub use parse::{Fragment, Ip, Mac, Parsed, parse, parse_front, protocol};
+pub use parse::{Fragment, Ip, Mac, Parsed, network_header, parse, parse_front, protocol};
 pub use reason::{
     BindingError, DecapsulationError, EncapsulationError, FrameError, SegmentError, TooBigError, VnetError,
 };

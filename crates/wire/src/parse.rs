@@ -185,7 +185,8 @@ impl fmt::Display for Mac {
 
 /// The offset of a frame's IP header, behind two tags at most, and whether it is IPv4; none where the fixed header is cut
 /// off or its version is not that of the EtherType.
-pub(crate) fn network_header(frame: &[u8]) -> Option<(usize, bool)> {
+#[must_use]
+pub fn network_header(frame: &[u8]) -> Option<(usize, bool)> {
     let (mut at, mut ethertype) = (ETHERNET, be16(frame, 12)?);
     while is_tag(ethertype) && at <= ONE_TAG {
         ethertype = be16(frame, at + 2)?;
