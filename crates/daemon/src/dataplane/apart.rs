@@ -262,7 +262,10 @@ impl Dataplane {
         // The thread reads every message of the client; the engine bounds how many of them it handles.
         port.hold_requests(false);
         // That thread takes again what waits in the guest's memory, and copies it.
-        lane.offered_again = port.offer_again().or(lane.offered_again);
+        if let Some(session) = port.offer_again() {
+            lane.offered_again = Some(session);
+            lane.to_come_again = lane.pool.in_use();
+        }
         let owed = lane.pool.in_use() * TRAIN;
         match Apart::new(port, owed, lane.pool.len(), window) {
             Ok(apart) => {

@@ -70,6 +70,8 @@ pub struct Lane {
     pub(crate) quiet_since: Nanos,
     /// The session since which frames count: those from before it were offered again.
     pub(crate) offered_again: Option<u32>,
+    /// Number of buffers with frames from before it: each of them comes once more.
+    pub(crate) to_come_again: usize,
     /// Whether frames of one flow come together from its rings.
     pub(crate) alone: Alone,
     pub(crate) pool: Pool,
@@ -199,6 +201,7 @@ impl Lane {
             first_mac: None,
             quiet_since: Nanos::ZERO,
             offered_again: None,
+            to_come_again: 0,
             alone: Alone::default(),
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),

@@ -58,7 +58,11 @@ impl Lane {
     #[inline]
     pub(crate) fn room(&self, queue: QueueId, frames: u32, held: u32, window: u32) -> Admission {
         match self.port.as_ref().and_then(Port::depth) {
-            Some(depth) => Admission::of(depth, frames, held, self.parked.of(queue), window),
+            Some(depth) => match Admission::of(depth, frames, held, self.parked.of(queue), window) {
+                // What is offered again counts twice until what it was before has gone: none is lost for that.
+                Admission::Nowhere if self.to_come_again > 0 => Admission::Sender,
+                admission => admission,
+            },
             // A port that was lost, or begins anew, may leave parked frames, which go first.
             None if self.parked.of(queue) > 0 => Admission::Nowhere,
             // Several frames may be one descriptor there.

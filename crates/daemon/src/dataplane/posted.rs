@@ -509,6 +509,9 @@ impl Lane {
     /// Frees a buffer with [`Held`] notes and completes the frames in it that have not been given back. Answers how many they were.
     pub(crate) fn give_held(&mut self, buffer: Buffer, status: Status) -> u32 {
         let held = *self.pool.held(buffer);
+        if self.was_offered_again(buffer) {
+            self.to_come_again = self.to_come_again.saturating_sub(1);
+        }
         self.complete_train(buffer, &held, held.frames() as u16, status);
         self.pool.give(buffer);
         held.frames() - u32::from(held.given)
