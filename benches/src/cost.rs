@@ -44,17 +44,13 @@ enum Limit {
     /// The same with the wake-up grain that htb has in effect: a whole segment of 64 kB.
     Coarse(u32),
     Tenant(u32),
-    /// The same with a burst of a whole segment, which asks for no grain finer than that of the uplink, which is 2 ms.
-    LongBurst(u32),
     None,
 }
 
 impl Limit {
     fn mbps(self) -> Option<u32> {
         match self {
-            Self::Uplink(mbps) | Self::Coarse(mbps) | Self::Tenant(mbps) | Self::LongBurst(mbps) => {
-                Some(mbps)
-            }
+            Self::Uplink(mbps) | Self::Coarse(mbps) | Self::Tenant(mbps) => Some(mbps),
             Self::None => None,
         }
     }
@@ -64,9 +60,6 @@ impl Limit {
             Self::Uplink(mbps) => format!("uplink {mbps} Mb/s"),
             Self::Coarse(mbps) => format!("uplink {mbps} Mb/s, `grain: 5ms`"),
             Self::Tenant(mbps) => format!("tenant `max` {mbps} Mb/s, uplink 100 Gb/s"),
-            Self::LongBurst(mbps) => {
-                format!("tenant `max` {mbps} Mb/s, `burst: 64KB`, uplink 100 Gb/s, `grain: 2ms`")
-            }
             Self::None => "no limit".to_owned(),
         }
     }
@@ -95,7 +88,6 @@ pub fn measure(plimsoll: &Path, rounds: u32) -> Result<Vec<Row>> {
         Limit::Coarse(100),
         Limit::Uplink(1_000),
         Limit::Tenant(100),
-        Limit::LongBurst(100),
         Limit::Tenant(1_000),
         Limit::None,
     ] {
@@ -295,9 +287,6 @@ fn policy(uplink: &str, limit: Limit, left: &Netns) -> String {
         Limit::Uplink(mbps) => (format!("{mbps}Mbps"), String::new()),
         Limit::Coarse(mbps) => (format!("{mbps}Mbps, grain: 5ms"), String::new()),
         Limit::Tenant(mbps) => ("100Gbps".to_owned(), format!(", max: {mbps}Mbps")),
-        Limit::LongBurst(mbps) => {
-            ("100Gbps, grain: 2ms".to_owned(), format!(", max: {mbps}Mbps, burst: 64KB"))
-        }
         Limit::None => ("100Gbps".to_owned(), String::new()),
     };
     format!(

@@ -58,7 +58,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use plimsoll_nic::{Config, Nic};
-use plimsoll_policy::{Fields, Metadata, Program, Sources, TenantId};
+use plimsoll_policy::{Fields, Grain, Metadata, Program, Sources, TenantId};
 use plimsoll_ports::{Port, PortError};
 use plimsoll_record::Recorder;
 use plimsoll_units::{Nanos, Span};
@@ -150,6 +150,10 @@ pub struct Turn {
     pub lazily: Option<Nanos>,
     /// How soon to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
+    /// Whether what waits does so for limits alone, and not for the link.
+    pub limited: bool,
+    /// Whether a tenant of which nothing waits has sent frames or was sent some.
+    pub unlimited: bool,
 }
 
 /// The parts that an engine is made from.
@@ -249,11 +253,18 @@ pub(crate) struct Buffers {
     pub(crate) landing: Vec<u8>,
     /// Empty between two batches.
     pub(crate) batch: Vec<posted::Copied>,
+    /// The lanes of which frames have moved in this turn; some may be there several times.
+    moved: Vec<Option<usize>>,
 }
 
 impl Default for Buffers {
     fn default() -> Self {
-        Self { scratch: vec![0; LARGE], landing: vec![0; LARGE], batch: Vec::with_capacity(posted::POSTED) }
+        Self {
+            scratch: vec![0; LARGE],
+            landing: vec![0; LARGE],
+            batch: Vec::with_capacity(posted::POSTED),
+            moved: Vec::new(),
+        }
     }
 }
 
@@ -440,13 +451,36 @@ impl Dataplane {
             .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
-        Turn { busy: busy || self.due.attentive, moved, next, lazily, retry }
+        let limited = self.scheduler.nic.waits_for_limits_alone();
+        let unlimited = self.have_moved_unlimited();
+        Turn { busy: busy || self.due.attentive, moved, next, lazily, retry, limited, unlimited }
+    }
+
+    /// Whether a tenant of which nothing waits has moved frames in this turn. The uplink's common station counts as one.
+    fn have_moved_unlimited(&mut self) -> bool {
+        let Self { buffers, tenants, scheduler, .. } = self;
+        let waits = |lane: Option<usize>| {
+            let tenant = lane.and_then(|lane| tenants.lanes.get(lane)?.as_ref()?.tenant);
+            tenant.is_some_and(|tenant| scheduler.nic.tenant_counters(tenant).held > 0)
+        };
+        let unlimited = buffers.moved.iter().any(|lane| !waits(*lane));
+        buffers.moved.clear();
+        unlimited
+    }
+
+    /// Notes that frames of the tenant in this lane have moved, or of no single tenant, where the length of naps depends on it.
+    #[inline]
+    fn note_moved(&mut self, lane: Option<usize>) {
+        let Grain { span, behind_limits, .. } = self.policy.grain;
+        if behind_limits > span && self.buffers.moved.last() != Some(&lane) {
+            self.buffers.moved.push(lane);
+        }
     }
 
     /// How long the thread may sleep while packets wait for a rate.
     #[must_use]
-    pub fn grain(&self) -> Span {
-        self.policy.grain.span
+    pub fn grain(&self) -> &Grain {
+        &self.policy.grain
     }
 
     /// Whether the thread is to spin while packets pass.

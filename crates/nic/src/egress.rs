@@ -120,6 +120,12 @@ impl Nic {
         self.wheel.next_due().map(|due| due.max(link))
     }
 
+    /// Whether no packet waits for the link: those that wait do so for limits.
+    #[must_use]
+    pub fn waits_for_limits_alone(&self) -> bool {
+        !self.forest.is_active(self.layout.root)
+    }
+
     /// A flow queue with packets joins its bundle, or the tree if it has none.
     #[inline]
     pub(crate) fn join(&mut self, home: Tagged, record: RecordId, now: Nanos) {

@@ -20,6 +20,8 @@ use crate::program::{FlowOrder, Limit, NodeKind, Program};
 pub struct Grain {
     /// How long. Zero: the thread wakes for each packet that is due.
     pub span: Span,
+    /// How long while packets wait for limits alone, and all that moves is of tenants of which some wait: at least as long.
+    pub behind_limits: Span,
     /// What the policy states that asks for it.
     #[schemars(with = "String")]
     pub because: GrainReason,
@@ -82,8 +84,8 @@ impl Grain {
     #[must_use]
     pub fn of(program: &Program) -> Self {
         let frame = program.max_frame + program.overhead;
-        let (most, because) =
-            program.grain.map_or((usual(program), GrainReason::Nothing), |span| (span, GrainReason::Stated));
+        let stated =
+            |usual| program.grain.map_or((usual, GrainReason::Nothing), |span| (span, GrainReason::Stated));
         let limits = program
             .limits
             .iter()
@@ -106,9 +108,15 @@ impl Grain {
             _ => None,
         });
         let finest = limits.chain(targets).chain(nodes).min_by_key(|(span, _)| *span);
-        let (span, because) = finest.filter(|(span, _)| *span < most).unwrap_or((most, because));
-        let span = if span < Self::LEAST { Span::ZERO } else { span };
-        Self { span, because, spins, stated: program.grain.is_some() }
+        let of = |(most, because)| {
+            let finer = finest.as_ref().filter(|(span, _)| *span < most).cloned();
+            let (span, because) = finer.unwrap_or((most, because));
+            (if span < Self::LEAST { Span::ZERO } else { span }, because)
+        };
+        let (span, because) = of(stated(usual(program)));
+        let (behind_limits, _) = of(stated(LONGEST_USUAL));
+        let behind_limits = if program.limits.is_empty() { span } else { behind_limits };
+        Self { span, behind_limits, because, spins, stated: program.grain.is_some() }
     }
 
     /// The longest time that the frames of one pull may take on the link.
@@ -124,8 +132,11 @@ impl Grain {
 /// The longest grain, unless the uplink states another: what sixteen frames take on the link, between half a millisecond and two.
 fn usual(program: &Program) -> Span {
     let frame = program.max_frame + program.overhead;
-    program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Grain::USUAL, Span::millis(2))
+    program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Grain::USUAL, LONGEST_USUAL)
 }
+
+/// The longest grain of a slow link, and while packets wait for limits alone, unless the uplink states another.
+const LONGEST_USUAL: Span = Span::millis(2);
 
 /// An eighth of a delay: half of it is for one way, and a packet that waits a grain is not the only thing on that way.
 fn part_of(delay: Span) -> Span {
@@ -165,7 +176,7 @@ mod tests {
         assert_eq!(grain("10Mbps", ""), (2_000, nothing.clone()));
         assert_eq!(grain("200Mbps", ""), (971, nothing.clone()));
         assert_eq!(grain("1Gbps", ""), (500, nothing.clone()));
-        assert_eq!(grain("1Gbps", ", max: 100Mbps").0, 375);
+        assert_eq!(grain("1Gbps", ", max: 1Gbps"), (375, "the burst of max(shop)".to_owned()));
         assert_eq!(grain("50Mbps", ", max: 10Mbps, burst: 80KB"), (2_000, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 200KB"), (500, nothing.clone()));
         assert_eq!(grain("100Gbps", ", max: 1Gbps, burst: 30KB"), (90, "the burst of max(shop)".to_owned()));
@@ -180,9 +191,29 @@ mod tests {
         assert_eq!(grain("10Gbps, grain: 7ms", ""), (5_000, short));
         assert_eq!(grain("100Mbps, grain: 0us", ""), (0, "the uplink states it".to_owned()));
         assert_eq!(grain("100Mbps, grain: 4ms", ", max: 10Mbps").1, "the burst of max(shop)");
+        assert_eq!(grain("1Gbps", ", max: 100Mbps"), (500, "nothing asks for a finer one".to_owned()));
         let classes =
             ", queues: {ask: {match: {dst_port: 53}}, rest: {match: {dst_port: 80}}}, among: priority";
         assert_eq!(grain("10Gbps", classes), (0, "the priorities of shop".to_owned()));
+    }
+
+    #[test]
+    fn is_longer_behind_limits_alone_as_far_as_their_bursts_and_all_else_allow() {
+        let behind_limits = |uplink: &str, tenant: &str| {
+            Grain::of(&check(uplink, tenant).program).behind_limits.as_u64() / 1_000
+        };
+        assert_eq!(behind_limits("100Gbps", ""), 500, "there are none");
+        assert_eq!(behind_limits("100Gbps", ", max: 100Mbps"), 1_875);
+        assert_eq!(behind_limits("100Gbps", ", max: 300Mbps"), 640);
+        assert_eq!(behind_limits("100Gbps", ", max: 1Gbps"), 375);
+        assert_eq!(behind_limits("100Gbps", ", max: 10Mbps, burst: 64KB"), 2_000);
+        assert_eq!(
+            behind_limits("100Gbps", ", max: 100Mbps, delay: {p99: 8ms}"),
+            375,
+            "whose burst is shorter"
+        );
+        assert_eq!(behind_limits("100Gbps, grain: 1ms", ", max: 100Mbps"), 1_000);
+        assert_eq!(behind_limits("100Gbps, grain: 5ms", ", max: 10Mbps, burst: 64KB"), 5_000);
     }
 
     #[test]

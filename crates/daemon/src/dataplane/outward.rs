@@ -43,17 +43,22 @@ impl Dataplane {
             if !self.is_read(index) {
                 continue;
             }
-            if self.tenants.lanes[index].as_ref().is_some_and(|lane| lane.copies()) {
+            let came = if self.tenants.lanes[index].as_ref().is_some_and(|lane| lane.copies()) {
                 let from = begun.unwrap_or_else(|| clock(Part::Read));
                 self.touch(index);
-                read += self.read_posted(index, now);
+                let came = self.read_posted(index, now);
                 let after = clock(Part::Read);
                 self.part_took(after.since(from), Charged::No, after);
                 begun = Some(after);
+                came
             } else {
-                read += self.read_lane(index, now);
                 begun = None;
+                self.read_lane(index, now)
+            };
+            if came > 0 {
+                self.note_moved(Some(index));
             }
+            read += came;
         }
         self.scheduler.ring(now);
         read

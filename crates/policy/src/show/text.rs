@@ -102,7 +102,7 @@ fn threads_text(program: &Program, threads: u32) -> String {
 
 /// The wake-up grain, and what it costs.
 fn grain_text(program: &Program) -> String {
-    let Grain { span, because, spins, .. } = Grain::of(program);
+    let Grain { span, behind_limits, because, spins, .. } = Grain::of(program);
     if span == Span::ZERO {
         let does = if spins {
             "spins while packets pass, and takes a core meanwhile"
@@ -112,8 +112,13 @@ fn grain_text(program: &Program) -> String {
         return format!("\nWake-up grain: none ({because}); the engine's thread {does}\n");
     }
     let often = NS_PER_SEC / span.as_u64();
+    let longer = if behind_limits > span {
+        format!(", {behind_limits} while packets wait for limits alone")
+    } else {
+        String::new()
+    };
     format!(
-        "\nWake-up grain: {span} ({because}); at most {often} wake-ups a second while packets wait for a rate\n"
+        "\nWake-up grain: {span} ({because}){longer}; at most {often} wake-ups a second while packets wait for a rate\n"
     )
 }
 
