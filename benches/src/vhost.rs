@@ -217,28 +217,38 @@ fn dpdk_sink(flows: Flows) -> Result<f64> {
     per_second(|| sink.received(0))
 }
 
-/// With `more` at the end of the policy. Measured again, up to twice, if the guest's memory kept the daemon waiting for a millisecond,
-/// as on a machine that takes memory back: the guest is then served by a thread of its own for some seconds.
-fn our_sink(plimsoll: &Path, flows: Flows, more: &str) -> Result<f64> {
+/// Measures again, up to twice, if a guest's memory kept the daemon waiting for a millisecond, as on a machine that takes memory back:
+/// the guest is then served by a thread of its own for some seconds. `once` answers packets a second, and whether that was so.
+fn not_apart(once: impl Fn() -> Result<(f64, bool)>) -> Result<f64> {
     let mut rate = 0.0;
     for _ in 0..3 {
         let apart;
-        (rate, apart) = our_sink_once(plimsoll, flows, more)?;
+        (rate, apart) = once()?;
         if !apart {
             break;
         }
+        eprintln!("bench: a guest's memory kept the daemon waiting: measured again");
     }
     Ok(rate)
 }
 
-/// Packets a second, and whether the guest was served by a thread of its own.
+/// Whether a guest was served by a thread of its own.
+fn was_apart(sink: &Sink) -> bool {
+    sink.words().contains("thread of its own")
+}
+
+/// With `more` at the end of the policy.
+fn our_sink(plimsoll: &Path, flows: Flows, more: &str) -> Result<f64> {
+    not_apart(|| our_sink_once(plimsoll, flows, more))
+}
+
 fn our_sink_once(plimsoll: &Path, flows: Flows, more: &str) -> Result<(f64, bool)> {
     let sink = Sink::with(plimsoll, &["vm"], more, |socket| format!("{{vhost_user: {socket}}}"))?;
     await_sockets(&[&sink.socket("vm")])?;
     let mut guest = sender(&sink.socket("vm"), flows)?;
     guest.received(0)?;
     let rate = per_second(|| sent(&sink))?;
-    Ok((rate, sink.words().contains("thread of its own")))
+    Ok((rate, was_apart(&sink)))
 }
 
 /// Packets that have left.
@@ -272,9 +282,28 @@ fn our_limited_loop(plimsoll: &Path, around: &Around) -> Result<f64> {
 
 /// With the engine on `core`, and `keys` of each guest.
 fn our_loop_with(plimsoll: &Path, core: u32, keys: &str, around: &Around) -> Result<f64> {
-    let sink = our_switch(plimsoll, core, keys)?;
-    let sockets = ["a", "b"].map(|name| sink.socket(name));
-    received_by_both(pair(core, [&sockets[0], &sockets[1]], around)?).with_context(|| sink.words())
+    not_apart(|| {
+        let sink = our_switch(plimsoll, core, keys)?;
+        let sockets = ["a", "b"].map(|name| sink.socket(name));
+        let guests = pair(core, [&sockets[0], &sockets[1]], around)?;
+        let rate = received_by_both(guests).with_context(|| sink.words())?;
+        note_lost(&sink, around)?;
+        Ok((rate, was_apart(&sink)))
+    })
+}
+
+/// Says how many packets the daemon has lost: they go round no more.
+fn note_lost(sink: &Sink, around: &Around) -> Result<()> {
+    let stats = sink.stats()?;
+    for (name, tenant) in stats["tenants"].as_object().context("no tenants in the stats")? {
+        let lost = tenant["drops"].as_object().into_iter().flatten();
+        let lost: Vec<_> = lost.filter(|(_, count)| count.as_u64() > Some(0)).collect();
+        if !lost.is_empty() {
+            let of = 32 * around.bursts;
+            eprintln!("bench: of {of} packets of {} that go round from {name}, lost: {lost:?}", around.words);
+        }
+    }
+    Ok(())
 }
 
 /// A daemon with the guests `a` and `b`.

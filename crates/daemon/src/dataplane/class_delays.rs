@@ -18,18 +18,40 @@ pub(crate) struct ClassDelays {
     places: Vec<u32>,
     /// The histogram of all classes without one of their own, then the others.
     kept: Vec<Histogram<u64>>,
+    /// The latest packets, of one class and with one delay: they are in no histogram yet.
+    latest: Run,
+}
+
+/// Packets of a class that took equally long, as those do that come and leave in one turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    class: usize,
+    took: Span,
+    packets: u64,
 }
 
 impl ClassDelays {
     /// No delays yet, for `nodes` nodes.
     pub(crate) fn new(nodes: usize) -> Self {
-        Self { places: vec![0; nodes], kept: vec![new_delays()] }
+        Self { places: vec![0; nodes], kept: vec![new_delays()], latest: Run::default() }
     }
 
     /// Notes that `packets` packets of a class took `took`.
     #[inline]
     pub(crate) fn record(&mut self, class: usize, took: Span, packets: u64) {
-        self.place(class).saturating_record_n(took.as_u64(), packets);
+        if (class, took) != (self.latest.class, self.latest.took) {
+            self.settle();
+            self.latest = Run { class, took, packets: 0 };
+        }
+        self.latest.packets += packets;
+    }
+
+    /// Puts the latest packets into their histogram.
+    pub(crate) fn settle(&mut self) {
+        let Run { class, took, packets } = core::mem::take(&mut self.latest);
+        if packets > 0 {
+            self.place(class).saturating_record_n(took.as_u64(), packets);
+        }
     }
 
     /// Adds another histogram to a class's.
@@ -40,7 +62,7 @@ impl ClassDelays {
         }
     }
 
-    /// A class's own histogram, if it has one. The root has the histogram of all classes without one, so that sums are
+    /// A class's own histogram, if it has one, after [`ClassDelays::settle`]. The root has the histogram of all classes without one, so that sums are
     /// whole.
     pub(crate) fn get(&self, class: usize) -> Option<&Histogram<u64>> {
         let place = self.places.get(class).copied().unwrap_or(0);
@@ -85,8 +107,23 @@ mod tests {
         for class in 1..=65_536 {
             delays.record(class, Span::micros(10), 1);
         }
+        delays.settle();
         assert_eq!(delays.count(), MOST + 1);
         let own: u64 = (1..=65_536).filter_map(|class| delays.get(class)).map(Histogram::len).sum();
         assert_eq!((own, delays.get(0).map(Histogram::len)), (1_024, Some(65_536 - 1_024)));
+    }
+
+    #[test]
+    fn packets_with_one_delay_are_counted_together_and_each_class_has_its_own() {
+        let mut delays = ClassDelays::new(3);
+        for (class, micros, packets) in [(1, 10, 2), (1, 10, 3), (2, 10, 1), (1, 10, 1), (1, 20, 4)] {
+            delays.record(class, Span::micros(micros), packets);
+        }
+        delays.settle();
+        delays.settle();
+        let within = |class, micros: u64| {
+            delays.get(class).map(|measured| measured.count_between(0, micros * 1_000 * 101 / 100))
+        };
+        assert_eq!([within(1, 10), within(1, 20), within(2, 10)], [Some(6), Some(10), Some(1)]);
     }
 }

@@ -347,6 +347,7 @@ impl Dataplane {
         let past = core::mem::take(&mut self.accounts.carried.classes);
         let mut counted = self.scheduler.nic.all_class_counters();
         let mut delays = core::mem::replace(&mut self.accounts.delays, ClassDelays::new(next.nodes.len()));
+        delays.settle();
         // Children come after their parents, so the loop runs backwards.
         for (index, node) in self.policy.program.nodes.iter().enumerate().rev() {
             if let Some(past) = past.get(&node.name) {

@@ -528,12 +528,11 @@ impl Lane {
     /// Completes the frames in a buffer up to `end` that have not been given back. In a train each has been sent or lost by itself.
     #[inline]
     fn complete_train(&mut self, buffer: Buffer, held: &Held, end: u16, status: Status) {
+        if held.following == 0 {
+            return self.complete(held.ticket, status);
+        }
         let (Some(first), Some(port)) = (held.ticket, &mut self.port) else { return };
-        let status = |number: u16| match held.following {
-            0 => status,
-            _ if held.sent & 1 << number != 0 => Status::Sent,
-            _ => Status::Dropped,
-        };
+        let status = |number: u16| if held.sent & 1 << number != 0 { Status::Sent } else { Status::Dropped };
         let frames = self.pool.tickets(buffer, first, held.given, end).zip(held.given..);
         self.ready |= port.complete_all(first, frames.map(|(cookie, number)| (cookie, status(number))));
         self.wrote = true;

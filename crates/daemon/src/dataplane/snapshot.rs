@@ -125,6 +125,7 @@ impl Dataplane {
         let mut pairs = self.all_pairs(clock);
         // Each of these calls walks over all flow queues or bundles, so each is made once for all names.
         let classes = self.scheduler.nic.all_class_counters();
+        self.accounts.delays.settle();
         let delays = &self.accounts.delays;
         let nodes = (0..).zip(&self.scheduler.nic.program().nodes).zip(classes);
         let nodes = nodes.map(|((index, node), mut counters)| {
