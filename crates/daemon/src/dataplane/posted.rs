@@ -52,6 +52,14 @@ pub(crate) struct Copied {
     tag: u32,
 }
 
+impl Copied {
+    /// A frame, or a train, that was read from a port.
+    #[inline]
+    pub(super) fn read(buffer: Buffer, received: Received, origin: Origin) -> Self {
+        Self { buffer, received, origin, tag: 0 }
+    }
+}
+
 /// How far the batch of one sender is, in this turn.
 #[derive(Debug, Default)]
 struct Reading {
@@ -216,7 +224,7 @@ impl Dataplane {
     }
 
     /// Admits the frames of a batch, and empties it. What is known of their flows is fetched for all of them first.
-    fn admit_batch(&mut self, index: usize, batch: &mut Vec<Copied>, now: Nanos) {
+    pub(super) fn admit_batch(&mut self, index: usize, batch: &mut Vec<Copied>, now: Nanos) {
         if let Some(Lane { pool, cache: Some(cache), .. }) = self.tenants.lanes[index].as_deref()
             && batch.len() > 1
         {

@@ -2,7 +2,7 @@
 //!
 //! Why: small frames of one flow that a tenant sends together are parsed, classified and scheduled once for all of them, as those of a
 //! guest are.
-//! From: decision 10 (trains).
+//! From: decision 10 (trains). A batch is read first and then admitted, so that what is known of its flows is fetched for all of it.
 //! Not here: ports whose frames lie with their sender (`posted`).
 //! Invariant: a frame that was read is admitted, in the order of reading; a turn reads at most [`BATCH`] frames of a port.
 
@@ -13,7 +13,7 @@ use plimsoll_wire::{VnetHeader, alike};
 use super::super::drops::Event;
 use super::super::lane::Lane;
 use super::super::pool::{Buffer, train_of};
-use super::super::posted::Origin;
+use super::super::posted::{Copied, Origin};
 use super::super::{BATCH, Dataplane};
 
 /// Frames that were read and may be joined by the next one.
@@ -27,7 +27,7 @@ struct Begun {
 
 /// How far the batch of one port is.
 #[derive(Default)]
-struct Batch {
+struct Reading {
     read: usize,
     begun: Option<Begun>,
     /// A large buffer, for the next frame.
@@ -41,91 +41,108 @@ impl Dataplane {
         if lane.port.as_ref().is_some_and(Port::is_posted) {
             return self.read_posted(index, now);
         }
-        let mut batch = Batch::default();
-        while batch.read < BATCH && self.read_next(index, &mut batch, now) {}
-        self.admit_begun(index, &mut batch, now);
-        if let (Some(spare), Some(lane)) = (batch.spare, &mut self.tenants.lanes[index]) {
+        let mut reading = Reading::default();
+        let mut batch = core::mem::take(&mut self.buffers.batch);
+        loop {
+            let ended = self.read_batch(index, &mut reading, &mut batch);
+            batch.extend(reading.begun.take().map(Begun::ended));
+            self.admit_batch(index, &mut batch, now);
+            if ended {
+                break;
+            }
+        }
+        self.buffers.batch = batch;
+        if let (Some(spare), Some(lane)) = (reading.spare, &mut self.tenants.lanes[index]) {
             lane.pool.give(spare);
         }
-        batch.read
+        reading.read
     }
 
-    /// Reads the next frame; answers whether there may be another one.
-    fn read_next(&mut self, index: usize, batch: &mut Batch, now: Nanos) -> bool {
-        let Some(lane) = &mut self.tenants.lanes[index] else { return false };
-        let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return false };
-        // What has begun needs a descriptor, too.
-        if self.scheduler.nic.tenant_room(tenant) <= u32::from(batch.begun.is_some()) {
-            if batch.begun.is_some() {
-                self.admit_begun(index, batch, now);
-                return true;
+    /// Reads frames into the batch, as many as there is room for. Answers whether the turn has had its frames, or there are no more.
+    fn read_batch(&mut self, index: usize, reading: &mut Reading, batch: &mut Vec<Copied>) -> bool {
+        while reading.read < BATCH {
+            let Some(lane) = &mut self.tenants.lanes[index] else { return true };
+            let (Some(tenant), Some(port)) = (lane.tenant, &mut lane.port) else { return true };
+            // Each of these needs a descriptor.
+            let waiting = batch.len() + usize::from(reading.begun.is_some());
+            let full = if self.scheduler.nic.tenant_room(tenant) as usize <= waiting {
+                Err(Event::TenantAtCap)
+            } else {
+                reading.spare.take().or_else(|| lane.pool.take_large()).ok_or(Event::BuffersInUse)
+            };
+            let buffer = match full {
+                Ok(buffer) => buffer,
+                // Some of these may be parked or lost, so that there is room again.
+                Err(_) if waiting > 0 => return false,
+                Err(event) => {
+                    lane.tally.event(event);
+                    return true;
+                }
+            };
+            match port.receive(lane.pool.bytes_mut(buffer)) {
+                Ok(Some(received)) => {
+                    reading.read += 1;
+                    lane.note_read(reading, batch, (buffer, received), self.scheduler.window);
+                }
+                Ok(None) => {
+                    lane.pool.give(buffer);
+                    lane.ready = false;
+                    return true;
+                }
+                // What came before is admitted first, while the port's addresses are known.
+                Err(_) if waiting > 0 => {
+                    reading.spare = Some(buffer);
+                    return false;
+                }
+                Err(trouble) => {
+                    lane.pool.give(buffer);
+                    lane.ready = false;
+                    let gone = lane.trouble(trouble);
+                    self.note_lost_lane(index, gone);
+                    return true;
+                }
             }
-            lane.tally.event(Event::TenantAtCap);
-            return false;
         }
-        let Some(buffer) = batch.spare.take().or_else(|| lane.pool.take_large()) else {
-            lane.tally.event(Event::BuffersInUse);
-            return false;
-        };
-        match port.receive(lane.pool.bytes_mut(buffer)) {
-            Ok(Some(received)) => {
-                batch.read += 1;
-                self.note_read(index, batch, (buffer, &received), now);
-                true
-            }
-            Ok(None) => {
-                lane.pool.give(buffer);
-                lane.ready = false;
-                false
-            }
-            Err(trouble) => {
-                lane.pool.give(buffer);
-                lane.ready = false;
-                let gone = lane.trouble(trouble);
-                self.note_lost_lane(index, gone);
-                false
-            }
-        }
+        true
     }
+}
 
-    /// Puts a frame behind those before it, if it is of their flow; otherwise they are admitted, and it begins a train, if it may.
-    fn note_read(
-        &mut self,
-        index: usize,
-        batch: &mut Batch,
-        (buffer, received): (Buffer, &Received),
-        now: Nanos,
-    ) {
-        let most = train_of(received.len).min((self.scheduler.window / 2) as u16);
-        let Some(lane) = &mut self.tenants.lanes[index] else { return };
-        if let Some(begun) = &mut batch.begun
-            && lane.joins(begun, most, (buffer, received))
-        {
-            batch.spare = Some(buffer);
-            return;
-        }
-        self.admit_begun(index, batch, now);
-        let Some(lane) = &mut self.tenants.lanes[index] else { return };
-        if most <= 1 || !lane.is_tap() || !is_alone(received) {
-            return self.admit(index, buffer, received, &Origin::default(), now);
-        }
-        let begun = lane.pool.settle(buffer, received.len);
-        if begun == buffer {
-            // There is no small buffer left.
-            return self.admit(index, buffer, received, &Origin::default(), now);
-        }
-        batch.begun = Some(Begun { buffer: begun, received: *received, following: 0 });
-    }
-
-    /// Admits what has begun.
-    fn admit_begun(&mut self, index: usize, batch: &mut Batch, now: Nanos) {
-        if let Some(Begun { buffer, received, following }) = batch.begun.take() {
-            self.admit(index, buffer, &received, &Origin { following, ..Origin::default() }, now);
-        }
+impl Begun {
+    /// No frame joins it any more.
+    fn ended(self) -> Copied {
+        let Self { buffer, received, following } = self;
+        Copied::read(buffer, received, Origin { following, ..Origin::default() })
     }
 }
 
 impl Lane {
+    /// Puts a frame behind those before it, if it is of their flow; otherwise these go into the batch, and it begins a train, if it may.
+    fn note_read(
+        &mut self,
+        reading: &mut Reading,
+        batch: &mut Vec<Copied>,
+        (buffer, received): (Buffer, Received),
+        window: u32,
+    ) {
+        let most = train_of(received.len).min((window / 2) as u16);
+        if let Some(begun) = &mut reading.begun
+            && self.joins(begun, most, (buffer, &received))
+        {
+            reading.spare = Some(buffer);
+            return;
+        }
+        batch.extend(reading.begun.take().map(Begun::ended));
+        if most > 1 && self.is_tap() && is_alone(&received) {
+            let begun = self.pool.settle(buffer, received.len);
+            // Otherwise there is no small buffer left.
+            if begun != buffer {
+                reading.begun = Some(Begun { buffer: begun, received, following: 0 });
+                return;
+            }
+        }
+        batch.push(Copied::read(buffer, received, Origin::default()));
+    }
+
     fn is_tap(&self) -> bool {
         matches!(self.port, Some(Port::Tap(_)))
     }
