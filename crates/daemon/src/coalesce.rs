@@ -15,24 +15,30 @@ use crate::dataplane::Turn;
 #[derive(Debug, Default)]
 pub(crate) struct Coalescing {
     moved: usize,
-    /// Whether any of it was of a tenant of which nothing waited.
-    unlimited: bool,
+    /// When a frame moved last of a tenant that had no packets waiting.
+    unlimited: Nanos,
 }
 
 /// Frames after which a nap is a whole grain: a quarter of what the smallest queues of ports hold.
 const FEW: u64 = 64;
 
+/// How long no tenant without waiting packets must have moved a frame until naps may be longer behind limits: such a tenant's next frame
+/// waits for the end of one.
+const ALONE: Span = Span::secs(1);
+
 impl Coalescing {
     /// How long the thread naps after this turn; `None`: it waits for its ports.
     pub(crate) fn nap(&mut self, turn: &Turn, grain: &Grain, now: Nanos) -> Option<Span> {
         self.moved += turn.moved;
-        self.unlimited |= turn.unlimited;
+        if turn.unlimited {
+            self.unlimited = now;
+        }
         if turn.busy {
             return None;
         }
-        let Self { moved, unlimited } = core::mem::take(self);
-        let moved = moved as u64;
-        let grain = if turn.limited && !unlimited { grain.behind_limits } else { grain.span };
+        let moved = core::mem::take(&mut self.moved) as u64;
+        let alone = turn.limited && now.since(self.unlimited) >= ALONE;
+        let grain = if alone { grain.behind_limits } else { grain.span };
         let due = turn.next.map(|next| next.since(now)).filter(|due| *due < grain)?;
         let scaled = if moved > FEW { Span::ns(grain.as_u64() * FEW / moved) } else { grain };
         // What is due later than a short nap would end is waited for, as without naps.
@@ -87,18 +93,24 @@ mod tests {
     }
 
     #[test]
-    fn a_nap_is_longer_while_packets_wait_for_limits_alone_and_only_their_tenants_move_frames() {
+    fn a_nap_is_longer_behind_limits_once_other_tenants_have_been_silent_for_a_second() {
         let grain = grain(
             "{uplink: {port: memory, rate: 10Gbps}, tenants: {slow: {port: memory, max: 100Mbps}, other: {port: memory}}}",
         );
         assert_eq!((grain.span, grain.behind_limits), (Span::micros(500), Span::micros(1_875)));
-        let nap = |limited, unlimited| {
-            let mut coalescing = Coalescing::default();
-            assert!(coalescing.nap(&Turn { unlimited, ..turn(4, Some(10)) }, &grain, NOW).is_none());
-            coalescing.nap(&Turn { limited, ..turn(0, Some(10)) }, &grain, NOW)
+        let mut coalescing = Coalescing::default();
+        let mut nap = |limited, unlimited, after_ms| {
+            let now = NOW + Span::millis(after_ms);
+            let next = Some(now + Span::micros(10));
+            let turn = |moved| Turn { limited, unlimited, next, ..turn(moved, None) };
+            assert!(coalescing.nap(&turn(4), &grain, now).is_none());
+            coalescing.nap(&Turn { unlimited: false, ..turn(0) }, &grain, now)
         };
-        assert_eq!(nap(true, false), Some(grain.behind_limits));
-        assert_eq!(nap(false, false), Some(grain.span), "something waits for the link");
-        assert_eq!(nap(true, true), Some(grain.span), "another tenant has sent something");
+        assert_eq!(nap(true, true, 0), Some(grain.span), "another tenant has sent something");
+        assert_eq!(nap(true, false, 999), Some(grain.span), "less than a second ago");
+        assert_eq!(nap(true, false, 1_000), Some(grain.behind_limits));
+        assert_eq!(nap(false, false, 1_001), Some(grain.span), "something waits for the link");
+        assert_eq!(nap(true, false, 1_002), Some(grain.behind_limits));
+        assert_eq!(nap(true, true, 1_003), Some(grain.span));
     }
 }

@@ -150,9 +150,9 @@ pub struct Turn {
     pub lazily: Option<Nanos>,
     /// How soon to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
-    /// Whether what waits does so for limits alone, and not for the link.
+    /// Whether all that waits for a time are packets behind limits.
     pub limited: bool,
-    /// Whether a tenant of which nothing waits has sent frames or was sent some.
+    /// Whether frames have moved of a tenant that has no packets waiting.
     pub unlimited: bool,
 }
 
@@ -263,7 +263,7 @@ impl Default for Buffers {
             scratch: vec![0; LARGE],
             landing: vec![0; LARGE],
             batch: Vec::with_capacity(posted::POSTED),
-            moved: Vec::new(),
+            moved: Vec::with_capacity(posted::POSTED),
         }
     }
 }
@@ -451,12 +451,14 @@ impl Dataplane {
             .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
-        let limited = self.scheduler.nic.waits_for_limits_alone();
-        let unlimited = self.have_moved_unlimited();
+        let others =
+            self.due.wake_at.is_some() || self.inward.due().is_some() || self.threads.crossing.is_some();
+        let limited = !others && self.scheduler.nic.waits_for_limits_alone();
+        let unlimited = self.have_moved_unlimited() || released > 0;
         Turn { busy: busy || self.due.attentive, moved, next, lazily, retry, limited, unlimited }
     }
 
-    /// Whether a tenant of which nothing waits has moved frames in this turn. The uplink's common station counts as one.
+    /// Whether frames have moved in this turn of a tenant that has no packets waiting, or of no single tenant.
     fn have_moved_unlimited(&mut self) -> bool {
         let Self { buffers, tenants, scheduler, .. } = self;
         let waits = |lane: Option<usize>| {
@@ -468,7 +470,7 @@ impl Dataplane {
         unlimited
     }
 
-    /// Notes that frames of the tenant in this lane have moved, or of no single tenant, where the length of naps depends on it.
+    /// Notes that frames of the tenant in this lane have moved, or of no single tenant, if the length of naps depends on it.
     #[inline]
     fn note_moved(&mut self, lane: Option<usize>) {
         let Grain { span, behind_limits, .. } = self.policy.grain;

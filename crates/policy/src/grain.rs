@@ -13,15 +13,18 @@ use plimsoll_units::{Bytes, NS_PER_SEC, Span};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
-use crate::program::{FlowOrder, Limit, NodeKind, Program};
+use crate::program::{FlowOrder, Limit, NodeId, NodeKind, Program, Scope};
 
 /// The longest that the engine's thread sleeps while packets wait for a rate, and what it follows from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Grain {
     /// How long. Zero: the thread wakes for each packet that is due.
     pub span: Span,
-    /// How long while packets wait for limits alone, and all that moves is of tenants of which some wait: at least as long.
+    /// How long, at least as long, while packets wait for their tenants' `max` alone and no other tenant has moved a frame for a second.
     pub behind_limits: Span,
+    /// What the policy states that asks for that.
+    #[schemars(with = "String")]
+    pub because_behind_limits: GrainReason,
     /// What the policy states that asks for it.
     #[schemars(with = "String")]
     pub because: GrainReason,
@@ -114,9 +117,19 @@ impl Grain {
             (if span < Self::LEAST { Span::ZERO } else { span }, because)
         };
         let (span, because) = of(stated(usual(program)));
-        let (behind_limits, _) = of(stated(LONGEST_USUAL));
-        let behind_limits = if program.limits.is_empty() { span } else { behind_limits };
-        Self { span, behind_limits, because, spins, stated: program.grain.is_some() }
+        // A limit by match may hold only some of a tenant's packets, and the others would wait as well.
+        let tenant = |NodeId(node): NodeId| program.nodes[node as usize].tenant;
+        let whole = |limit: &Limit| match limit.scope {
+            Scope::Subtree(node) => {
+                let above = program.nodes[node.0 as usize].parent;
+                tenant(node).is_some() && above.and_then(tenant).is_none()
+            }
+            _ => false,
+        };
+        let behind_max = !program.limits.is_empty() && program.limits.iter().all(whole);
+        let (behind_limits, because_behind_limits) =
+            if behind_max { of(stated(LONGEST_USUAL)) } else { (span, because.clone()) };
+        Self { span, behind_limits, because_behind_limits, because, spins, stated: program.grain.is_some() }
     }
 
     /// The longest time that the frames of one pull may take on the link.
@@ -135,7 +148,7 @@ fn usual(program: &Program) -> Span {
     program.link.wire_time(Bytes::new(16 * frame.as_u64())).clamp(Grain::USUAL, LONGEST_USUAL)
 }
 
-/// The longest grain of a slow link, and while packets wait for limits alone, unless the uplink states another.
+/// The longest grain of a slow link, and while packets wait for their tenants' `max` alone, unless the uplink states another.
 const LONGEST_USUAL: Span = Span::millis(2);
 
 /// An eighth of a delay: half of it is for one way, and a packet that waits a grain is not the only thing on that way.
@@ -198,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn is_longer_behind_limits_alone_as_far_as_their_bursts_and_all_else_allow() {
+    fn is_longer_behind_maxima_alone_as_far_as_their_bursts_and_all_else_allow() {
         let behind_limits = |uplink: &str, tenant: &str| {
             Grain::of(&check(uplink, tenant).program).behind_limits.as_u64() / 1_000
         };
@@ -214,6 +227,12 @@ mod tests {
         );
         assert_eq!(behind_limits("100Gbps, grain: 1ms", ", max: 100Mbps"), 1_000);
         assert_eq!(behind_limits("100Gbps, grain: 5ms", ", max: 10Mbps, burst: 64KB"), 5_000);
+        let text = "
+            uplink: {port: memory, rate: 100Gbps}
+            tenants: {shop: {port: memory, max: 100Mbps}}
+            limits: {bulk: {rate: 10Mbps, match: {protocol: tcp}}}";
+        let bulk = Grain::of(&crate::check_str("test.yaml", text).expect("a policy").program);
+        assert_eq!(bulk.behind_limits, bulk.span, "it holds only some packets of its tenant");
     }
 
     #[test]

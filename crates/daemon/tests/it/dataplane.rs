@@ -596,3 +596,36 @@ fn delays_are_measured_from_doorbell_to_port() {
     assert!((world.now.since(Nanos::ZERO)) >= Span::millis(15));
     drop(policy(TWO));
 }
+
+/// What the thread's naps follow from: whether packets wait for limits alone, and whether other tenants' frames have moved.
+#[test]
+fn a_turn_says_whether_only_tenants_move_frames_whose_packets_wait_for_their_maximum() {
+    let mut world = World::new(
+        "{uplink: {port: memory, rate: 10Gbps}, tenants: {slow: {port: memory, max: 10Mbps}, other: {port: memory}}}",
+        false,
+    );
+    let turn = |world: &mut World| {
+        world.now += STEP;
+        world.engine.all_ready();
+        let turn = world.engine.turn(world.now);
+        (turn.limited, turn.unlimited)
+    };
+    assert_eq!(turn(&mut world), (false, false), "nothing waits");
+    for n in 0..20 {
+        world.send(0, &udp(1, OUTSIDE, 7, n, 1_000));
+    }
+    // A burst leaves at once, and the rest waits for its limit.
+    turn(&mut world);
+    assert_eq!(turn(&mut world), (true, false));
+    world.send(0, &udp(1, OUTSIDE, 7, 20, 1_000));
+    assert_eq!(turn(&mut world), (true, false), "its own frames wait behind");
+    world.send(1, &udp(2, OUTSIDE, 7, 0, 1_000));
+    assert_eq!(turn(&mut world), (true, true), "another tenant sends");
+    assert_eq!(turn(&mut world), (true, false));
+    for (to, unlimited) in [(1, false), (2, true)] {
+        let sent = world.wire.send(&udp(OUTSIDE, to, 7, 0, 1_000), None);
+        assert_eq!(sent, Ok(Sending::Sent));
+        let came = (0..3).map(|_| turn(&mut world)).fold(false, |came, (_, unlimited)| came || unlimited);
+        assert_eq!(came, unlimited, "a frame for tenant {to}");
+    }
+}

@@ -26,8 +26,8 @@ impl Link {
         self.max_frame + self.overhead
     }
 
-    /// Burst of a limit that states none: what it carries in a millisecond; at a slow rate, where that is less than 64 kB, what it
-    /// carries in five, as far as 64 kB; two frames at least. So the engine's thread may sleep for long enough to be cheap.
+    /// Burst of a limit that states none: what it carries in 5 ms, at most 64 kB, but at least what it carries in 1 ms, and two frames.
+    /// A millisecond's burst at a slow rate would wake the engine's thread for very few bytes each time.
     pub fn default_burst(&self, rate: BitRate) -> Bytes {
         let slow = rate.bytes_in(Span::millis(5)).min(Bytes::new(64_000));
         self.charged_frame().times(2).max(slow).max(rate.bytes_in(Span::millis(1)))

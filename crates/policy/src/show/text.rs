@@ -53,7 +53,7 @@ pub fn tree_text(checked: &Checked) -> String {
     text.push_str(&addresses_text(&checked.config));
     text.push_str(&standby_text(&checked.config.uplink));
     text.push_str(&threads_text(program, checked.config.engine.threads));
-    text.push_str(&grain_text(program));
+    text.push_str(&grain_text(program, checked.config.engine.threads));
     let _ = write!(text, "\n{ASSUMPTIONS}\n");
     text
 }
@@ -101,8 +101,8 @@ fn threads_text(program: &Program, threads: u32) -> String {
 }
 
 /// The wake-up grain, and what it costs.
-fn grain_text(program: &Program) -> String {
-    let Grain { span, behind_limits, because, spins, .. } = Grain::of(program);
+fn grain_text(program: &Program, threads: u32) -> String {
+    let Grain { span, because, behind_limits, because_behind_limits, spins, .. } = Grain::of(program);
     if span == Span::ZERO {
         let does = if spins {
             "spins while packets pass, and takes a core meanwhile"
@@ -112,13 +112,16 @@ fn grain_text(program: &Program) -> String {
         return format!("\nWake-up grain: none ({because}); the engine's thread {does}\n");
     }
     let often = NS_PER_SEC / span.as_u64();
-    let longer = if behind_limits > span {
-        format!(", {behind_limits} while packets wait for limits alone")
+    // Several threads renew their leases meanwhile.
+    let longer = if behind_limits > span && threads == 1 {
+        format!(
+            "; {behind_limits} ({because_behind_limits}) while only tenants send and receive whose packets wait for their `max`"
+        )
     } else {
         String::new()
     };
     format!(
-        "\nWake-up grain: {span} ({because}){longer}; at most {often} wake-ups a second while packets wait for a rate\n"
+        "\nWake-up grain: {span} ({because}), at most {often} wake-ups a second while packets wait for a rate{longer}\n"
     )
 }
 
