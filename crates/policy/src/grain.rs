@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(behind_limits("100Gbps, grain: 5ms", ", max: 10Mbps, burst: 64KB"), 5_000);
         let text = "
             uplink: {port: memory, rate: 100Gbps}
-            tenants: {shop: {port: memory, max: 100Mbps}}
+            tenants: {shop: {port: memory, max: 100Mbps, via: [bulk]}}
             limits: {bulk: {rate: 10Mbps, match: {protocol: tcp}}}";
         let bulk = Grain::of(&crate::check_str("test.yaml", text).expect("a policy").program);
         assert_eq!(bulk.behind_limits, bulk.span, "it holds only some packets of its tenant");
