@@ -254,7 +254,7 @@ pub(crate) struct Buffers {
     /// Empty between two batches.
     pub(crate) batch: Vec<posted::Copied>,
     /// The lanes of which frames have moved in this turn; some may be there several times.
-    moved: Vec<Option<usize>>,
+    moved: Vec<usize>,
 }
 
 impl Default for Buffers {
@@ -458,21 +458,22 @@ impl Dataplane {
         Turn { busy: busy || self.due.attentive, moved, next, lazily, retry, limited, unlimited }
     }
 
-    /// Whether frames have moved in this turn of a tenant that has no packets waiting, or of no single tenant.
+    /// Whether frames have moved in this turn of a tenant that has no packets waiting. Frames for all tenants, as when a host asks for an
+    /// address, are of none.
     fn have_moved_unlimited(&mut self) -> bool {
         let Self { buffers, tenants, scheduler, .. } = self;
-        let waits = |lane: Option<usize>| {
-            let tenant = lane.and_then(|lane| tenants.lanes.get(lane)?.as_ref()?.tenant);
+        let waits = |lane: &usize| {
+            let tenant = tenants.lanes.get(*lane).and_then(|lane| lane.as_ref()?.tenant);
             tenant.is_some_and(|tenant| scheduler.nic.tenant_counters(tenant).held > 0)
         };
-        let unlimited = buffers.moved.iter().any(|lane| !waits(*lane));
+        let unlimited = !buffers.moved.iter().all(waits);
         buffers.moved.clear();
         unlimited
     }
 
-    /// Notes that frames of the tenant in this lane have moved, or of no single tenant, if the length of naps depends on it.
+    /// Notes that frames of the tenant in this lane have moved, if the length of naps depends on it.
     #[inline]
-    fn note_moved(&mut self, lane: Option<usize>) {
+    fn note_moved(&mut self, lane: usize) {
         let Grain { span, behind_limits, .. } = self.policy.grain;
         if behind_limits > span && self.buffers.moved.last() != Some(&lane) {
             self.buffers.moved.push(lane);

@@ -395,7 +395,9 @@ impl Dataplane {
             } else if let Some(station) = self.inward.ingress.next(now) {
                 let count = self.deliver_some(station, quantum, now);
                 delivered += count;
-                self.note_moved(station.checked_sub(COMMON + 1).map(|lane| lane as usize));
+                if let Some(lane) = station.checked_sub(COMMON + 1) {
+                    self.note_moved(lane as usize);
+                }
                 let after = clock(Part::Deliver);
                 self.note_delays(station, count, after);
                 self.inward.processed(station, core.delivered(count, after.since(now)), after);

@@ -56,7 +56,7 @@ impl Dataplane {
                 self.read_lane(index, now)
             };
             if came > 0 {
-                self.note_moved(Some(index));
+                self.note_moved(index);
             }
             read += came;
         }
