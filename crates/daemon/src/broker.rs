@@ -118,6 +118,22 @@ impl Broker {
         })
     }
 
+    /// Opens a further queue of the uplink, of which `first` is open.
+    pub(crate) fn open_next(
+        &self,
+        checked: &Checked,
+        number: Number,
+        whose: &Whose,
+        (first, queue): (&Port, u32),
+    ) -> Option<Result<Port, OpenError>> {
+        let Port::AfXdp(first) = first else { return self.open_uplink(checked, number, whose) };
+        let wanted = open::uplink_wanted(&checked.config, whose)?;
+        Some(match self {
+            Self::Here(_) => wanted.open_next(first, queue),
+            Self::Process(client) => client.open_next(first, &wanted, (number, whose), queue),
+        })
+    }
+
     /// Frames of each tenant that the kernel dropped before they were read; see [`kernel::dropped`].
     pub(crate) fn dropped(&self, checked: &Checked) -> BTreeMap<String, u64> {
         match self {

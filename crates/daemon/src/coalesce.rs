@@ -9,22 +9,18 @@
 use plimsoll_policy::Grain;
 use plimsoll_units::{Nanos, Span};
 
-use crate::dataplane::Turn;
+use crate::dataplane::{ALONE, Turn};
 
 /// What moved since the thread slept last.
 #[derive(Debug, Default)]
 pub(crate) struct Coalescing {
     moved: usize,
-    /// When a frame moved last of a tenant that had no packets waiting.
+    /// When a frame moved last of a tenant that is not held to its `max`.
     unlimited: Nanos,
 }
 
 /// Frames after which a nap is a whole grain: a quarter of what the smallest queues of ports hold.
 const FEW: u64 = 64;
-
-/// How long no tenant without waiting packets must have moved a frame until naps may be longer behind limits: such a tenant's next frame
-/// waits for the end of one.
-const ALONE: Span = Span::secs(1);
 
 impl Coalescing {
     /// How long the thread naps after this turn; `None`: it waits for its ports.
@@ -38,7 +34,7 @@ impl Coalescing {
         }
         let moved = core::mem::take(&mut self.moved) as u64;
         let alone = turn.limited && now.since(self.unlimited) >= ALONE;
-        let grain = if alone { grain.behind_limits } else { grain.span };
+        let grain = if alone { grain.behind_max } else { grain.span };
         let due = turn.next.map(|next| next.since(now)).filter(|due| *due < grain)?;
         let scaled = if moved > FEW { Span::ns(grain.as_u64() * FEW / moved) } else { grain };
         // What is due later than a short nap would end is waited for, as without naps.
@@ -97,7 +93,7 @@ mod tests {
         let grain = grain(
             "{uplink: {port: memory, rate: 10Gbps}, tenants: {slow: {port: memory, max: 100Mbps}, other: {port: memory}}}",
         );
-        assert_eq!((grain.span, grain.behind_limits), (Span::micros(500), Span::micros(1_875)));
+        assert_eq!((grain.span, grain.behind_max), (Span::micros(500), Span::micros(1_875)));
         let mut coalescing = Coalescing::default();
         let mut nap = |limited, unlimited, after_ms| {
             let now = NOW + Span::millis(after_ms);
@@ -108,9 +104,9 @@ mod tests {
         };
         assert_eq!(nap(true, true, 0), Some(grain.span), "another tenant has sent something");
         assert_eq!(nap(true, false, 999), Some(grain.span), "less than a second ago");
-        assert_eq!(nap(true, false, 1_000), Some(grain.behind_limits));
+        assert_eq!(nap(true, false, 1_000), Some(grain.behind_max));
         assert_eq!(nap(false, false, 1_001), Some(grain.span), "something waits for the link");
-        assert_eq!(nap(true, false, 1_002), Some(grain.behind_limits));
+        assert_eq!(nap(true, false, 1_002), Some(grain.behind_max));
         assert_eq!(nap(true, true, 1_003), Some(grain.span));
     }
 }

@@ -394,7 +394,7 @@ impl Control {
             (Arc::clone(&state.checked), state.number)
         };
         let broker = self.broker.clone();
-        let opening = move || startup::open_queues(&checked, number, &broker, first).ok();
+        let opening = move || startup::open_queues(&checked, number, &broker, vec![first]).ok();
         tokio::task::spawn_blocking(opening).await.ok().flatten()
     }
 }

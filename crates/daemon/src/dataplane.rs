@@ -31,6 +31,7 @@ mod mac_table;
 mod mediate;
 mod merge;
 mod migrate;
+mod naps;
 mod outward;
 mod paced;
 mod parked;
@@ -87,6 +88,7 @@ pub use mac_table::{Learned, Mac, MacTable, Owner};
 pub use mediate::{Guest, Mediating};
 pub(crate) use merge::add_watched;
 pub use migrate::Migration;
+pub(crate) use naps::ALONE;
 pub use plimsoll_control::backpressure::Means;
 pub use pool::{Buffer, Held, LARGE, Pool, SMALL};
 use posted::status_of;
@@ -150,9 +152,9 @@ pub struct Turn {
     pub lazily: Option<Nanos>,
     /// How soon to offer frames again that wait for the uplink, or in a port.
     pub retry: Option<Span>,
-    /// Whether all that waits for a time are packets behind limits.
+    /// Whether packets wait, and all of them for their tenants' `max`.
     pub limited: bool,
-    /// Whether frames have moved of a tenant that has no packets waiting.
+    /// Whether frames have moved of a tenant that was not held to its `max` in the last second.
     pub unlimited: bool,
 }
 
@@ -443,41 +445,15 @@ impl Dataplane {
         self.fleet.iter_mut().for_each(|fleet| fleet.turned = now);
         let tells = self.finish_crossing(now);
         let renewal = self.renew(busy, now);
-        let next = if self.uplink.blocked { None } else { self.scheduler.nic.poll_timeout() };
-        let next = [next, self.due.wake_at, self.inward.due()].into_iter().flatten().min();
+        let (next, limited) = self.next_due();
         let lazily = [tended, probes, looks, apart, core.free_at(), self.due.release_at, tells, renewal]
             .into_iter()
             .flatten()
             .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
-        let others =
-            self.due.wake_at.is_some() || self.inward.due().is_some() || self.threads.crossing.is_some();
-        let limited = !others && self.scheduler.nic.waits_for_limits_alone();
-        let unlimited = self.have_moved_unlimited() || released > 0;
+        let unlimited = self.have_moved_unlimited(limited, now) || released > 0;
         Turn { busy: busy || self.due.attentive, moved, next, lazily, retry, limited, unlimited }
-    }
-
-    /// Whether frames have moved in this turn of a tenant that has no packets waiting. Frames for all tenants, as when a host asks for an
-    /// address, are of none.
-    fn have_moved_unlimited(&mut self) -> bool {
-        let Self { buffers, tenants, scheduler, .. } = self;
-        let waits = |lane: &usize| {
-            let tenant = tenants.lanes.get(*lane).and_then(|lane| lane.as_ref()?.tenant);
-            tenant.is_some_and(|tenant| scheduler.nic.tenant_counters(tenant).held > 0)
-        };
-        let unlimited = !buffers.moved.iter().all(waits);
-        buffers.moved.clear();
-        unlimited
-    }
-
-    /// Notes that frames of the tenant in this lane have moved, if the length of naps depends on it.
-    #[inline]
-    fn note_moved(&mut self, lane: usize) {
-        let Grain { span, behind_limits, .. } = self.policy.grain;
-        if behind_limits > span && self.buffers.moved.last() != Some(&lane) {
-            self.buffers.moved.push(lane);
-        }
     }
 
     /// How long the thread may sleep while packets wait for a rate.

@@ -333,10 +333,10 @@ fn build_several(
     checked: &Checked,
     logs: &[Arc<DepartureLog>],
     broker: &Broker,
-    uplink: Port,
+    queues: Vec<Port>,
     lanes: Vec<LaneSpec>,
 ) -> Result<Vec<Dataplane>, RunError> {
-    let uplinks = open_queues(checked, 0, broker, uplink)?;
+    let uplinks = open_queues(checked, 0, broker, queues)?;
     let ports = lanes.into_iter().map(|lane| lane.port).collect();
     let mut engines = several(checked, uplinks, ports, logs)?;
     engines.iter_mut().for_each(|engine| engine.set_verify(checked.config.engine.verify));
@@ -353,7 +353,7 @@ fn build(
     key: Option<[u8; 32]>,
 ) -> Result<(Vec<Dataplane>, Missing), RunError> {
     let config = &checked.config;
-    let Opened { uplink, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
+    let Opened { uplink, further, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
     carries(&active.whose(), &uplink, config.uplink.mtu)?;
     idle.iter().try_for_each(|idle| carries(&Whose::Standby, idle, config.uplink.mtu))?;
     let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };
@@ -362,7 +362,8 @@ fn build(
         eprintln!("plimsoll: {} stands by for the uplink", idle.name());
     }
     if config.engine.threads > 1 {
-        return Ok((build_several(checked, logs, broker, uplink, lanes)?, missing));
+        let queues = core::iter::once(uplink).chain(further).collect();
+        return Ok((build_several(checked, logs, broker, queues, lanes)?, missing));
     }
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program, key)?;

@@ -19,6 +19,8 @@ use crate::open::{OpenError, Wanted, keep, tenant_wanted, uplink_wanted};
 pub(crate) struct Opened {
     /// The uplink's port.
     pub uplink: Port,
+    /// Its further queues, where they had to be opened with it.
+    pub further: Vec<Port>,
     /// Its place in the policy: that of the standby where only that one can be opened.
     pub active: Place,
     /// The standby, where both can be opened.
@@ -33,6 +35,7 @@ pub(crate) struct Opened {
 #[derive(Debug, Default)]
 pub(crate) struct Resumed {
     uplink: Option<Result<Port, OpenError>>,
+    further: Vec<Port>,
     standby: Option<Result<Port, OpenError>>,
     tenants: BTreeMap<String, Result<Port, OpenError>>,
     rest: Kept,
@@ -55,11 +58,14 @@ pub(crate) fn resume_all(checked: &Checked) -> Result<Resumed, OpenError> {
 
 /// Opens AF_XDP's ports before all others, while this process has its privileges: where neither it nor the broker may pin
 /// their frames later.
-///
 pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) {
     let pinned = |whose| uplink_wanted(&checked.config, &whose).filter(|wanted| wanted.xdp().is_some());
     if let Some(uplink) = pinned(Whose::Uplink) {
-        resumed.uplink = Some(uplink.open());
+        let opened = uplink.open().and_then(|first| {
+            resumed.further = further_queues(&uplink, &first, checked.config.engine.threads)?;
+            Ok(first)
+        });
+        resumed.uplink = Some(opened);
     }
     resumed.standby = pinned(Whose::Standby).map(|standby| standby.open());
     for tenant in &checked.config.tenants {
@@ -70,6 +76,12 @@ pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) {
     }
 }
 
+/// A queue of AF_XDP for each thread but the first, opened by this process.
+fn further_queues(uplink: &Wanted<'_>, first: &Port, threads: u32) -> Result<Vec<Port>, OpenError> {
+    let Port::AfXdp(first) = first else { return Ok(Vec::new()) };
+    (1..threads).map(|queue| uplink.open_next(first, queue)).collect()
+}
+
 /// Opens all ports of the policy at the start. Ports that an earlier run left are used again, and new ones are left with the
 /// service manager in turn. A tenant whose port cannot be opened does not hold up the others: its container may not
 /// have started yet.
@@ -77,7 +89,7 @@ pub(crate) fn open_pinned(checked: &Checked, resumed: &mut Resumed) {
 /// # Errors
 /// When the uplink cannot be opened, nor its standby, or a port is of a kind that no daemon opens.
 pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> Result<Opened, OpenError> {
-    let Resumed { uplink, standby, tenants: mut kept, rest } = resumed;
+    let Resumed { uplink, further, standby, tenants: mut kept, rest } = resumed;
     let opened = |whose, kept: Option<_>| kept.or_else(|| broker.open_uplink(checked, 0, &whose));
     let both = (opened(Whose::Uplink, uplink), opened(Whose::Standby, standby));
     let (mut lanes, mut missing) = (Vec::new(), Vec::new());
@@ -112,10 +124,10 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
     }
     rest.let_go();
     lanes.iter().filter_map(|lane| lane.port.as_ref()).chain([&uplink]).for_each(keep);
-    Ok(Opened { uplink, active, idle, lanes, missing })
+    Ok(Opened { uplink, further, active, idle, lanes, missing })
 }
 
-/// A queue of the uplink for each thread, of which `first` is open. What arrives is divided among them, by flow.
+/// A queue of the uplink for each thread, of which `queues`, the first at least, are open. What arrives is divided among them, by flow.
 ///
 /// # Errors
 /// When one cannot be opened, or the port has one queue only.
@@ -123,12 +135,12 @@ pub(crate) fn open_queues(
     checked: &Checked,
     number: Number,
     broker: &Broker,
-    first: Port,
+    mut queues: Vec<Port>,
 ) -> Result<Vec<Port>, OpenError> {
     let whose = Whose::Uplink;
-    let mut queues = vec![first];
     while queues.len() < checked.config.engine.threads as usize {
-        queues.extend(broker.open_uplink(checked, number, &whose).transpose()?);
+        let next = (&queues[0], queues.len() as u32);
+        queues.extend(broker.open_next(checked, number, &whose, next).transpose()?);
     }
     let failed = |source| OpenError::Port { whose: whose.to_string(), source };
     Port::fan_out(&mut queues).map_err(failed)?;

@@ -120,10 +120,10 @@ impl Nic {
         self.wheel.next_due().map(|due| due.max(link))
     }
 
-    /// Whether packets wait for limits, and none for the link.
+    /// Whether a packet waits for the link alone, not for a limit.
     #[must_use]
-    pub fn waits_for_limits_alone(&self) -> bool {
-        !self.forest.is_active(self.layout.root) && self.wheel.next_due().is_some()
+    pub fn waits_for_link(&self) -> bool {
+        self.forest.is_active(self.layout.root)
     }
 
     /// A flow queue with packets joins its bundle, or the tree if it has none.

@@ -21,10 +21,10 @@ pub struct Grain {
     /// How long. Zero: the thread wakes for each packet that is due.
     pub span: Span,
     /// How long, at least as long, while packets wait for their tenants' `max` alone and no other tenant has moved a frame for a second.
-    pub behind_limits: Span,
+    pub behind_max: Span,
     /// What the policy states that asks for that.
     #[schemars(with = "String")]
-    pub because_behind_limits: GrainReason,
+    pub because_behind_max: GrainReason,
     /// What the policy states that asks for it.
     #[schemars(with = "String")]
     pub because: GrainReason,
@@ -127,9 +127,9 @@ impl Grain {
             _ => false,
         };
         let behind_max = !program.limits.is_empty() && program.limits.iter().all(whole);
-        let (behind_limits, because_behind_limits) =
+        let (behind_max, because_behind_max) =
             if behind_max { of(stated(LONGEST_USUAL)) } else { (span, because.clone()) };
-        Self { span, behind_limits, because_behind_limits, because, spins, stated: program.grain.is_some() }
+        Self { span, behind_max, because_behind_max, because, spins, stated: program.grain.is_some() }
     }
 
     /// The longest time that the frames of one pull may take on the link.
@@ -212,27 +212,23 @@ mod tests {
 
     #[test]
     fn is_longer_behind_maxima_alone_as_far_as_their_bursts_and_all_else_allow() {
-        let behind_limits = |uplink: &str, tenant: &str| {
-            Grain::of(&check(uplink, tenant).program).behind_limits.as_u64() / 1_000
+        let behind_max = |uplink: &str, tenant: &str| {
+            Grain::of(&check(uplink, tenant).program).behind_max.as_u64() / 1_000
         };
-        assert_eq!(behind_limits("100Gbps", ""), 500, "there are none");
-        assert_eq!(behind_limits("100Gbps", ", max: 100Mbps"), 1_875);
-        assert_eq!(behind_limits("100Gbps", ", max: 300Mbps"), 640);
-        assert_eq!(behind_limits("100Gbps", ", max: 1Gbps"), 375);
-        assert_eq!(behind_limits("100Gbps", ", max: 10Mbps, burst: 64KB"), 2_000);
-        assert_eq!(
-            behind_limits("100Gbps", ", max: 100Mbps, delay: {p99: 8ms}"),
-            375,
-            "whose burst is shorter"
-        );
-        assert_eq!(behind_limits("100Gbps, grain: 1ms", ", max: 100Mbps"), 1_000);
-        assert_eq!(behind_limits("100Gbps, grain: 5ms", ", max: 10Mbps, burst: 64KB"), 5_000);
+        assert_eq!(behind_max("100Gbps", ""), 500, "there are none");
+        assert_eq!(behind_max("100Gbps", ", max: 100Mbps"), 1_875);
+        assert_eq!(behind_max("100Gbps", ", max: 300Mbps"), 640);
+        assert_eq!(behind_max("100Gbps", ", max: 1Gbps"), 375);
+        assert_eq!(behind_max("100Gbps", ", max: 10Mbps, burst: 64KB"), 2_000);
+        assert_eq!(behind_max("100Gbps", ", max: 100Mbps, delay: {p99: 8ms}"), 375, "whose burst is shorter");
+        assert_eq!(behind_max("100Gbps, grain: 1ms", ", max: 100Mbps"), 1_000);
+        assert_eq!(behind_max("100Gbps, grain: 5ms", ", max: 10Mbps, burst: 64KB"), 5_000);
         let text = "
             uplink: {port: memory, rate: 100Gbps}
             tenants: {shop: {port: memory, max: 100Mbps, via: [bulk]}}
             limits: {bulk: {rate: 10Mbps, match: {protocol: tcp}}}";
         let bulk = Grain::of(&crate::check_str("test.yaml", text).expect("a policy").program);
-        assert_eq!(bulk.behind_limits, bulk.span, "it holds only some packets of its tenant");
+        assert_eq!(bulk.behind_max, bulk.span, "it holds only some packets of its tenant");
     }
 
     #[test]

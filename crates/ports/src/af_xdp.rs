@@ -33,7 +33,7 @@ use crate::ledger::{Ledger, Refused};
 use crate::netns::{LinkInfo, Netns, NetnsRef};
 use crate::socket;
 use bpf::Redirect;
-pub use helped::{XdpAttempt, XdpHelper};
+pub use helped::{XdpAttempt, XdpHelper, XdpQueues};
 use queue::{Layout, Queue};
 use unfinished::Unfinished;
 
@@ -86,12 +86,14 @@ impl XdpMode {
 pub struct XdpSocket {
     name: String,
     mac: [u8; 6],
+    /// The interface's number.
+    index: u32,
     mode: XdpMode,
     queue: Queue,
     /// The interface's carrier, of all its queues; none where the kernel does not tell of it.
     carrier: Option<Arc<Carrier>>,
     /// Keeps the program on the interface while any queue is open.
-    _attachment: Attachment,
+    attachment: Attachment,
     capabilities: Capabilities,
     counters: Counters,
     ledger: Ledger,
@@ -103,56 +105,93 @@ pub struct XdpSocket {
 #[derive(Clone, Debug)]
 enum Attachment {
     /// The program, loaded by this process.
-    Here { _redirect: Arc<Redirect> },
+    Here { redirect: Arc<Redirect> },
     /// The program's BPF link, made by another process.
     Held(#[expect(dead_code, reason = "held, not used")] Arc<OwnedFd>),
 }
 
 impl XdpSocket {
-    /// Opens the interface's first queue. Its other queues, if any, stay with the kernel.
+    /// Opens the interface's first queue. Its other queues, if any, stay with the kernel, unless they are opened as well
+    /// ([`XdpSocket::open_next`]).
     ///
     /// # Errors
     /// When the namespace or the interface does not exist, a privilege is missing, or the MTU is too large.
     pub fn open(config: &XdpConfig) -> Result<Self, PortError> {
-        let first = Self::open_queues(config, 1)?.pop();
-        Ok(first.expect("one queue was asked for"))
-    }
-
-    /// Opens the interface's first `queues` queues, one value for each.
-    ///
-    /// # Errors
-    /// As for [`XdpSocket::open`], or when the interface has fewer queues.
-    pub fn open_queues(config: &XdpConfig, queues: u32) -> Result<Vec<Self>, PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
         let what = format!("open AF_XDP on `{}`", config.interface);
         let layout = Layout::new(config, &link, &what)?;
-        let ((mode, redirect, opened), links) = netns
-            .run(|| Ok((connect(config.mode, link.index, queues, layout)?, Carrier::socket()?)))?
+        let ((mode, redirect, queue), links) = netns
+            .run(|| Ok((connect(config.mode, link.index, layout)?, Carrier::socket()?)))?
             .map_err(|error| refused(what, netns.place(), error))?;
-        let attachment = Attachment::Here { _redirect: Arc::new(redirect) };
+        let attachment = Attachment::Here { redirect: Arc::new(redirect) };
         let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
-        let socket = |(number, queue)| {
-            Self::with(config, &link, mode, (number, queue), carrier.clone(), attachment.clone())
+        Ok(Self::with(config, &link, mode, queue, carrier, attachment))
+    }
+
+    /// Opens another queue of the interface, of which this is the first, in the same mode; in a process without privileges with the help of
+    /// another one.
+    ///
+    /// # Errors
+    /// As for [`XdpSocket::open`], or when the interface has fewer queues.
+    pub fn open_next(
+        &self,
+        config: &XdpConfig,
+        number: u32,
+        helper: Option<&mut dyn XdpHelper>,
+    ) -> Result<Self, PortError> {
+        let what = format!("open AF_XDP on queue {number} of `{}`", config.interface);
+        let (index, layout, flags) = (self.index, self.queue.layout, self.mode.flags());
+        let opened = match (&self.attachment, helper) {
+            (Attachment::Here { redirect }, _) => Netns::open(&config.netns)?.run(|| {
+                let queue = patiently(|| Queue::open(index, number, layout, flags))?;
+                redirect.sockets().set(number, &queue.socket)?;
+                Ok(queue)
+            })?,
+            (Attachment::Held(_), Some(helper)) => helped::open_next(helper, (index, number), layout, flags),
+            (Attachment::Held(_), None) => Err(io::Error::other("another process has its program")),
         };
-        Ok((0..).zip(opened).map(socket).collect())
+        let queue = opened.map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => PortError::Config {
+                what: what.clone(),
+                problem: "the interface has fewer queues; each engine thread needs one \
+                          (`ethtool -L NAME combined N` sets their number)"
+                    .into(),
+            },
+            _ => refused(what.clone(), &config.netns.to_string(), error),
+        })?;
+        Ok(Self {
+            name: name_of(&self.interface, number, self.mode),
+            mac: self.mac,
+            index: self.index,
+            mode: self.mode,
+            queue,
+            carrier: self.carrier.clone(),
+            attachment: self.attachment.clone(),
+            capabilities: self.capabilities,
+            counters: Counters::default(),
+            ledger: Ledger::default(),
+            interface: self.interface.clone(),
+            unfinished: Unfinished::default(),
+        })
     }
 
     fn with(
         config: &XdpConfig,
         link: &LinkInfo,
         mode: XdpMode,
-        (number, queue): (u32, Queue),
+        queue: Queue,
         carrier: Option<Arc<Carrier>>,
         attachment: Attachment,
     ) -> Self {
         Self {
-            name: format!("af_xdp {} queue {number} ({})", config.interface, mode.name()),
+            name: name_of(&config.interface, 0, mode),
             mac: link.mac.unwrap_or_default(),
+            index: link.index,
             mode,
             queue,
             carrier,
-            _attachment: attachment,
+            attachment,
             capabilities: Capabilities { mtu: link.mtu, ..Capabilities::default() },
             counters: Counters::default(),
             ledger: Ledger::default(),
@@ -354,36 +393,29 @@ impl XdpSocket {
     }
 }
 
-/// Opens the queues in the best mode that works; runs inside the interface's namespace.
-fn connect(
-    best: XdpMode,
-    interface: u32,
-    queues: u32,
-    layout: Layout,
-) -> io::Result<(XdpMode, Redirect, Vec<Queue>)> {
+fn name_of(interface: &str, number: u32, mode: XdpMode) -> String {
+    format!("af_xdp {interface} queue {number} ({})", mode.name())
+}
+
+/// Opens the first queue in the best mode that works; runs inside the interface's namespace.
+fn connect(best: XdpMode, interface: u32, layout: Layout) -> io::Result<(XdpMode, Redirect, Queue)> {
     let mut refusal = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
     for mode in [XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic] {
         if mode < best {
             continue;
         }
-        match patiently(|| attempt(mode, interface, queues, layout)) {
-            Ok((redirect, opened)) => return Ok((mode, redirect, opened)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
-            Err(error) => refusal = error,
+        let attempt = || {
+            let redirect = Redirect::attach(interface, mode.hook())?;
+            let queue = Queue::open(interface, 0, layout, mode.flags())?;
+            redirect.sockets().set(0, &queue.socket)?;
+            Ok((mode, redirect, queue))
+        };
+        match patiently(attempt) {
+            Err(error) if error.kind() != io::ErrorKind::PermissionDenied => refusal = error,
+            outcome => return outcome,
         }
     }
     Err(refusal)
-}
-
-fn attempt(mode: XdpMode, interface: u32, queues: u32, layout: Layout) -> io::Result<(Redirect, Vec<Queue>)> {
-    let redirect = Redirect::attach(interface, queues, mode.hook())?;
-    let mut opened = Vec::new();
-    for number in 0..queues {
-        let queue = Queue::open(interface, number, layout, mode.flags())?;
-        redirect.set(number, &queue.socket)?;
-        opened.push(queue);
-    }
-    Ok((redirect, opened))
 }
 
 /// Retries while the queue is busy: one that was closed a moment ago stays busy for a while.

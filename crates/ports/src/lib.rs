@@ -38,7 +38,7 @@ pub mod trap;
 mod vhost_user;
 
 pub use af_packet::{PacketConfig, PacketSocket};
-pub use af_xdp::{XdpAttempt, XdpConfig, XdpHelper, XdpMode, XdpSocket};
+pub use af_xdp::{XdpAttempt, XdpConfig, XdpHelper, XdpMode, XdpQueues, XdpSocket};
 pub use apart::{Apart, Behaviour, Served, Shown};
 pub use contract::{Capabilities, FRAME_ROOM, Fds, Level, Outgoing, Received, Trouble};
 pub use counters::{Counters, DropReason, PairCounters, Sending};

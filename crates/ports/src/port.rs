@@ -498,7 +498,7 @@ impl Port {
     }
 
     /// Has several ports of one interface share the frames that arrive there: all frames of a flow come by the same port. For packet
-    /// sockets; ports in memory are apart from each other already.
+    /// sockets; queues of AF_XDP and ports in memory are apart from each other already.
     ///
     /// # Errors
     /// When the kernel does not do that, or the ports are of another kind.
@@ -507,7 +507,7 @@ impl Port {
         for port in ports.iter_mut() {
             match port {
                 Self::AfPacket(socket) => sockets.push(socket),
-                Self::Memory(_) => {}
+                Self::AfXdp(_) | Self::Memory(_) => {}
                 other => {
                     let why = std::io::Error::other("it has one queue that Plimsoll uses");
                     return Err(PortError::system("divide the frames of", other.name(), why));

@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use plimsoll_daemon::{Health, Reloaded, Stats};
 
 use crate::alone;
-use crate::support::{Daemon, Stage, ip};
+use crate::support::{Daemon, Stage, ip, skip};
 
 const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 9);
 
@@ -23,6 +23,10 @@ fn policy(stage: &Stage, weights: [u32; 2]) -> String {
 }
 
 fn policy_of(stage: &Stage, rate: &str, tenants: &[(&str, u32)]) -> String {
+    policy_over(stage, "af_packet", rate, tenants)
+}
+
+fn policy_over(stage: &Stage, uplink: &str, rate: &str, tenants: &[(&str, u32)]) -> String {
     let tenant = |name: &str, number: u8, weight| {
         format!(
             "  {name}: {{port: {{tap: {{netns: {}, name: eth0}}}}, weight: {weight}, interface: {{addresses: {}/24}}}}\n",
@@ -33,7 +37,7 @@ fn policy_of(stage: &Stage, rate: &str, tenants: &[(&str, u32)]) -> String {
     let tenants: String =
         (1..).zip(tenants).map(|(number, (name, weight))| tenant(name, number, *weight)).collect();
     format!(
-        "uplink: {{port: {{af_packet: up0}}, rate: {rate}}}\nengine: {{threads: 2}}\napi: {{socket: {}}}\ntenants:\n{tenants}",
+        "uplink: {{port: {{{uplink}: up0}}, rate: {rate}}}\nengine: {{threads: 2}}\napi: {{socket: {}}}\ntenants:\n{tenants}",
         stage.file("api.sock").display(),
     )
 }
@@ -121,6 +125,55 @@ fn two_threads_share_the_uplink_by_weight_and_their_tenants_reach_each_other() {
         "{code:?} after {took:?}: {}",
         stage.read("log")
     );
+}
+
+#[test]
+fn two_threads_have_a_queue_each_of_an_uplink_on_af_xdp() {
+    let _alone = alone();
+    let Some(stage) = Stage::with_netns("thx", &["host", "far", "a", "b"]) else { return };
+    let [host, far] = ["host", "far"].map(|name| stage.netns(name));
+    ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
+    ip(&["-n", &host, "link", "set", "up0", "up"]);
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    let set = |place: &str, args: &[&str]| {
+        stage.command(place, "ethtool").args(args).output().is_ok_and(|set| set.status.success())
+    };
+    if !set("far", &["-K", "eth0", "tx", "off"]) {
+        return skip("ethtool is missing, or cannot set checksum offload");
+    }
+    let text = policy_over(&stage, "af_xdp", "100Mbps", &[("a", 3), ("b", 1)]);
+    fs::write(stage.file("policy.yaml"), text).expect("written");
+
+    // A new veth has one queue.
+    let refused = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("refused"));
+    let said = || stage.read("refused");
+    let may_not = || said().contains("permission denied");
+    stage.eventually("it is refused", || said().contains("the interface has fewer queues") || may_not());
+    if may_not() {
+        return skip("AF_XDP is not allowed here");
+    }
+    drop(refused);
+    assert!(set("host", &["-L", "up0", "rx", "2", "tx", "2"]), "two queues");
+    let mut daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    let health: Health = stage.client().get("/v1/health").expect("it answers");
+    assert_eq!(health.threads.len(), 2);
+    stage.eventually("a reaches b", || stage.ping("a", address(2), 56));
+    for tenant in ["a", "b"] {
+        stage.eventually("the far end", || stage.ping(tenant, FAR, 56));
+    }
+    let from = [("a", address(1)), ("b", address(2))];
+    let traffic = [7_071, 7_072]
+        .map(|port| stage.traffic(from[usize::from(port == 7_072)], ("far", FAR), port, 11_000));
+    std::thread::sleep(Duration::from_secs(1));
+    let marks = traffic.each_ref().map(|one| one.mark());
+    std::thread::sleep(Duration::from_secs(3));
+    let [a, b] = [0, 1].map(|one| traffic[one].since(marks[one]).arrived as f64 * 8_000.0 / 3e6);
+    assert!((2.0..4.4).contains(&(a / b)) && a + b > 60.0 && a + b < 110.0, "{a:.1} and {b:.1} Mb/s");
+    traffic.into_iter().for_each(|one| one.end());
+    let (code, _) = daemon.end(Signal::SIGTERM).expect("it ends");
+    assert_eq!(code, Some(0), "{}", stage.read("log"));
 }
 
 #[test]

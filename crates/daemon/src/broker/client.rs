@@ -153,6 +153,20 @@ impl Client {
         }
     }
 
+    /// Opens another queue of the interface of which this is the first queue.
+    pub(super) fn open_next(
+        &self,
+        first: &XdpSocket,
+        wanted: &Wanted<'_>,
+        (number, whose): (Number, &Whose),
+        queue: u32,
+    ) -> Result<Port, OpenError> {
+        let mut helper = Helper { socket: self.lock(), number, whose };
+        let config = wanted.xdp().ok_or_else(|| OpenError::Told(confused()))?;
+        let failed = |source| OpenError::Port { whose: wanted.whose.clone(), source };
+        first.open_next(&config, queue, Some(&mut helper)).map(Port::AfXdp).map_err(failed)
+    }
+
     /// See [`super::Broker::open_load`].
     pub(super) fn open_load(&self, number: Number, which: Option<u32>) -> io::Result<File> {
         match self.ask(&Request::Load(number, which)).map_err(io::Error::other)? {
@@ -274,6 +288,11 @@ impl XdpHelper for Helper<'_> {
 
     fn register(&mut self) -> io::Result<()> {
         self.ask(&Request::Register).map(drop)
+    }
+
+    fn join(&mut self, queue: u32) -> io::Result<OwnedFd> {
+        let files = self.ask(&Request::Join(queue))?;
+        files.into_iter().next().ok_or_else(|| io::Error::other(confused()))
     }
 }
 

@@ -16,7 +16,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use plimsoll_policy::{Checked, SourceFile};
 use plimsoll_ports::handover::{Handover, Parts, free_place};
-use plimsoll_ports::{XdpAttempt, XdpMode, realtime};
+use plimsoll_ports::{XdpAttempt, XdpMode, XdpQueues, realtime};
 
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, client, socket};
@@ -119,18 +119,32 @@ struct Server<'a> {
     /// Listening sockets made so far.
     made: u64,
     attempt: Option<XdpAttempt>,
+    /// Of the interface whose first queue was registered last.
+    queues: Option<XdpQueues>,
+    /// A socket for another queue of it, until it is registered.
+    joining: Option<(u32, OwnedFd)>,
 }
 
 impl<'a> Server<'a> {
     fn new(start: Start, reader: &'a dyn FileReader) -> Result<Self, String> {
         let first = client::check(&start.file, &start.sources)?;
         let policies = BTreeMap::from([(0, first)]);
-        Ok(Self { start, reader, policies, reads: 0, places: BTreeMap::new(), made: 0, attempt: None })
+        Ok(Self {
+            start,
+            reader,
+            policies,
+            reads: 0,
+            places: BTreeMap::new(),
+            made: 0,
+            attempt: None,
+            queues: None,
+            joining: None,
+        })
     }
 
     fn answer(&mut self, socket: &UnixStream, request: Request) -> io::Result<()> {
         // Any other request gives the attempt up, and its program leaves the interface.
-        let attempt = self.attempt.take();
+        let (attempt, joining) = (self.attempt.take(), self.joining.take());
         let reply = match request {
             Request::Read => self.read(),
             Request::InForce(number) => self.in_force(number),
@@ -141,7 +155,8 @@ impl<'a> Server<'a> {
                 return self.attach(socket, number, &whose, mode);
             }
             Request::Load(number, which) => return self.load(socket, number, which),
-            Request::Register => attempt.map_or_else(unknown, |attempt| kernel_said(attempt.register())),
+            Request::Join(queue) => return self.join(socket, queue),
+            Request::Register => self.register(attempt, joining),
             Request::Release(place) => self.release(place),
             Request::Dropped => self.dropped(),
             Request::Clear(what) => self.clear(what),
@@ -238,6 +253,28 @@ impl<'a> Server<'a> {
         let sent = socket::send(socket, &Reply::Done, &attempt.files());
         self.attempt = Some(attempt);
         sent
+    }
+
+    /// Makes a socket for another queue of the interface whose first queue is open.
+    fn join(&mut self, socket: &UnixStream, queue: u32) -> io::Result<()> {
+        let Some(queues) = &self.queues else { return socket::send(socket, &unknown(), &[]) };
+        let made = match queues.open() {
+            Ok(Ok(made)) => made,
+            Ok(Err(error)) => return socket::send(socket, &kernel_said(Err(error)), &[]),
+            Err(error) => return socket::send(socket, &Reply::from(error), &[]),
+        };
+        let sent = socket::send(socket, &Reply::Done, &[made.as_fd()]);
+        self.joining = Some((queue, made));
+        sent
+    }
+
+    fn register(&mut self, attempt: Option<XdpAttempt>, joining: Option<(u32, OwnedFd)>) -> Reply {
+        let registered = match (attempt, joining, &self.queues) {
+            (Some(attempt), _, _) => attempt.register().map(|queues| self.queues = Some(queues)),
+            (None, Some((queue, socket)), Some(queues)) => queues.register(queue, &socket),
+            _ => return unknown(),
+        };
+        kernel_said(registered)
     }
 
     fn configure(&self, number: Number, name: &str) -> Reply {

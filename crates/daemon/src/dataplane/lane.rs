@@ -68,6 +68,8 @@ pub struct Lane {
     pub(crate) first_mac: Option<Mac>,
     /// When a client's rings last had a frame.
     pub(crate) quiet_since: Nanos,
+    /// When its packets were last seen held to its `max`, if the length of naps depends on it.
+    pub(crate) held_at: Option<Nanos>,
     /// The session since which frames count: those from before it were offered again.
     pub(crate) offered_again: Option<u32>,
     /// Number of buffers with frames from before it: each of them comes once more.
@@ -200,6 +202,7 @@ impl Lane {
             addresses: spec.addresses,
             first_mac: None,
             quiet_since: Nanos::ZERO,
+            held_at: None,
             offered_again: None,
             to_come_again: 0,
             alone: Alone::default(),

@@ -101,6 +101,15 @@ impl Wanted<'_> {
         }
     }
 
+    /// Opens another queue of the interface of which this is the first queue.
+    ///
+    /// # Errors
+    /// When the kernel refuses, or the interface has fewer queues.
+    pub(crate) fn open_next(&self, first: &XdpSocket, queue: u32) -> Result<Port, OpenError> {
+        let config = self.xdp().unwrap_or_else(|| xdp(""));
+        first.open_next(&config, queue, None).map(Port::AfXdp).map_err(|source| self.failed(source))
+    }
+
     /// The path where it listens, if it does.
     pub(crate) fn listens_at(&self) -> Option<PathBuf> {
         match self.port {

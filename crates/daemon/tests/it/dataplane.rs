@@ -628,4 +628,14 @@ fn a_turn_says_whether_only_tenants_move_frames_whose_packets_wait_for_their_max
         let came = (0..3).map(|_| turn(&mut world)).fold(false, |came, (_, unlimited)| came || unlimited);
         assert_eq!(came, unlimited, "a frame for tenant {to}");
     }
+    // Its queue runs empty, and for a second its frames still count as held.
+    world.now += Span::millis(500);
+    while turn(&mut world).0 {}
+    let reply = |world: &mut World| {
+        assert_eq!(world.wire.send(&udp(OUTSIDE, 1, 7, 0, 1_000), None), Ok(Sending::Sent));
+        (0..3).map(|_| turn(world)).fold(false, |came, (_, unlimited)| came || unlimited)
+    };
+    assert!(!reply(&mut world));
+    world.now += Span::secs(1);
+    assert!(reply(&mut world));
 }

@@ -38,7 +38,7 @@ impl Stated<'_> {
         let uplink = self.uplink.and_then(|uplink| uplink.port.as_ref());
         if let Some(port) = uplink.filter(|port| !has_queues(&port.value)) {
             let why = format!("the uplink {} has one queue that Plimsoll uses", port.value);
-            let help = "write `threads: 1`, or open the uplink by `port: {af_packet: NAME}`, which has a queue for each thread";
+            let help = "write `threads: 1`, or open the uplink by `port: {af_packet: NAME}` or `port: {af_xdp: NAME}`, which have a queue for each thread";
             return Some((why, help.to_owned()));
         }
         let mediated = self.tenants.iter().find(|tenant| tenant.ecn.mediate().is_some());
@@ -65,5 +65,5 @@ impl Stated<'_> {
 
 /// Whether a port of the uplink has a queue for each thread.
 fn has_queues(port: &Port) -> bool {
-    matches!(port, Port::AfPacket(_) | Port::Memory)
+    matches!(port, Port::AfPacket(_) | Port::AfXdp(_) | Port::Memory)
 }

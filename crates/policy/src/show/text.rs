@@ -102,7 +102,7 @@ fn threads_text(program: &Program, threads: u32) -> String {
 
 /// The wake-up grain, and what it costs.
 fn grain_text(program: &Program, threads: u32) -> String {
-    let Grain { span, because, behind_limits, because_behind_limits, spins, .. } = Grain::of(program);
+    let Grain { span, because, behind_max, because_behind_max, spins, .. } = Grain::of(program);
     if span == Span::ZERO {
         let does = if spins {
             "spins while packets pass, and takes a core meanwhile"
@@ -113,9 +113,9 @@ fn grain_text(program: &Program, threads: u32) -> String {
     }
     let often = NS_PER_SEC / span.as_u64();
     // Several threads renew their leases meanwhile.
-    let longer = if behind_limits > span && threads == 1 {
+    let longer = if behind_max > span && threads == 1 {
         format!(
-            "; {behind_limits} ({because_behind_limits}) while only tenants send and receive whose packets wait for their `max`"
+            "; {behind_max} ({because_behind_max}) while only tenants send and receive whose packets wait for their `max`"
         )
     } else {
         String::new()

@@ -50,11 +50,13 @@ fn what_several_threads_cannot_do_yet_is_refused_with_a_way_out() {
         );
         check_str("p.yaml", &text).map_err(|errors| errors.render(false)).err().unwrap_or_default()
     };
-    assert_eq!(refused("port: {af_packet: eth0}", "", ""), "", "a queue for each thread");
-    for port in ["pcap: {read: a.pcap}", "tap: {name: up0}", "af_xdp: eth0"] {
+    for port in ["af_packet: eth0", "af_xdp: eth0"] {
+        assert_eq!(refused(&format!("port: {{{port}}}"), "", ""), "", "a queue for each thread");
+    }
+    for port in ["pcap: {read: a.pcap}", "tap: {name: up0}"] {
         let told = refused(&format!("port: {{{port}}}"), "", "");
         assert!(told.contains("`threads` is 2, but the uplink") && told.contains("has one queue"), "{told}");
-        assert!(told.contains("af_packet"), "{told}");
+        assert!(told.contains("af_packet") && told.contains("af_xdp"), "{told}");
     }
     let told = refused("port: {af_packet: eth0}, standby: {af_packet: eth1}", "", "");
     assert!(told.contains("a `standby` of the uplink works with one thread only"), "{told}");

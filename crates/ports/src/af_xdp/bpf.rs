@@ -21,16 +21,23 @@ pub(super) enum Hook {
 /// The program on the interface and its table of sockets; detached when dropped.
 #[derive(Debug)]
 pub(super) struct Redirect {
-    sockets: OwnedFd,
+    sockets: Sockets,
     _program: OwnedFd,
     link: OwnedFd,
 }
 
+/// The program's table of sockets, by queue; it does not keep the program on the interface.
+#[derive(Debug)]
+pub(super) struct Sockets(OwnedFd);
+
+/// Most queues of an interface that are used: one for each thread.
+const QUEUES: u32 = 64;
+
 impl Redirect {
     /// Attaches to interface number `interface` of the calling thread's network namespace.
-    pub(super) fn attach(interface: u32, queues: u32, hook: Hook) -> io::Result<Self> {
-        let sockets = socket_table(queues)?;
-        let program = load(&redirect_to(&sockets))?;
+    pub(super) fn attach(interface: u32, hook: Hook) -> io::Result<Self> {
+        let sockets = Sockets(socket_table(QUEUES)?);
+        let program = load(&redirect_to(&sockets.0))?;
         let flags = match hook {
             Hook::Driver => XDP_FLAGS_DRV_MODE,
             Hook::Generic => XDP_FLAGS_SKB_MODE,
@@ -44,11 +51,23 @@ impl Redirect {
         self.link.as_fd()
     }
 
+    /// The table, to be changed later.
+    pub(super) fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    /// Only the table: the program leaves the interface unless another process has its link.
+    pub(super) fn into_sockets(self) -> Sockets {
+        self.sockets
+    }
+}
+
+impl Sockets {
     /// Redirects packets of `queue` to `socket`.
     pub(super) fn set(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
         let value = socket.as_raw_fd().cast_unsigned();
         let mut attr = Attr::new();
-        attr.u32(0, self.sockets.as_raw_fd().cast_unsigned());
+        attr.u32(0, self.0.as_raw_fd().cast_unsigned());
         attr.pointer(8, std::ptr::from_ref(&queue));
         attr.pointer(16, std::ptr::from_ref(&value));
         // SAFETY: key and value are live `u32`s, the sizes that the table was made with.

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::bpf::{Hook, Redirect};
+use super::bpf::{Hook, Redirect, Sockets};
 use super::{Attachment, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
 use crate::carrier::Carrier;
 use crate::error::PortError;
@@ -31,6 +31,12 @@ pub trait XdpHelper {
     /// # Errors
     /// The kernel's error.
     fn register(&mut self) -> io::Result<()>;
+
+    /// Opens a socket for another queue of the interface whose first queue was registered last.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    fn join(&mut self, queue: u32) -> io::Result<OwnedFd>;
 }
 
 impl XdpSocket {
@@ -49,7 +55,7 @@ impl XdpSocket {
         let Connected { mode, held, links, queue } =
             connected.map_err(|error| refused(what, &config.netns.to_string(), error))?;
         let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
-        Ok(Self::with(config, link, mode, (0, queue), carrier, Attachment::Held(Arc::new(held))))
+        Ok(Self::with(config, link, mode, queue, carrier, Attachment::Held(Arc::new(held))))
     }
 }
 
@@ -90,9 +96,49 @@ fn connect(
     Err(refusal)
 }
 
+/// Opens a further queue.
+pub(super) fn open_next(
+    helper: &mut dyn XdpHelper,
+    (interface, number): (u32, u32),
+    layout: Layout,
+    flags: u16,
+) -> io::Result<Queue> {
+    patiently(|| {
+        let queue = Queue::over(helper.join(number)?, interface, number, layout, flags)?;
+        helper.register()?;
+        Ok(queue)
+    })
+}
+
+/// The queues of an interface whose first is open, on the helper's side. This does not keep the program on the interface.
+#[derive(Debug)]
+pub struct XdpQueues {
+    netns: Netns,
+    sockets: Sockets,
+}
+
+impl XdpQueues {
+    /// Opens a socket for another queue.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn open(&self) -> Result<io::Result<OwnedFd>, PortError> {
+        self.netns.run(|| socket::open(libc::AF_XDP, libc::SOCK_RAW, 0))
+    }
+
+    /// Lets the program redirect packets of this queue to the socket, once the helped process has bound it.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn register(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+        self.sockets.set(queue, socket)
+    }
+}
+
 /// An attempt to open a socket in one mode, on the helper's side.
 #[derive(Debug)]
 pub struct XdpAttempt {
+    netns: Netns,
     socket: OwnedFd,
     redirect: Redirect,
     links: OwnedFd,
@@ -115,11 +161,11 @@ impl XdpAttempt {
     pub fn new(config: &XdpConfig, mode: XdpMode) -> Result<io::Result<Self>, PortError> {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
-        netns.run(|| {
-            let redirect = Redirect::attach(link.index, 1, mode.hook())?;
-            let socket = socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?;
-            Ok(Self { socket, redirect, links: Carrier::socket()?, link })
-        })
+        let opened = netns.run(|| {
+            let redirect = Redirect::attach(link.index, mode.hook())?;
+            Ok((redirect, socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?, Carrier::socket()?))
+        })?;
+        Ok(opened.map(|(redirect, socket, links)| Self { netns, socket, redirect, links, link }))
     }
 
     /// The interface.
@@ -135,12 +181,13 @@ impl XdpAttempt {
         [self.socket.as_fd(), self.redirect.link(), self.links.as_fd()]
     }
 
-    /// Lets the program redirect packets to the socket, once the helped process has bound it.
+    /// Lets the program redirect packets to the socket, once the helped process has bound it. Returns what opens further queues.
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn register(self) -> io::Result<()> {
-        self.redirect.set(0, &self.socket)
+    pub fn register(self) -> io::Result<XdpQueues> {
+        self.redirect.sockets().set(0, &self.socket)?;
+        Ok(XdpQueues { netns: self.netns, sockets: self.redirect.into_sockets() })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::support::{live, number_of, numbered, quiet, skip, until, waits_withou
 use plimsoll_ports::netns::{Netns, NetnsRef};
 use plimsoll_ports::{
     Capabilities, DropReason, FRAME_ROOM, Port, PortError, Sending, Trouble, XdpAttempt, XdpConfig,
-    XdpHelper, XdpMode, XdpSocket,
+    XdpHelper, XdpMode, XdpQueues, XdpSocket,
 };
 
 /// A veth pair with both ends up, or `None` where BPF is not allowed, which is said.
@@ -144,6 +144,14 @@ fn what_cannot_work_is_explained() {
 struct Helper {
     config: XdpConfig,
     attempt: Option<XdpAttempt>,
+    queues: Option<XdpQueues>,
+    joining: Option<(u32, OwnedFd)>,
+}
+
+impl Helper {
+    fn new(config: &XdpConfig) -> Self {
+        Self { config: config.clone(), attempt: None, queues: None, joining: None }
+    }
 }
 
 impl XdpHelper for Helper {
@@ -156,7 +164,18 @@ impl XdpHelper for Helper {
     }
 
     fn register(&mut self) -> std::io::Result<()> {
-        self.attempt.take().expect("attached").register()
+        match (self.attempt.take(), self.joining.take(), &self.queues) {
+            (Some(attempt), _, _) => attempt.register().map(|queues| self.queues = Some(queues)),
+            (None, Some((queue, socket)), Some(queues)) => queues.register(queue, &socket),
+            _ => panic!("nothing to register"),
+        }
+    }
+
+    fn join(&mut self, queue: u32) -> std::io::Result<OwnedFd> {
+        let queues = self.queues.as_ref().expect("the first queue is registered");
+        let socket = queues.open().map_err(std::io::Error::other)??;
+        self.joining = Some((queue, socket.try_clone()?));
+        Ok(socket)
     }
 }
 
@@ -164,7 +183,7 @@ impl XdpHelper for Helper {
 fn a_socket_that_was_made_with_help_carries_frames_and_leaves_nothing() {
     let Some((a, b)) = veth() else { return };
     let mut sender = XdpSocket::open(&config(&a, "left")).unwrap();
-    let mut helper = Helper { config: config(&b, "right"), attempt: None };
+    let mut helper = Helper::new(&config(&b, "right"));
     let link = XdpAttempt::link(&helper.config).unwrap();
     let config = helper.config.clone();
     let mut receiver = XdpSocket::open_with(&config, &link, &mut helper).unwrap();
@@ -186,7 +205,7 @@ fn frames_wait_while_the_far_end_has_no_carrier() {
         let Some((a, b)) = veth() else { return };
         let config_a = config(&a, "left");
         let mut sender = Port::AfXdp(if helped {
-            let mut helper = Helper { config: config_a.clone(), attempt: None };
+            let mut helper = Helper::new(&config_a);
             let link = XdpAttempt::link(&config_a).unwrap();
             XdpSocket::open_with(&config_a, &link, &mut helper).unwrap()
         } else {
@@ -207,5 +226,56 @@ fn frames_wait_while_the_far_end_has_no_carrier() {
         until("it has gone", || {
             sender.send(&numbered(2, 100), None).and(sender.flush()) == Err(Trouble::Gone)
         });
+    }
+}
+
+/// Sets the number of queues of an interface, which is one for a new veth.
+fn set_queues(netns: &Netns, interface: &str, queues: u32) -> bool {
+    let queues = queues.to_string();
+    let set = netns.run(|| {
+        std::process::Command::new("ethtool").args(["-L", interface, "rx", &queues, "tx", &queues]).output()
+    });
+    set.unwrap().is_ok_and(|set| set.status.success())
+}
+
+/// Frames of several flows come by both queues of the interface, each flow by one, and both send.
+#[test]
+fn an_interface_with_two_queues_has_a_socket_for_each() {
+    for helped in [false, true] {
+        let Some((a, b)) = veth() else { return };
+        if !set_queues(&a, "left", 2) || !set_queues(&b, "right", 2) {
+            return skip("ethtool is missing, or cannot set the number of queues");
+        }
+        let (left, right) = (config(&a, "left"), config(&b, "right"));
+        let mut senders = vec![XdpSocket::open(&left).unwrap()];
+        senders.push(senders[0].open_next(&left, 1, None).unwrap());
+        let mut helper = Helper::new(&right);
+        let mut receivers = if helped {
+            let link = XdpAttempt::link(&right).unwrap();
+            let first = XdpSocket::open_with(&right, &link, &mut helper).unwrap();
+            let next = first.open_next(&right, 1, Some(&mut helper)).unwrap();
+            [first, next]
+        } else {
+            let first = XdpSocket::open(&right).unwrap();
+            let next = first.open_next(&right, 1, None).unwrap();
+            [first, next]
+        };
+        let missing = receivers[0].open_next(&right, 2, Some(&mut helper)).unwrap_err().to_string();
+        assert!(missing.contains("the interface has fewer queues"), "{missing}");
+        // A veth's frames arrive by the queue with the number of that by which they were sent.
+        for (number, sender) in (0..).zip(&mut senders) {
+            assert_eq!(sender.send(&numbered(number, 100), None).unwrap(), Sending::Sent);
+        }
+        let (mut buffer, mut came) = (vec![0; FRAME_ROOM], [Vec::new(), Vec::new()]);
+        until("a frame by each queue", || {
+            senders.iter_mut().for_each(|sender| sender.flush().unwrap());
+            for (receiver, came) in receivers.iter_mut().zip(&mut came) {
+                while let Some(got) = receiver.receive(&mut buffer).unwrap() {
+                    came.extend(number_of(&buffer[..got.len]));
+                }
+            }
+            came.iter().map(Vec::len).sum::<usize>() == 2
+        });
+        assert_eq!(came, [vec![0], vec![1]]);
     }
 }
