@@ -54,7 +54,7 @@ pub fn alike(first: &[u8], frame: &[u8]) -> bool {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderCopy {
-    len: usize,
+    len: u32,
     bytes: [u8; COPIED],
 }
 
@@ -79,7 +79,7 @@ impl HeaderCopy {
             Some(head) => bytes = *head,
             None => bytes.iter_mut().zip(frame).for_each(|(to, from)| *to = *from),
         }
-        Self { len: front.len(), bytes }
+        Self { len: shortened(front.len()), bytes }
     }
 
     /// Whether `frame` is [`alike`] to the frame whose copy this is.
@@ -94,10 +94,16 @@ impl HeaderCopy {
     #[must_use]
     pub fn is_alike_front(&self, front: Front<'_>) -> bool {
         let frame = front.bytes();
-        let copied = self.len.min(COPIED);
+        let copied = (self.len as usize).min(COPIED);
         let heads = self.bytes.get(..copied).zip(frame.get(..copied));
-        self.len == front.len() && heads.is_some_and(|(own, other)| alike(own, other))
+        self.len == shortened(front.len()) && heads.is_some_and(|(own, other)| alike(own, other))
     }
+}
+
+/// A frame's length; no frame is longer than 4 GiB.
+#[inline]
+fn shortened(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// Bytes that are copied: those that are compared, and behind them the length of TCP's header over IPv6.

@@ -7,6 +7,9 @@
 //! Invariant: an answer holds only while neither the policy nor a tenant's address has changed since, and its flow has its place in
 //! the lane's table; there are at most as many flows as stated, however many are sent.
 
+use core::mem::offset_of;
+use core::slice::from_ref;
+
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_nic::QueueId;
 use plimsoll_units::Nanos;
@@ -28,8 +31,6 @@ pub(crate) struct Decided {
     pub(super) hash: u32,
     /// Its ECN field, where it may be marked.
     pub(super) ecn: Codepoint,
-    /// Its flow as its sender and its receiver are counted for it, if they are.
-    pub(super) counted: [Option<HashedCount>; 2],
     /// Its flow in the lane's table, and that flow's queue as long as it stays there.
     pub(super) stay: Stay,
     pub(super) queue: QueueId,
@@ -37,8 +38,11 @@ pub(crate) struct Decided {
     pub(super) told: Nanos,
 }
 
+/// A flow as its sender and its receiver are counted for it, if they are.
+pub(super) type Counts = [Option<HashedCount>; 2];
+
 /// What must not have changed since an answer was noted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     /// Of the tenants' part of the table of addresses.
     pub(super) addresses: u64,
@@ -52,6 +56,10 @@ pub(crate) struct FlowCache {
     sets: Box<[Set]>,
     /// In places that stay; made as they are used.
     flows: Vec<Cached>,
+    /// By the places of flows; empty unless some are counted.
+    counts: Vec<Counts>,
+    /// Since when all of this holds.
+    version: Version,
     /// The last of numbers that decide whether a flow is noted of which a frame was not found: one in [`ONE_IN`] is, as a tenant that
     /// sends a packet of each of very many flows is not to pay for each.
     drawn: u32,
@@ -66,13 +74,21 @@ struct Set {
     next: u8,
 }
 
+/// Three cache lines, which are asked for together ([`FlowCache::fetch`]): the copy alone is longer than one.
 #[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
 struct Cached {
+    decided: Decided,
     headers: HeaderCopy,
     vnet: Option<VnetHeader>,
-    version: Version,
-    decided: Decided,
 }
+
+// A part begins in each line.
+const _: () = assert!(
+    size_of::<Cached>() == 3 * 64
+        && offset_of!(Cached, headers) / 64 == 1
+        && offset_of!(Cached, vnet) / 64 == 2
+);
 
 /// Flows of one set.
 const WAYS: usize = 4;
@@ -88,7 +104,13 @@ impl FlowCache {
     pub(crate) fn new(flows: u32) -> Self {
         let sets = (flows.clamp(16, 1_024) as usize).next_power_of_two() / WAYS;
         let none = Set { tags: [0; WAYS], places: [NOWHERE; WAYS], next: 0 };
-        Self { sets: vec![none; sets].into(), flows: Vec::with_capacity(sets * WAYS), drawn: 0 }
+        Self {
+            sets: vec![none; sets].into(),
+            flows: Vec::with_capacity(sets * WAYS),
+            counts: Vec::new(),
+            version: Version::default(),
+            drawn: 0,
+        }
     }
 
     /// The number under which the flow of this frame is kept; its place is asked for.
@@ -103,8 +125,12 @@ impl FlowCache {
     #[inline]
     pub(super) fn fetch(&self, tag: u32) {
         let Set { tags, places, .. } = &self.sets[self.set(tag)];
-        if let Some(way) = tags.iter().position(|known| *known == tag) {
-            prefetch_index(&self.flows, places[way] as usize);
+        if let Some(way) = tags.iter().position(|known| *known == tag)
+            && let Some(Cached { decided, headers, vnet }) = self.flows.get(places[way] as usize)
+        {
+            prefetch_index(from_ref(decided), 0);
+            prefetch_index(from_ref(headers), 0);
+            prefetch_index(from_ref(vnet), 0);
         }
     }
 
@@ -115,13 +141,17 @@ impl FlowCache {
         frame: Front<'_>,
         vnet: Option<VnetHeader>,
         version: Version,
-    ) -> Option<&mut Decided> {
+    ) -> Option<(&mut Decided, Option<&mut Counts>)> {
+        if version != self.version {
+            return None;
+        }
         let tag = flow_tag(frame.bytes());
         let Set { tags, places, .. } = &self.sets[self.set(tag)];
         let way = tags.iter().position(|known| *known == tag)?;
-        let cached = self.flows.get_mut(places[way] as usize)?;
-        let holds = cached.version == version && cached.vnet == vnet && cached.headers.is_alike_front(frame);
-        holds.then_some(&mut cached.decided)
+        let place = places[way] as usize;
+        let cached = self.flows.get_mut(place)?;
+        let holds = cached.vnet == vnet && cached.headers.is_alike_front(frame);
+        holds.then(|| (&mut cached.decided, self.counts.get_mut(place)))
     }
 
     /// Whether the flow of a frame that was not found is to be noted. It is drawn (Knuth's linear congruential generator), as flows may
@@ -138,8 +168,12 @@ impl FlowCache {
         frame: Front<'_>,
         vnet: Option<VnetHeader>,
         version: Version,
-        decided: Decided,
+        (decided, counts): (Decided, Counts),
     ) {
+        if version != self.version {
+            self.forget();
+            self.version = version;
+        }
         let tag = flow_tag(frame.bytes());
         let at = self.set(tag);
         let set = &mut self.sets[at];
@@ -150,7 +184,7 @@ impl FlowCache {
             set.next.into()
         });
         set.tags[way] = tag;
-        let cached = Cached { headers: HeaderCopy::of_front(frame), vnet, version, decided };
+        let cached = Cached { headers: HeaderCopy::of_front(frame), vnet, decided };
         match self.flows.get_mut(set.places[way] as usize) {
             Some(place) => *place = cached,
             None => {
@@ -158,6 +192,19 @@ impl FlowCache {
                 self.flows.push(cached);
             }
         }
+        let place = set.places[way] as usize;
+        if counts.iter().any(Option::is_some) && self.counts.len() <= place {
+            self.counts.resize(self.flows.capacity(), [None; 2]);
+        }
+        if let Some(of) = self.counts.get_mut(place) {
+            *of = counts;
+        }
+    }
+
+    fn forget(&mut self) {
+        self.sets.iter_mut().for_each(|set| set.places = [NOWHERE; WAYS]);
+        self.flows.clear();
+        self.counts.clear();
     }
 
     fn set(&self, tag: u32) -> usize {
@@ -188,7 +235,6 @@ mod tests {
             headers: Headers::default(),
             hash: 0,
             ecn: Codepoint::NotEct,
-            counted: [None; 2],
             stay: FlowTable::new(8).stay(Slot::default()),
             queue: QueueId(queue.into()),
             told: Nanos::ZERO,
@@ -196,7 +242,7 @@ mod tests {
     }
 
     fn queue_of(cache: &mut FlowCache, port: u16, version: Version) -> Option<u32> {
-        cache.find(Front::whole(&frame(port)), None, version).map(|decided| decided.queue.0)
+        cache.find(Front::whole(&frame(port)), None, version).map(|(decided, _)| decided.queue.0)
     }
 
     #[test]
@@ -205,7 +251,7 @@ mod tests {
         for round in 0..3 {
             for port in 0..200 {
                 assert!(queue_of(&mut cache, port, VERSION).is_none_or(|queue| queue == u32::from(port)));
-                cache.note(Front::whole(&frame(port)), None, VERSION, decided(port));
+                cache.note(Front::whole(&frame(port)), None, VERSION, (decided(port), [None; 2]));
                 assert_eq!(queue_of(&mut cache, port, VERSION), Some(u32::from(port)), "round {round}");
             }
         }
@@ -217,7 +263,7 @@ mod tests {
     #[test]
     fn an_answer_does_not_hold_after_any_change() {
         let mut cache = FlowCache::new(16);
-        cache.note(Front::whole(&frame(7)), None, VERSION, decided(7));
+        cache.note(Front::whole(&frame(7)), None, VERSION, (decided(7), [None; 2]));
         for change in [Version { addresses: 2, ..VERSION }, Version { policy: 2, ..VERSION }] {
             assert_eq!(queue_of(&mut cache, 7, change), None);
         }

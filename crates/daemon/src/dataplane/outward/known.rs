@@ -59,12 +59,15 @@ impl Dataplane {
         let Some(lane) = &self.tenants.lanes[index] else { return false };
         let front = origin.front(lane.pool.bytes(buffer), received.len);
         let found = cache.find(front, received.vnet, self.known_at());
-        let Some(known) = found.filter(|known| lane.flows.stays(&known.stay)) else { return false };
+        let Some((known, counts)) = found.filter(|(known, _)| lane.flows.stays(&known.stay)) else {
+            return false;
+        };
         if !lane.sent_from(source_of(front.bytes()), now) {
             return false;
         }
-        if self.backpressure.heavy.is_some()
-            && !self.hold_flow(arrived, &mut known.counted, known.ecn, &known.offload)
+        if let Some(counts) = counts
+            && self.backpressure.heavy.is_some()
+            && !self.hold_flow(arrived, counts, known.ecn, &known.offload)
         {
             return true;
         }
@@ -108,12 +111,12 @@ impl Dataplane {
                 headers: Headers::of(parsed),
                 hash,
                 ecn: markable(parsed),
-                counted: self.counted_as(index, parsed, flow),
                 stay: lane.flows.stay(slot),
                 queue,
                 told: now,
             };
-            cache.note(front, received.vnet, self.known_at(), decided);
+            let counts = self.counted_as(index, parsed, flow);
+            cache.note(front, received.vnet, self.known_at(), (decided, counts));
         }
         if let Some(lane) = &mut self.tenants.lanes[index] {
             lane.cache = Some(cache);
