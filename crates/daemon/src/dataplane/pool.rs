@@ -8,6 +8,7 @@
 use plimsoll_nic::{Descriptor, Transmit};
 use plimsoll_ports::Ticket;
 use plimsoll_wire::{Ecn, Offload};
+use prefetch_index::prefetch_index;
 
 use super::mac_table::Mac;
 use crate::departures::{Headers, Packed};
@@ -250,6 +251,17 @@ impl<H: Copy + Default> Pool<H> {
             0 => &self.small.held[buffer.0 as usize],
             _ => &self.large.held[(buffer.0 & !LARGE_BIT) as usize],
         }
+    }
+
+    /// Asks for what a buffer holds, and for its first bytes.
+    #[inline]
+    pub(crate) fn fetch(&self, buffer: Buffer) {
+        let (slab, at) = match buffer.0 & LARGE_BIT {
+            0 => (&self.small, buffer.0),
+            _ => (&self.large, buffer.0 & !LARGE_BIT),
+        };
+        prefetch_index(&slab.held, at as usize);
+        prefetch_index(&slab.bytes, slab.begin(at));
     }
 
     /// Frees a buffer.

@@ -29,6 +29,9 @@ impl Dataplane {
         let count = ingress.take_some(station, &mut taken[..quantum.min(QUANTUM)], now);
         // These are taken out meanwhile, so that frames can be read while ports are written.
         let mut pool = self.inward.pools[at].take().expect("in its place between deliveries");
+        for (arrival, _) in &self.inward.taken[..count] {
+            pool.fetch(Buffer::from_address(arrival.addr).1);
+        }
         let mut known = self.inward.known[at].take();
         let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
         let (mut delivered, mut number, mut last) = (0, 0, false);
