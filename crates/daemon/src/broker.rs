@@ -118,7 +118,7 @@ impl Broker {
         })
     }
 
-    /// Opens a further queue of the uplink, of which `first` is open.
+    /// Opens this queue of the uplink's interface, whose first queue is `first`.
     pub(crate) fn open_next(
         &self,
         checked: &Checked,

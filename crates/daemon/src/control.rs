@@ -362,7 +362,9 @@ impl Control {
             };
             port.inspect(keep)
         };
-        let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else { return Reopened::NotYet };
+        let Ok(Some(port)) = tokio::task::spawn_blocking(opening).await else {
+            return Reopened::NotYet(None);
+        };
         let mut rest = Vec::new();
         // No tenant may move to another thread meanwhile.
         let _turn = self.turn.lock().await;
@@ -370,8 +372,8 @@ impl Control {
             Whose::Tenant(name) => vec![(self.thread(name), port)],
             _ if self.handle.threads() == 1 => vec![(0, port)],
             _ => match self.open_queues(port).await {
-                Some(queues) => queues.into_iter().enumerate().collect(),
-                None => return Reopened::NotYet,
+                Ok(queues) => queues.into_iter().enumerate().collect(),
+                Err(why) => return Reopened::NotYet(Some(why)),
             },
         };
         let wanted = ports.len();
@@ -387,25 +389,26 @@ impl Control {
         reopened
     }
 
-    /// Opens a queue of the uplink for each thread, the first of which is open.
-    async fn open_queues(&self, first: Port) -> Option<Vec<Port>> {
+    /// Opens the uplink's other queues, one for each thread.
+    async fn open_queues(&self, first: Port) -> Result<Vec<Port>, String> {
         let (checked, number) = {
             let state = self.state();
             (Arc::clone(&state.checked), state.number)
         };
         let broker = self.broker.clone();
-        let opening = move || startup::open_queues(&checked, number, &broker, vec![first]).ok();
-        tokio::task::spawn_blocking(opening).await.ok().flatten()
+        let opening = move || startup::open_queues(&checked, number, &broker, vec![first]);
+        let opened = tokio::task::spawn_blocking(opening).await.map_err(|error| error.to_string())?;
+        opened.map_err(|error| error.to_string())
     }
 }
 
 /// The result of an attempt to open a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reopened {
     /// It is there.
     Opened,
-    /// It cannot be opened yet.
-    NotYet,
+    /// It cannot be opened yet, and why, where that is more than that it is not there.
+    NotYet(Option<String>),
     /// The tenant has another port by now, or has been removed.
     Unneeded,
 }

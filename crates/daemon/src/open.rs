@@ -67,6 +67,7 @@ pub fn open(whose: &str, port: &PortSpec, mtu: u16, mac: Option<Mac>) -> Result<
         most_segments: None,
         mac,
         interface: None,
+        queues: 1,
         receive_buffer: None,
     }
     .open()
@@ -129,6 +130,7 @@ pub(crate) fn uplink_wanted<'a>(config: &'a Config, whose: &Whose) -> Option<Wan
         Whose::Tenant(_) => return None,
     };
     let mtu = config.uplink.mtu;
+    let queues = if *whose == Whose::Uplink { config.engine.threads } else { 1 };
     let ring = config.engine.experiment.as_ref().and_then(|experiment| experiment.ring);
     // The kernel counts each frame with its bookkeeping, and takes a buffer's size twice.
     let receive_buffer = ring.map(|ring| ring.saturating_mul(u32::from(mtu) + KEPT) / 2);
@@ -139,6 +141,7 @@ pub(crate) fn uplink_wanted<'a>(config: &'a Config, whose: &Whose) -> Option<Wan
         most_segments: None,
         mac: None,
         interface: None,
+        queues,
         receive_buffer,
     })
 }
@@ -153,6 +156,7 @@ pub(crate) fn tenant_wanted<'a>(checked: &Checked, tenant: &'a TenantConfig) -> 
         most_segments: checked.config.overlay.as_ref().map(|_| pieces_of(checked.config.uplink.mtu)),
         mac: known_mac(checked, &tenant.name),
         interface: Some(&tenant.interface),
+        queues: 1,
         receive_buffer: None,
     }
 }

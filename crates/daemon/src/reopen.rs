@@ -27,6 +27,8 @@ pub(crate) struct Away {
     pub(crate) whose: Whose,
     /// The message for the log once it is open.
     pub(crate) there: &'static str,
+    /// What the log said last of why it cannot be opened.
+    pub(crate) why: Option<String>,
 }
 
 /// Tries to open the ports that it is told of, until each is open or no longer in the policy.
@@ -53,9 +55,15 @@ async fn try_all(control: &Control, away: Vec<Away>) -> Vec<Away> {
     // An engine that has ended needs no ports.
     let lacking: HashSet<Whose> = control.lacking().await.into_iter().collect();
     let mut still = Vec::new();
-    for one in away.into_iter().filter(|one| lacking.contains(&one.whose)) {
+    for mut one in away.into_iter().filter(|one| lacking.contains(&one.whose)) {
         match control.reopen(&one.whose).await {
-            Reopened::NotYet => still.push(one),
+            Reopened::NotYet(why) => {
+                if let Some(why) = why.as_ref().filter(|_| why != one.why) {
+                    eprintln!("plimsoll: {why}; it is tried again");
+                }
+                one.why = why.or(one.why);
+                still.push(one);
+            }
             Reopened::Opened => eprintln!("plimsoll: {}: {}", one.whose, one.there),
             Reopened::Unneeded => {}
         }
@@ -73,5 +81,9 @@ pub(crate) fn lose(lost: Lost) -> Away {
         eprintln!("plimsoll: {whose}: {port} has disappeared; others go on, and it is tried again");
     }
     close(vec![*lost.port], ());
-    Away { whose, there: if has_clients { "the next client can come" } else { "the port is back" } }
+    Away {
+        whose,
+        why: None,
+        there: if has_clients { "the next client can come" } else { "the port is back" },
+    }
 }

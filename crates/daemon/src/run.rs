@@ -465,7 +465,7 @@ async fn serve(
     for (whose, error) in missing {
         eprintln!("plimsoll: {error}; others go on, and it is tried again");
         // The task ends when the last sender is dropped.
-        let _ = away.send(Away { whose, there: "the port is there" });
+        let _ = away.send(Away { whose, there: "the port is there", why: None });
     }
     notify(&[NotifyState::Ready, NotifyState::Status("running")]);
     eprintln!("plimsoll: running; API at {}", socket.display());

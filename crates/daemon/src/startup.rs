@@ -127,7 +127,7 @@ pub(crate) fn open_all(checked: &Checked, broker: &Broker, resumed: Resumed) -> 
     Ok(Opened { uplink, further, active, idle, lanes, missing })
 }
 
-/// A queue of the uplink for each thread, of which `queues`, the first at least, are open. What arrives is divided among them, by flow.
+/// Opens the uplink's queues that are not open yet, one for each thread; `queues` holds at least the first. What arrives is divided among them, by flow.
 ///
 /// # Errors
 /// When one cannot be opened, or the port has one queue only.

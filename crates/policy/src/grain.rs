@@ -20,7 +20,8 @@ use crate::program::{FlowOrder, Limit, NodeId, NodeKind, Program, Scope};
 pub struct Grain {
     /// How long. Zero: the thread wakes for each packet that is due.
     pub span: Span,
-    /// How long, at least as long, while packets wait for their tenants' `max` alone and no other tenant has moved a frame for a second.
+    /// How long, at least as long, while packets wait for their tenants' `max` alone and each tenant that moved a frame in the last second
+    /// was held to its `max` then.
     pub behind_max: Span,
     /// What the policy states that asks for that.
     #[schemars(with = "String")]

@@ -44,6 +44,8 @@ pub struct XdpConfig {
     pub netns: NetnsRef,
     /// The interface.
     pub interface: String,
+    /// How many queues of the interface are to be opened: its first ones.
+    pub queues: u32,
     /// Frames for each direction of each queue, and entries of each ring; a power of two.
     pub frames: u32,
     /// The best mode to try; those after it are tried in turn.
@@ -51,10 +53,10 @@ pub struct XdpConfig {
 }
 
 impl XdpConfig {
-    /// 4,096 frames in each direction, and the best mode that the driver supports.
+    /// One queue, 4,096 frames in each direction, and the best mode that the driver supports.
     #[must_use]
     pub fn new(netns: NetnsRef, interface: impl Into<String>) -> Self {
-        Self { netns, interface: interface.into(), frames: 4_096, mode: XdpMode::ZeroCopy }
+        Self { netns, interface: interface.into(), queues: 1, frames: 4_096, mode: XdpMode::ZeroCopy }
     }
 }
 
@@ -99,6 +101,8 @@ pub struct XdpSocket {
     ledger: Ledger,
     interface: String,
     unfinished: Unfinished,
+    /// How many of how many queues are opened, until that is told; none where all are.
+    beyond: Option<(u32, u32)>,
 }
 
 /// Keeps the XDP program attached to the interface.
@@ -118,19 +122,19 @@ impl XdpSocket {
     /// When the namespace or the interface does not exist, a privilege is missing, or the MTU is too large.
     pub fn open(config: &XdpConfig) -> Result<Self, PortError> {
         let netns = Netns::open(&config.netns)?;
-        let link = netns.links().get(&config.interface)?;
+        let link = link_of(&netns, &config.interface)?;
         let what = format!("open AF_XDP on `{}`", config.interface);
         let layout = Layout::new(config, &link, &what)?;
         let ((mode, redirect, queue), links) = netns
-            .run(|| Ok((connect(config.mode, link.index, layout)?, Carrier::socket()?)))?
+            .run(|| Ok((connect(config, link.index, layout)?, Carrier::socket()?)))?
             .map_err(|error| refused(what, netns.place(), error))?;
         let attachment = Attachment::Here { redirect: Arc::new(redirect) };
         let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
         Ok(Self::with(config, &link, mode, queue, carrier, attachment))
     }
 
-    /// Opens another queue of the interface, of which this is the first, in the same mode; in a process without privileges with the help of
-    /// another one.
+    /// Opens queue `number` of the interface, whose first queue is `self`, in the same mode; in a process without privileges with the
+    /// help of another one. `number` is less than the number of queues that `config` states.
     ///
     /// # Errors
     /// As for [`XdpSocket::open`], or when the interface has fewer queues.
@@ -173,6 +177,7 @@ impl XdpSocket {
             ledger: Ledger::default(),
             interface: self.interface.clone(),
             unfinished: Unfinished::default(),
+            beyond: None,
         })
     }
 
@@ -197,6 +202,10 @@ impl XdpSocket {
             ledger: Ledger::default(),
             interface: config.interface.clone(),
             unfinished: Unfinished::default(),
+            beyond: link
+                .queues
+                .filter(|queues| *queues > config.queues)
+                .map(|queues| (config.queues, queues)),
         }
     }
 
@@ -334,7 +343,21 @@ impl XdpSocket {
 
     /// Why receivers will drop frames; see [`crate::Port::take_problem`].
     pub fn take_problem(&mut self) -> Option<PortError> {
-        self.unfinished.take_problem(&self.name, &self.interface)
+        let unfinished = self.unfinished.take_problem(&self.name, &self.interface);
+        unfinished.or_else(|| self.beyond.take().map(|(opened, queues)| self.is_bypassed(opened, queues)))
+    }
+
+    /// Frames arrive by queues that are not opened.
+    fn is_bypassed(&self, opened: u32, queues: u32) -> PortError {
+        let interface = &self.interface;
+        PortError::Config {
+            what: self.name.clone(),
+            problem: format!(
+                "receives from {opened} of {queues} queues of `{interface}`: frames that arrive by the others go to the \
+                 host's kernel, and no tenant gets them. Run `ethtool -L {interface} combined {opened}` (for a veth: `rx \
+                 {opened} tx {opened}`), or use `af_packet: {interface}`, which receives from all"
+            ),
+        }
     }
 
     /// The file descriptors to wait on.
@@ -393,19 +416,26 @@ impl XdpSocket {
     }
 }
 
+/// The interface, with the number of its queues.
+fn link_of(netns: &Netns, interface: &str) -> Result<LinkInfo, PortError> {
+    let link = netns.links().get(interface)?;
+    let queues = netns.run(|| socket::receive_queues(interface))?;
+    Ok(LinkInfo { queues, ..link })
+}
+
 fn name_of(interface: &str, number: u32, mode: XdpMode) -> String {
     format!("af_xdp {interface} queue {number} ({})", mode.name())
 }
 
 /// Opens the first queue in the best mode that works; runs inside the interface's namespace.
-fn connect(best: XdpMode, interface: u32, layout: Layout) -> io::Result<(XdpMode, Redirect, Queue)> {
+fn connect(config: &XdpConfig, interface: u32, layout: Layout) -> io::Result<(XdpMode, Redirect, Queue)> {
     let mut refusal = io::Error::from_raw_os_error(libc::EOPNOTSUPP);
     for mode in [XdpMode::ZeroCopy, XdpMode::Copy, XdpMode::Generic] {
-        if mode < best {
+        if mode < config.mode {
             continue;
         }
         let attempt = || {
-            let redirect = Redirect::attach(interface, mode.hook())?;
+            let redirect = Redirect::attach(interface, config.queues, mode.hook())?;
             let queue = Queue::open(interface, 0, layout, mode.flags())?;
             redirect.sockets().set(0, &queue.socket)?;
             Ok((mode, redirect, queue))

@@ -143,3 +143,31 @@ plain!(
     libc::xdp_statistics,
     libc::xdp_umem_reg,
 );
+
+/// The answer to `ETHTOOL_GCHANNELS`, as in the kernel's `ethtool.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// By how many queues frames arrive at an interface of the calling thread's network namespace, where its driver tells.
+pub(crate) fn receive_queues(interface: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let socket = open(libc::AF_INET, libc::SOCK_DGRAM, 0).ok()?;
+    let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+    // SAFETY: all zeros are a valid `ifreq`: it is made of integers and pointers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = interface.as_bytes();
+    request.ifr_name.get(name.len())?; // room for the zero behind the name
+    request.ifr_name.iter_mut().zip(name).for_each(|(to, from)| *to = from.cast_signed());
+    request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+    // SAFETY: the name ends with a zero, and the data is the structure of this command; the kernel keeps neither.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) }).ok()?;
+    Some(channels.receive + channels.combined)
+}

@@ -153,7 +153,7 @@ impl Client {
         }
     }
 
-    /// Opens another queue of the interface of which this is the first queue.
+    /// Opens this queue of the uplink's interface, whose first queue is `first`.
     pub(super) fn open_next(
         &self,
         first: &XdpSocket,
@@ -291,7 +291,7 @@ impl XdpHelper for Helper<'_> {
     }
 
     fn join(&mut self, queue: u32) -> io::Result<OwnedFd> {
-        let files = self.ask(&Request::Join(queue))?;
+        let files = self.ask(&Request::Join(self.number, queue))?;
         files.into_iter().next().ok_or_else(|| io::Error::other(confused()))
     }
 }

@@ -52,8 +52,9 @@ pub(crate) enum Request {
     Configure(Number, String),
     /// Make an AF_XDP socket for a port, in this mode.
     Attach(Number, Whose, XdpMode),
-    /// Make a socket for another queue of the interface whose first queue was registered last.
-    Join(u32),
+    /// Make a socket for this queue of the uplink's interface, whose first queue is registered: one of those that the policy with this
+    /// number has threads for.
+    Join(Number, u32),
     /// Register the socket that was made last, which is bound now: arriving frames go to it.
     Register,
     /// Remove the file of a listening socket that was opened.

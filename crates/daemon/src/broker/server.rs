@@ -118,10 +118,11 @@ struct Server<'a> {
     places: BTreeMap<u64, (PathBuf, u64)>,
     /// Listening sockets made so far.
     made: u64,
-    attempt: Option<XdpAttempt>,
-    /// Of the interface whose first queue was registered last.
+    /// What was attached last, and for whom, until it is registered.
+    attempt: Option<(Whose, XdpAttempt)>,
+    /// The queues of the uplink's interface, once its first one is registered.
     queues: Option<XdpQueues>,
-    /// A socket for another queue of it, until it is registered.
+    /// A socket for another queue of the uplink's interface, until it is registered.
     joining: Option<(u32, OwnedFd)>,
 }
 
@@ -155,7 +156,7 @@ impl<'a> Server<'a> {
                 return self.attach(socket, number, &whose, mode);
             }
             Request::Load(number, which) => return self.load(socket, number, which),
-            Request::Join(queue) => return self.join(socket, queue),
+            Request::Join(number, queue) => return self.join(socket, number, queue),
             Request::Register => self.register(attempt, joining),
             Request::Release(place) => self.release(place),
             Request::Dropped => self.dropped(),
@@ -251,13 +252,17 @@ impl<'a> Server<'a> {
             Err(error) => return socket::send(socket, &Reply::from(error), &[]),
         };
         let sent = socket::send(socket, &Reply::Done, &attempt.files());
-        self.attempt = Some(attempt);
+        self.attempt = Some((whose.clone(), attempt));
         sent
     }
 
-    /// Makes a socket for another queue of the interface whose first queue is open.
-    fn join(&mut self, socket: &UnixStream, queue: u32) -> io::Result<()> {
-        let Some(queues) = &self.queues else { return socket::send(socket, &unknown(), &[]) };
+    /// Makes a socket for another queue of the uplink's interface, if the policy has a thread for it.
+    fn join(&mut self, socket: &UnixStream, number: Number, queue: u32) -> io::Result<()> {
+        let wanted = self.wanted(number, &Whose::Uplink).and_then(|wanted| wanted.xdp());
+        let stated = wanted.is_some_and(|config| (1..config.queues).contains(&queue));
+        let Some(queues) = self.queues.as_ref().filter(|_| stated) else {
+            return socket::send(socket, &unknown(), &[]);
+        };
         let made = match queues.open() {
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return socket::send(socket, &kernel_said(Err(error)), &[]),
@@ -268,9 +273,12 @@ impl<'a> Server<'a> {
         sent
     }
 
-    fn register(&mut self, attempt: Option<XdpAttempt>, joining: Option<(u32, OwnedFd)>) -> Reply {
+    fn register(&mut self, attempt: Option<(Whose, XdpAttempt)>, joining: Option<(u32, OwnedFd)>) -> Reply {
         let registered = match (attempt, joining, &self.queues) {
-            (Some(attempt), _, _) => attempt.register().map(|queues| self.queues = Some(queues)),
+            (Some((Whose::Uplink, attempt)), _, _) => {
+                attempt.register().map(|queues| self.queues = Some(queues))
+            }
+            (Some((_, attempt)), _, _) => attempt.register().map(drop),
             (None, Some((queue, socket)), Some(queues)) => queues.register(queue, &socket),
             _ => return unknown(),
         };
@@ -379,6 +387,10 @@ mod tests {
             assert!(refused(&answer(&mut broker, Request::Open(number, whose))));
         }
         assert!(refused(&answer(&mut broker, Request::Attach(0, shop(), XdpMode::Copy))), "it is a vNIC");
+        assert!(
+            refused(&answer(&mut broker, Request::Join(0, 1))),
+            "the uplink has one queue, which is not open"
+        );
         assert!(
             refused(&answer(&mut broker, Request::Register))
                 && refused(&answer(&mut broker, Request::Release(1)))

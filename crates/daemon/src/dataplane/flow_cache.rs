@@ -56,9 +56,9 @@ pub(crate) struct FlowCache {
     sets: Box<[Set]>,
     /// In places that stay; made as they are used.
     flows: Vec<Cached>,
-    /// By the places of flows; empty unless some are counted.
+    /// Indexed by a flow's place; shorter than `flows` unless the last ones are counted.
     counts: Vec<Counts>,
-    /// Since when all of this holds.
+    /// The version at which all flows here were noted.
     version: Version,
     /// The last of numbers that decide whether a flow is noted of which a frame was not found: one in [`ONE_IN`] is, as a tenant that
     /// sends a packet of each of very many flows is not to pay for each.
@@ -67,6 +67,7 @@ pub(crate) struct FlowCache {
 
 /// Flows that a number may belong to.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Set {
     tags: [u32; WAYS],
     places: [u32; WAYS],
@@ -194,7 +195,7 @@ impl FlowCache {
         }
         let place = set.places[way] as usize;
         if counts.iter().any(Option::is_some) && self.counts.len() <= place {
-            self.counts.resize(self.flows.capacity(), [None; 2]);
+            self.counts.resize(self.flows.len(), [None; 2]);
         }
         if let Some(of) = self.counts.get_mut(place) {
             *of = counts;

@@ -33,6 +33,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) mac: Option<Mac>,
     /// What is set on a TAP beside these.
     pub(crate) interface: Option<&'a Interface>,
+    /// Queues of an AF_XDP interface that are opened.
+    pub(crate) queues: u32,
     /// Bytes that the kernel holds for a packet socket, where an experiment states them.
     pub(crate) receive_buffer: Option<u32>,
 }
@@ -45,7 +47,7 @@ impl Wanted<'_> {
                 Tap::open(&tap_config(self, netns.as_ref(), name)).map(Port::Tap)
             }
             PortSpec::AfPacket(interface) => PacketSocket::open(&self.packet(interface)).map(Port::AfPacket),
-            PortSpec::AfXdp(interface) => XdpSocket::open(&xdp(interface)).map(Port::AfXdp),
+            PortSpec::AfXdp(interface) => XdpSocket::open(&self.queues_of(interface)).map(Port::AfXdp),
             PortSpec::Pcap { read, write } => PcapPort::open(&pcap(read, write)).map(Port::Pcap),
             PortSpec::Vnic(path) => VnicPort::open(&self.vnic(path)).map(Port::Vnic),
             PortSpec::VhostUser { .. } => VhostUser::open(&self.vhost_user()).map(Port::VhostUser),
@@ -96,17 +98,21 @@ impl Wanted<'_> {
     /// The configuration of an AF_XDP port; `None` for any other.
     pub(crate) fn xdp(&self) -> Option<XdpConfig> {
         match self.port {
-            PortSpec::AfXdp(interface) => Some(xdp(interface)),
+            PortSpec::AfXdp(interface) => Some(self.queues_of(interface)),
             _ => None,
         }
     }
 
-    /// Opens another queue of the interface of which this is the first queue.
+    fn queues_of(&self, interface: &str) -> XdpConfig {
+        XdpConfig { queues: self.queues, ..XdpConfig::new(NetnsRef::Own, interface) }
+    }
+
+    /// Opens this queue of the interface whose first queue is `first`.
     ///
     /// # Errors
     /// When the kernel refuses, or the interface has fewer queues.
     pub(crate) fn open_next(&self, first: &XdpSocket, queue: u32) -> Result<Port, OpenError> {
-        let config = self.xdp().unwrap_or_else(|| xdp(""));
+        let config = self.xdp().ok_or_else(|| OpenError::Told("this port has one queue".to_owned()))?;
         first.open_next(&config, queue, None).map(Port::AfXdp).map_err(|source| self.failed(source))
     }
 
@@ -153,10 +159,6 @@ impl Wanted<'_> {
         };
         config
     }
-}
-
-fn xdp(interface: &str) -> XdpConfig {
-    XdpConfig::new(NetnsRef::Own, interface)
 }
 
 fn pcap(read: &Option<PathBuf>, write: &Option<PathBuf>) -> PcapConfig {

@@ -115,7 +115,7 @@ fn grain_text(program: &Program, threads: u32) -> String {
     // Several threads renew their leases meanwhile.
     let longer = if behind_max > span && threads == 1 {
         format!(
-            "; {behind_max} ({because_behind_max}) while only tenants send and receive whose packets wait for their `max`"
+            "; {behind_max} ({because_behind_max}) while every tenant with traffic was held to its `max` in the last second"
         )
     } else {
         String::new()

@@ -30,13 +30,10 @@ pub(super) struct Redirect {
 #[derive(Debug)]
 pub(super) struct Sockets(OwnedFd);
 
-/// Most queues of an interface that are used: one for each thread.
-const QUEUES: u32 = 64;
-
 impl Redirect {
-    /// Attaches to interface number `interface` of the calling thread's network namespace.
-    pub(super) fn attach(interface: u32, hook: Hook) -> io::Result<Self> {
-        let sockets = Sockets(socket_table(QUEUES)?);
+    /// Attaches to interface number `interface` of the calling thread's network namespace, for its first `queues` queues.
+    pub(super) fn attach(interface: u32, queues: u32, hook: Hook) -> io::Result<Self> {
+        let sockets = Sockets(socket_table(queues)?);
         let program = load(&redirect_to(&sockets.0))?;
         let flags = match hook {
             Hook::Driver => XDP_FLAGS_DRV_MODE,

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::bpf::{Hook, Redirect, Sockets};
-use super::{Attachment, Layout, Queue, XdpConfig, XdpMode, XdpSocket, patiently, refused};
+use super::{Attachment, Layout, Queue, XdpConfig, XdpMode, XdpSocket, link_of, patiently, refused};
 use crate::carrier::Carrier;
 use crate::error::PortError;
 use crate::netns::{LinkInfo, Netns};
@@ -151,7 +151,7 @@ impl XdpAttempt {
     /// # Errors
     /// When the namespace or the interface does not exist.
     pub fn link(config: &XdpConfig) -> Result<LinkInfo, PortError> {
-        Netns::open(&config.netns)?.links().get(&config.interface)
+        link_of(&Netns::open(&config.netns)?, &config.interface)
     }
 
     /// Attaches a program to the interface in this mode and opens a socket.
@@ -162,7 +162,7 @@ impl XdpAttempt {
         let netns = Netns::open(&config.netns)?;
         let link = netns.links().get(&config.interface)?;
         let opened = netns.run(|| {
-            let redirect = Redirect::attach(link.index, mode.hook())?;
+            let redirect = Redirect::attach(link.index, config.queues, mode.hook())?;
             Ok((redirect, socket::open(libc::AF_XDP, libc::SOCK_RAW, 0)?, Carrier::socket()?))
         })?;
         Ok(opened.map(|(redirect, socket, links)| Self { netns, socket, redirect, links, link }))

@@ -65,6 +65,8 @@ pub struct LinkInfo {
     pub mac: Option<[u8; 6]>,
     /// The interface's alias, which holds the mark for the sweep.
     pub alias: Option<String>,
+    /// By how many queues frames arrive, where the driver tells and that was asked.
+    pub queues: Option<u32>,
 }
 
 /// The interfaces of a [`Netns`]; each call is one netlink exchange inside it.
@@ -360,6 +362,7 @@ fn info(link: &nlink::netlink::messages::LinkMessage) -> LinkInfo {
         up: link.is_up(),
         mac: link.address().and_then(|mac| mac.try_into().ok()),
         alias: link.alias().map(str::to_owned),
+        queues: None,
     }
 }
 

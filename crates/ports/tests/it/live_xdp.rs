@@ -246,7 +246,8 @@ fn an_interface_with_two_queues_has_a_socket_for_each() {
         if !set_queues(&a, "left", 2) || !set_queues(&b, "right", 2) {
             return skip("ethtool is missing, or cannot set the number of queues");
         }
-        let (left, right) = (config(&a, "left"), config(&b, "right"));
+        let [left, right] = [(&a, "left"), (&b, "right")]
+            .map(|(netns, interface)| XdpConfig { queues: 2, ..config(netns, interface) });
         let mut senders = vec![XdpSocket::open(&left).unwrap()];
         senders.push(senders[0].open_next(&left, 1, None).unwrap());
         let mut helper = Helper::new(&right);
@@ -262,6 +263,7 @@ fn an_interface_with_two_queues_has_a_socket_for_each() {
         };
         let missing = receivers[0].open_next(&right, 2, Some(&mut helper)).unwrap_err().to_string();
         assert!(missing.contains("the interface has fewer queues"), "{missing}");
+        assert!(receivers.iter_mut().all(|receiver| receiver.take_problem().is_none()));
         // A veth's frames arrive by the queue with the number of that by which they were sent.
         for (number, sender) in (0..).zip(&mut senders) {
             assert_eq!(sender.send(&numbered(number, 100), None).unwrap(), Sending::Sent);
@@ -277,5 +279,10 @@ fn an_interface_with_two_queues_has_a_socket_for_each() {
             came.iter().map(Vec::len).sum::<usize>() == 2
         });
         assert_eq!(came, [vec![0], vec![1]]);
+        drop((senders, receivers));
+        let mut one = XdpSocket::open(&config(&b, "right")).unwrap();
+        let told = one.take_problem().expect("one of two queues is opened").to_string();
+        assert!(told.contains("receives from 1 of 2 queues"), "{told}");
+        assert!(one.take_problem().is_none(), "once");
     }
 }
