@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live beside unit docs-check bench-check deny deny-if-there containers bench papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,7 +48,7 @@ test: ## run all checks: format, lints, unit, property, scenario and live tests,
 	@scripts/guest.sh target/guest || echo 'make: no guest to boot: tests with a Linux guest will be skipped' >&2
 	@scripts/prometheus.sh target/prometheus || echo 'make: no Prometheus: tests with it will be skipped' >&2
 	$(CARGO) test --locked --workspace --test live --no-run
-	@$(MAKE) --no-print-directory -j 2 --output-sync=target live beside
+	@$(MAKE) --no-print-directory -j 3 --output-sync=target live quiet-unit quiet-checks
 	@[ "$$(id -u)" -eq 0 ] || echo 'make: not root, so the live tests, which make network namespaces, were skipped' >&2
 
 check: ## run this before a commit: format, lints and unit tests, without the live tests
@@ -68,9 +68,13 @@ lint:
 live:
 	$(CARGO) test --locked --workspace --test live
 
-beside:
-	@for target in unit lint docs-check bench-check deny-if-there; do \
-		nice -n 10 $(MAKE) --no-print-directory $$target || exit; \
+# Unit tests leave a core idle for much of their time; what is only compiled fills it. Cargo has one compile at a time.
+quiet-unit:
+	@nice -n 10 $(MAKE) --no-print-directory unit
+
+quiet-checks:
+	@for target in lint docs-check bench-check deny-if-there; do \
+		nice -n 12 $(MAKE) --no-print-directory $$target || exit; \
 	done
 
 # All but tests/live: no other test target has a name that begins with `l` (tests/docs/tests/it/makefile.rs).

@@ -19,6 +19,7 @@ mod net;
 mod overlay;
 mod ovs;
 mod policies;
+mod programs;
 mod report;
 mod scheduler;
 mod sealed;
@@ -112,6 +113,8 @@ enum Part {
     Target,
     /// A vNIC's client process through the daemon to a sink, beside DPDK's memif.
     Vnic,
+    /// Tenants' programs beside the same programs compiled for this machine.
+    Programs,
     /// A tenant beside a vNIC's client that scribbles over its memory.
     Isolation,
     /// Guests on vhost-user beside DPDK's own vhost port, and beside Open vSwitch.
@@ -147,6 +150,7 @@ fn main() -> Result<()> {
             Part::Backpressure => backpressure::measure(&options.plimsoll, effort),
             Part::Ingress => ingress::measure(effort),
             Part::Threads => threads::measure(options.rounds),
+            Part::Programs => programs::measure(effort),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Overlay | Part::Accuracy | Part::Cost if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");

@@ -18,6 +18,7 @@ mod lab;
 mod live;
 mod paper;
 mod papers;
+mod program;
 mod reader;
 mod replay;
 mod show;
@@ -62,6 +63,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
         Command::Bench(Bench::Pcie(pcie)) => bench::pcie(pcie),
+        Command::Program(program) => program::program(program),
         Command::ReadFile(args) => reader::read(args),
         Command::Completions { shell } => paper::completions(*shell),
         Command::Man { folder } => paper::man(folder),

@@ -54,7 +54,9 @@ struct Desk<'a> {
 impl<'a> Desk<'a> {
     fn new(bench: &'a Bench) -> Result<Self> {
         let dir = tempfile::tempdir()?;
-        std::os::unix::fs::symlink(bench.root.join("examples"), dir.path().join("examples"))?;
+        for shown in ["examples", "sdk"] {
+            std::os::unix::fs::symlink(bench.root.join(shown), dir.path().join(shown))?;
+        }
         Ok(Self { bench, dir, started: Vec::new().into() })
     }
 

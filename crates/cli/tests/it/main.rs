@@ -16,6 +16,7 @@ mod kept;
 mod linger;
 mod live;
 mod privileges;
+mod programs;
 mod prometheus;
 mod sim_and_lab;
 mod snap_length;

@@ -1,0 +1,148 @@
+//! What a program and its host agree on: names of functions, and the layout of a batch in the program's memory.
+//!
+//! Why: a program is compiled long before the host that runs it, so the layout is fixed and has a version.
+//! From: FairNIC §4.2.1: packets lie in their tenant's own pool, and programs change them in place.
+//! Not here: calling a program (`program`).
+//! Invariant: the layout is that of `sdk/c/plimsoll.h`, all numbers little-endian, as WebAssembly has them.
+//!
+//! | batch, from its address | bytes |
+//! | --- | --- |
+//! | time in nanoseconds | 0 to 7 |
+//! | packets in it | 8 to 11 |
+//! | packets that it has room for | 12 to 15 |
+//! | a packet of 32 bytes for each place | from 16 |
+//!
+//! | packet | bytes |
+//! | --- | --- |
+//! | address of its first byte | 0 to 3 |
+//! | its length | 4 to 7 |
+//! | address of its buffer | 8 to 11 |
+//! | the buffer's length | 12 to 15 |
+//! | verdict | 16 |
+//! | the port that it came from; with the verdict [`Verdict::Redirect`] the one that it goes to | 17 |
+//! | not used | 18 to 23 |
+//! | when it arrived, in nanoseconds | 24 to 31 |
+
+/// The version of the layout, which the exported function `plimsoll_abi_1` names.
+pub const ABI: u32 = 1;
+
+/// Most packets of a batch, together with those that a program adds.
+pub const BATCH: usize = 64;
+
+/// The function whose presence says which version a program was written for.
+pub(crate) const MARKER: &str = "plimsoll_abi_1";
+
+/// Called once, before the first batch: `init() -> i32`, where 0 is success.
+pub(crate) const INIT: &str = "init";
+
+/// Called from time to time: `tick(now: i64)`.
+pub(crate) const TICK: &str = "tick";
+
+/// Bytes of a batch before its packets.
+pub(crate) const HEAD: usize = 16;
+
+/// Bytes of a packet in a batch.
+pub(crate) const ENTRY: usize = 32;
+
+/// Bytes of a batch, up to the first buffer: buffers begin with a cache line.
+pub(crate) const STAGED: usize = (HEAD + BATCH * ENTRY).next_multiple_of(64);
+
+/// The direction in which packets pass a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// From the network to the tenant: the exported function `ingress(batch: i32) -> i32`.
+    Ingress,
+    /// From the tenant to the network: the exported function `egress(batch: i32) -> i32`.
+    Egress,
+}
+
+impl Way {
+    /// Both directions.
+    pub const ALL: [Self; 2] = [Self::Ingress, Self::Egress];
+
+    /// The name of the exported function.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
+        }
+    }
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It goes on in its direction.
+    Pass,
+    /// It is dropped, as the program wants.
+    Drop,
+    /// It goes to this port: 0 is the network, others are the tenant's own.
+    Redirect(u8),
+}
+
+impl Verdict {
+    /// From its two bytes in a batch.
+    pub(crate) const fn read(verdict: u8, port: u8) -> Option<Self> {
+        match verdict {
+            0 => Some(Self::Pass),
+            1 => Some(Self::Drop),
+            2 => Some(Self::Redirect(port)),
+            _ => None,
+        }
+    }
+}
+
+/// A packet, as it stands in a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) data: u32,
+    pub(crate) len: u32,
+    pub(crate) buffer: u32,
+    pub(crate) size: u32,
+    pub(crate) verdict: u8,
+    pub(crate) port: u8,
+    pub(crate) arrived: u64,
+}
+
+impl Entry {
+    pub(crate) fn write(&self, to: &mut [u8; ENTRY]) {
+        to[..4].copy_from_slice(&self.data.to_le_bytes());
+        to[4..8].copy_from_slice(&self.len.to_le_bytes());
+        to[8..12].copy_from_slice(&self.buffer.to_le_bytes());
+        to[12..16].copy_from_slice(&self.size.to_le_bytes());
+        (to[16], to[17]) = (self.verdict, self.port);
+        to[18..24].fill(0);
+        to[24..].copy_from_slice(&self.arrived.to_le_bytes());
+    }
+
+    pub(crate) fn read(from: &[u8; ENTRY]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([from[at], from[at + 1], from[at + 2], from[at + 3]]);
+        let [data, len, buffer, size] = [0, 4, 8, 12].map(word);
+        let arrived = u64::from(word(24)) | u64::from(word(28)) << 32;
+        Self { data, len, buffer, size, verdict: from[16], port: from[17], arrived }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_read_as_it_was_written() {
+        let entry = Entry {
+            data: 0x0102_0304,
+            len: 60,
+            buffer: 0xffff_0000,
+            size: 2_048,
+            verdict: 2,
+            port: 9,
+            arrived: 0x0123_4567_89ab_cdef,
+        };
+        let mut bytes = [0xee; ENTRY];
+        entry.write(&mut bytes);
+        assert_eq!(Entry::read(&bytes), entry);
+        assert_eq!(bytes[..4], [4, 3, 2, 1]);
+        assert_eq!(bytes[18..24], [0; 6]);
+    }
+}

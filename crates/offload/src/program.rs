@@ -1,0 +1,372 @@
+//! A tenant's program with its memory and its pool: it is given batches of packets, and answers what becomes of each.
+//!
+//! Why: a call costs some 20 ns, so that a batch of packets shares it.
+//! From: FairNIC §4.1: batches run to completion, and §4.2.1: packets lie in a pool of their tenant's.
+//! Not here: compiling (`runtime`), and the layout of a batch (`abi`).
+//! Invariant: after [`Program::run`] each slot that was in the batch is in its answer once, or free again.
+
+use std::fmt;
+
+use plimsoll_units::Nanos;
+use wasmtime::{Instance, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmBacktrace};
+
+use crate::abi::{BATCH, ENTRY, Entry, HEAD, INIT, STAGED, TICK, Verdict, Way};
+use crate::pool::{Pool, Slot};
+use crate::runtime::{Limits, Metering, Module};
+use crate::verify::PAGE;
+
+/// A packet that is given to a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Its buffer, at whose beginning it lies.
+    pub slot: Slot,
+    /// Its length in bytes.
+    pub len: u32,
+    /// The port that it came from.
+    pub port: u8,
+}
+
+impl Packet {
+    /// The port that stands for the network.
+    pub const NETWORK: u8 = 0;
+
+    /// A packet at the beginning of a buffer.
+    #[must_use]
+    pub fn new(slot: Slot, len: u32, port: u8) -> Self {
+        Self { slot, len, port }
+    }
+}
+
+/// A packet that a program has decided on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decided {
+    /// Its buffer. With [`Verdict::Drop`] it is free again.
+    pub slot: Slot,
+    /// Where in its buffer it begins.
+    pub at: u32,
+    /// Its length in bytes.
+    pub len: u32,
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// Whether the program has added it to the batch.
+    pub added: bool,
+}
+
+/// The outcome of a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// The packets, in the order that the program left them in.
+    pub packets: Vec<Decided>,
+    /// Packets that are lost, as they lie outside their buffer or have an unknown verdict; their buffers are free again.
+    pub malformed: u32,
+}
+
+/// Why the packets of a batch are lost. Their buffers are free again, and the program may be called again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The call took longer than its budget.
+    #[error("it took longer than a call may take{}", In(.0))]
+    OverBudget(Place),
+    /// The program has done what WebAssembly forbids.
+    #[error("{what}{}", In(place))]
+    Trap {
+        /// What it was, as `wasmtime` says it.
+        what: String,
+        /// Where.
+        place: Place,
+    },
+    /// It returned fewer packets than there were, or more than there was room for.
+    #[error("it returned {answered} packets, and may return {least} to {most}")]
+    Count {
+        /// What it returned.
+        answered: u32,
+        /// The packets of the batch.
+        least: u32,
+        /// The places of the batch.
+        most: u32,
+    },
+}
+
+/// A place in a program's code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The function, if the module has a name section.
+    pub function: Option<String>,
+    /// Bytes from the beginning of the module.
+    pub offset: Option<usize>,
+}
+
+struct In<'a>(&'a Place);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(function) = &self.0.function {
+            write!(f, ", in function `{function}`")?;
+        }
+        self.0.offset.map_or(Ok(()), |offset| write!(f, " (at byte {offset:#x} of the module)"))
+    }
+}
+
+/// Why a program does not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Start {
+    /// Its memory or its tables cannot be made.
+    #[error("it cannot be instantiated: {0}")]
+    Instantiate(String),
+    /// `init` has failed.
+    #[error("`init`: {0}")]
+    Init(#[from] Fault),
+    /// `init` has returned this number.
+    #[error("`init` returned {0}, and not 0")]
+    Declined(i32),
+}
+
+/// A program that runs.
+pub struct Program {
+    store: Store<StoreLimits>,
+    memory: Memory,
+    ingress: Option<TypedFunc<u32, u32>>,
+    egress: Option<TypedFunc<u32, u32>>,
+    tick: Option<TypedFunc<u64, ()>>,
+    /// The address of the batch.
+    batch: u32,
+    pool: Pool,
+    limits: Limits,
+    metering: Metering,
+    /// The buffers of the places of the batch.
+    slots: Vec<Slot>,
+    ran: Ran,
+}
+
+impl Program {
+    /// A program with memory and a pool of its own; `init` has been called.
+    ///
+    /// # Errors
+    /// See [`Start`].
+    pub fn new(module: &Module) -> Result<Self, Start> {
+        let failed = |error: wasmtime::Error| Start::Instantiate(format!("{error:#}"));
+        let (limits, runtime) = (module.limits, &module.runtime);
+        let bounds = StoreLimitsBuilder::new()
+            .memory_size(usize::try_from(limits.memory).unwrap_or(usize::MAX))
+            .table_elements(usize::try_from(limits.table_entries).unwrap_or(usize::MAX))
+            .instances(1)
+            .memories(1)
+            .tables(1)
+            .build();
+        let mut store = Store::new(runtime.engine(), bounds);
+        store.limiter(|bounds| bounds);
+        grant(&mut store, runtime.metering(), &limits);
+        let instance = Instance::new(&mut store, &module.compiled, &[]).map_err(failed)?;
+        let memory = instance.get_memory(&mut store, "memory").expect("verified");
+        let pages = memory.grow(&mut store, limits.pool_bytes() / PAGE).map_err(failed)?;
+        let batch = u32::try_from(pages * PAGE).map_err(|error| Start::Instantiate(error.to_string()))?;
+        let [ingress, egress] = Way::ALL.map(|way| instance.get_typed_func(&mut store, way.name()).ok());
+        let tick = instance.get_typed_func(&mut store, TICK).ok();
+        let init = instance.get_typed_func::<(), i32>(&mut store, INIT).ok();
+        let mut program = Self {
+            store,
+            memory,
+            ingress,
+            egress,
+            tick,
+            batch,
+            pool: Pool::new(batch + STAGED as u32, limits.buffers, limits.buffer),
+            limits,
+            metering: runtime.metering(),
+            slots: Vec::with_capacity(BATCH),
+            ran: Ran { packets: Vec::with_capacity(BATCH), ..Ran::default() },
+        };
+        let answered = init.map_or(Ok(0), |init| {
+            program.grant();
+            init.call(&mut program.store, ()).map_err(|error| fault(&error))
+        })?;
+        if answered == 0 { Ok(program) } else { Err(Start::Declined(answered)) }
+    }
+
+    /// Takes a free buffer of the pool.
+    pub fn take(&mut self) -> Option<Slot> {
+        self.pool.take()
+    }
+
+    /// Frees a buffer that was taken, or answered with another verdict than [`Verdict::Drop`].
+    pub fn give(&mut self, slot: Slot) {
+        self.pool.give(slot);
+    }
+
+    /// Free buffers of the pool.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.pool.free()
+    }
+
+    /// The bytes of a buffer.
+    #[must_use]
+    pub fn bytes(&self, slot: Slot) -> &[u8] {
+        let at = self.pool.address(slot) as usize;
+        &self.memory.data(&self.store)[at..][..self.pool.size() as usize]
+    }
+
+    /// The bytes of a buffer, to write.
+    pub fn bytes_mut(&mut self, slot: Slot) -> &mut [u8] {
+        let at = self.pool.address(slot) as usize;
+        &mut self.memory.data_mut(&mut self.store)[at..][..self.pool.size() as usize]
+    }
+
+    /// The bytes of a packet that a program has decided on.
+    #[must_use]
+    pub fn packet(&self, decided: &Decided) -> &[u8] {
+        &self.bytes(decided.slot)[decided.at as usize..][..decided.len as usize]
+    }
+
+    /// Whether the program looks at packets of this direction; others pass it.
+    #[must_use]
+    pub fn looks_at(&self, way: Way) -> bool {
+        match way {
+            Way::Ingress => self.ingress.is_some(),
+            Way::Egress => self.egress.is_some(),
+        }
+    }
+
+    /// The fuel that the last call took, with [`Metering::Fuel`], also if it ended with a fault.
+    #[must_use]
+    pub fn fuel(&self) -> Option<u64> {
+        self.store.get_fuel().ok().map(|left| self.limits.fuel.saturating_sub(left))
+    }
+
+    /// Runs a batch of at most [`BATCH`] packets; those beyond are not looked at. The answer holds until the next call.
+    ///
+    /// # Errors
+    /// See [`Fault`]: the packets are lost.
+    pub fn run(&mut self, way: Way, packets: &[Packet], now: Nanos) -> Result<&Ran, Fault> {
+        let packets = &packets[..packets.len().min(BATCH)];
+        self.ran.packets.clear();
+        self.ran.malformed = 0;
+        if !self.looks_at(way) {
+            let pass = |packet: &Packet| Decided {
+                slot: packet.slot,
+                at: 0,
+                len: packet.len,
+                verdict: Verdict::Pass,
+                added: false,
+            };
+            self.ran.packets.extend(packets.iter().map(pass));
+            return Ok(&self.ran);
+        }
+        self.stage(packets, now);
+        self.grant();
+        let function = match way {
+            Way::Ingress => &self.ingress,
+            Way::Egress => &self.egress,
+        };
+        let called = function.as_ref().map(|function| function.call(&mut self.store, self.batch));
+        let answered = called.unwrap_or(Ok(0)).map_err(|error| fault(&error));
+        let (least, most) = (packets.len() as u32, self.slots.len() as u32);
+        let answered = answered.and_then(|answered| {
+            let fits = (least..=most).contains(&answered);
+            fits.then_some(answered as usize).ok_or(Fault::Count { answered, least, most })
+        });
+        match answered {
+            Ok(answered) => self.collect(packets.len(), answered),
+            Err(why) => {
+                self.slots.drain(..).for_each(|slot| self.pool.give(slot));
+                return Err(why);
+            }
+        }
+        Ok(&self.ran)
+    }
+
+    /// Calls `tick`, if the program has it.
+    ///
+    /// # Errors
+    /// See [`Fault`]; no packet is lost by it.
+    pub fn tick(&mut self, now: Nanos) -> Result<(), Fault> {
+        let Some(tick) = self.tick.clone() else { return Ok(()) };
+        self.grant();
+        tick.call(&mut self.store, now.as_u64()).map_err(|error| fault(&error))
+    }
+
+    fn grant(&mut self) {
+        grant(&mut self.store, self.metering, &self.limits);
+    }
+
+    /// Writes the batch into the program's memory, with free buffers for packets that it adds.
+    fn stage(&mut self, packets: &[Packet], now: Nanos) {
+        self.slots.clear();
+        self.slots.extend(packets.iter().map(|packet| packet.slot));
+        let room = packets.len().saturating_mul(self.limits.amplification as usize).min(BATCH);
+        while self.slots.len() < room {
+            let Some(slot) = self.pool.take() else { break };
+            self.slots.push(slot);
+        }
+        let begin = self.batch as usize;
+        let memory = &mut self.memory.data_mut(&mut self.store)[begin..][..HEAD + BATCH * ENTRY];
+        let (head, places) = memory.split_at_mut(HEAD);
+        head[..8].copy_from_slice(&now.as_u64().to_le_bytes());
+        head[8..12].copy_from_slice(&(packets.len() as u32).to_le_bytes());
+        head[12..].copy_from_slice(&(self.slots.len() as u32).to_le_bytes());
+        let (places, _) = places.as_chunks_mut();
+        for (number, (place, slot)) in places.iter_mut().zip(&self.slots).enumerate() {
+            let buffer = self.pool.address(*slot);
+            let (len, port) = packets.get(number).map_or((0, 0), |packet| (packet.len, packet.port));
+            // An added packet that gets no verdict is not sent.
+            let verdict = u8::from(number >= packets.len());
+            let size = self.pool.size();
+            Entry { data: buffer, len, buffer, size, verdict, port, arrived: now.as_u64() }.write(place);
+        }
+    }
+
+    /// Reads the batch back, and frees the buffers of packets that go nowhere.
+    fn collect(&mut self, given: usize, answered: usize) {
+        let begin = self.batch as usize + HEAD;
+        let memory = &self.memory.data(&self.store)[begin..][..BATCH * ENTRY];
+        let (places, _) = memory.as_chunks();
+        for (number, (slot, place)) in self.slots.drain(..).zip(places).enumerate() {
+            if number >= answered {
+                self.pool.give(slot);
+                continue;
+            }
+            let Entry { data, len, verdict, port, .. } = Entry::read(place);
+            let decided = Verdict::read(verdict, port).zip(self.pool.place(slot, data, len));
+            let Some((verdict, at)) = decided else {
+                self.ran.malformed += 1;
+                self.pool.give(slot);
+                continue;
+            };
+            if verdict == Verdict::Drop {
+                self.pool.give(slot);
+            }
+            self.ran.packets.push(Decided { slot, at, len, verdict, added: number >= given });
+        }
+    }
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("pool", &self.pool)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+fn grant(store: &mut Store<StoreLimits>, metering: Metering, limits: &Limits) {
+    match metering {
+        Metering::Epochs => store.set_epoch_deadline(limits.epochs),
+        // Fuel is on: the engine was made for it.
+        Metering::Fuel => store.set_fuel(limits.fuel).unwrap_or_default(),
+    }
+}
+
+fn fault(error: &wasmtime::Error) -> Fault {
+    let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
+    let place = Place {
+        function: frames.first().and_then(|frame| frame.func_name()).map(str::to_owned),
+        // A function that has no stack left has not begun: the place is its caller's.
+        offset: frames.iter().find_map(|frame| frame.module_offset()),
+    };
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt | Trap::OutOfFuel) => Fault::OverBudget(place),
+        Some(trap) => Fault::Trap { what: trap.to_string(), place },
+        None => Fault::Trap { what: format!("{error:#}"), place },
+    }
+}

@@ -1,0 +1,6 @@
+//! Programs that behave, and programs that do not.
+
+mod hostile;
+mod runs;
+mod support;
+mod verified;
