@@ -134,7 +134,8 @@ fn in_webassembly(module: &Path, batches: usize) -> Result<f64> {
     let limits = Limits { epochs: u64::MAX / 2, ..Limits::default() };
     let module = Runtime::new(Metering::Epochs)?.load(&std::fs::read(module)?, &limits)?;
     let mut program = Program::new(&module)?;
-    for order in (0..64).map(order).filter(|_| program.looks_at(Way::Egress)) {
+    let switches = program.looks_at(Way::Egress);
+    for order in (0..64).map(order).filter(|_| switches) {
         let slot = program.take().context("a buffer")?;
         program.bytes_mut(slot)[..FRAME].copy_from_slice(&order);
         program.run(Way::Egress, &[Packet::new(slot, FRAME as u32, 1)], Nanos::ZERO)?;
