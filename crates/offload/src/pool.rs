@@ -37,6 +37,7 @@ impl Pool {
     }
 
     /// The address of a buffer.
+    #[inline]
     pub(crate) fn address(&self, slot: Slot) -> u32 {
         self.begin + slot.0 * self.size
     }
@@ -47,6 +48,7 @@ impl Pool {
     }
 
     /// Where in the buffer a packet begins that a program has placed at this address with this length, if it lies in the buffer.
+    #[inline]
     pub(crate) fn place(&self, slot: Slot, data: u32, len: u32) -> Option<u32> {
         let at = data.checked_sub(self.address(slot))?;
         (at.checked_add(len)? <= self.size).then_some(at)

@@ -320,23 +320,22 @@ impl Program {
         let begin = self.batch as usize + HEAD;
         let memory = &self.memory.data(&self.store)[begin..][..BATCH * ENTRY];
         let (places, _) = memory.as_chunks();
-        for (number, (slot, place)) in self.slots.drain(..).zip(places).enumerate() {
-            if number >= answered {
-                self.pool.give(slot);
-                continue;
-            }
-            let Entry { data, len, verdict, port, .. } = Entry::read(place);
-            let decided = Verdict::read(verdict, port).zip(self.pool.place(slot, data, len));
+        let Self { slots, pool, ran, .. } = self;
+        slots.drain(answered..).for_each(|slot| pool.give(slot));
+        for (number, (&slot, place)) in slots.iter().zip(places).enumerate() {
+            let (data, len, verdict, port) = Entry::read(place);
+            let decided = Verdict::read(verdict, port).zip(pool.place(slot, data, len));
             let Some((verdict, at)) = decided else {
-                self.ran.malformed += 1;
-                self.pool.give(slot);
+                ran.malformed += 1;
+                pool.give(slot);
                 continue;
             };
             if verdict == Verdict::Drop {
-                self.pool.give(slot);
+                pool.give(slot);
             }
-            self.ran.packets.push(Decided { slot, at, len, verdict, added: number >= given });
+            ran.packets.push(Decided { slot, at, len, verdict, added: number >= given });
         }
+        slots.clear();
     }
 }
 
