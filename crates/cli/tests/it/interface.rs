@@ -120,8 +120,9 @@ fn a_namespace_that_is_made_anew_gets_its_device_that_persists() {
     }
     assert!(shown().is_empty(), "another namespace");
     stage.eventually("the device is there", || shown().contains("10.9.0.5/24"));
-    let log = stage.read("log");
-    assert!(log.contains("has disappeared") && log.contains("the port is back"), "{log}");
+    // The log says so after the device has its addresses.
+    stage.eventually("the log says so", || stage.read("log").contains("the port is back"));
+    assert!(stage.read("log").contains("has disappeared"), "{}", stage.read("log"));
 }
 
 /// Without IPv6 in its namespace a tenant has its port, with all other addresses, and the daemon says what is missing.
