@@ -37,10 +37,13 @@ impl ProgramFile {
         Limits { memory: self.memory.as_u64(), amplification: self.amplification, ..Limits::default() }
     }
 
+    fn read(&self) -> Result<Vec<u8>, Failure> {
+        std::fs::read(&self.file).map_err(|error| Failure::Wrong(format!("{}: {error}", self.file.display())))
+    }
+
     fn load(&self, metering: Metering) -> Result<Module, Failure> {
-        let name = self.file.display();
-        let bytes = std::fs::read(&self.file).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
-        let failed = |error: LoadError| Failure::Wrong(format!("{name}: {error}"));
+        let bytes = self.read()?;
+        let failed = |error: LoadError| Failure::Wrong(format!("{}: {error}", self.file.display()));
         Runtime::new(metering).and_then(|runtime| runtime.load(&bytes, &self.limits())).map_err(failed)
     }
 
@@ -327,9 +330,6 @@ const LARGEST: usize = 1 << 20;
 /// How long each of both programs is measured.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// What the program is compared with: it passes each packet.
-const EMPTY: &str = "empty";
-
 fn bench(args: &ProgramBench) -> Result<(), Failure> {
     let mut frames = Vec::new();
     args.packets.each(|frame, _| frames.push(frame.to_owned()))?;
@@ -339,22 +339,20 @@ fn bench(args: &ProgramBench) -> Result<(), Failure> {
     let runtime = Runtime::new(Metering::Epochs).map_err(|error| Failure::Failed(error.to_string()))?;
     // A second a call, as other work may delay it.
     let limits = Limits { epochs: 100, ..args.program.limits() };
-    let name = args.program.file.display();
-    let bytes =
-        std::fs::read(&args.program.file).map_err(|error| Failure::Wrong(format!("{name}: {error}")))?;
+    let bytes = args.program.read()?;
     if frames.iter().any(|frame| frame.len() > limits.buffer as usize) {
         let what = format!("--read: a packet is longer than a buffer of {} bytes", limits.buffer);
         return Err(Failure::Wrong(what));
     }
     let _epochs = Epochs::begin(&runtime);
     let mut costs = Vec::new();
-    for (what, module) in [(name.to_string(), bytes.as_slice()), (EMPTY.to_owned(), EMPTY_MODULE)] {
+    let own = (args.program.file.display().to_string(), bytes.as_slice(), args.way);
+    for (what, module, way) in [own, ("empty".to_owned(), EMPTY_MODULE, Some(Direction::Ingress))] {
         let wrong = |error: &dyn std::fmt::Display| Failure::Wrong(format!("{what}: {error}"));
         let module = runtime.load(module, &limits).map_err(|error| wrong(&error))?;
         let mut program = Program::new(&module).map_err(|error| wrong(&error))?;
         let first = || Way::ALL.into_iter().find(|way| program.looks_at(*way));
-        let way = args.way.map(Way::from).or_else(first).unwrap_or(Way::Ingress);
-        let way = if what == EMPTY { Way::Ingress } else { way };
+        let way = way.map(Way::from).or_else(first).unwrap_or(Way::Ingress);
         let cost = measure(&mut program, way, &frames, args.batch).map_err(|fault| wrong(&fault))?;
         costs.push((what, cost));
     }

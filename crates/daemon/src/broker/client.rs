@@ -137,7 +137,7 @@ impl Client {
             return Err(OpenError::Memory { whose: wanted.whose.clone() });
         }
         let told = OpenError::Told;
-        let failed = |source| OpenError::Port { whose: wanted.whose.clone(), source };
+        let failed = |source| wanted.failed(source);
         match self.ask(&Request::Open(number, whose.clone())).map_err(told)? {
             (Reply::Port(parts, place), files) => {
                 let release = self.release(&parts, place);
@@ -163,7 +163,7 @@ impl Client {
     ) -> Result<Port, OpenError> {
         let mut helper = Helper { socket: self.lock(), number, whose };
         let config = wanted.xdp().ok_or_else(|| OpenError::Told(confused()))?;
-        let failed = |source| OpenError::Port { whose: wanted.whose.clone(), source };
+        let failed = |source| wanted.failed(source);
         first.open_next(&config, queue, Some(&mut helper)).map(Port::AfXdp).map_err(failed)
     }
 
