@@ -87,9 +87,7 @@ impl XdpMode {
 #[derive(Debug)]
 pub struct XdpSocket {
     name: String,
-    mac: [u8; 6],
-    /// The interface's number.
-    index: u32,
+    link: LinkInfo,
     mode: XdpMode,
     queue: Queue,
     /// The interface's carrier, of all its queues; none where the kernel does not tell of it.
@@ -130,7 +128,7 @@ impl XdpSocket {
             .map_err(|error| refused(what, netns.place(), error))?;
         let attachment = Attachment::Here { redirect: Arc::new(redirect) };
         let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
-        Ok(Self::with(config, &link, mode, queue, carrier, attachment))
+        Ok(Self::with(config, &link, mode, (0, queue), carrier, attachment))
     }
 
     /// Opens queue `number` of the interface, whose first queue is `self`, in the same mode; in a process without privileges with the
@@ -145,7 +143,7 @@ impl XdpSocket {
         helper: Option<&mut dyn XdpHelper>,
     ) -> Result<Self, PortError> {
         let what = format!("open AF_XDP on queue {number} of `{}`", config.interface);
-        let (index, layout, flags) = (self.index, self.queue.layout, self.mode.flags());
+        let (index, layout, flags) = (self.link.index, self.queue.layout, self.mode.flags());
         let opened = match (&self.attachment, helper) {
             (Attachment::Here { redirect }, _) => Netns::open(&config.netns)?.run(|| {
                 let queue = patiently(|| Queue::open(index, number, layout, flags))?;
@@ -164,35 +162,23 @@ impl XdpSocket {
             },
             _ => refused(what.clone(), &config.netns.to_string(), error),
         })?;
-        Ok(Self {
-            name: name_of(&self.interface, number, self.mode),
-            mac: self.mac,
-            index: self.index,
-            mode: self.mode,
-            queue,
-            carrier: self.carrier.clone(),
-            attachment: self.attachment.clone(),
-            capabilities: self.capabilities,
-            counters: Counters::default(),
-            ledger: Ledger::default(),
-            interface: self.interface.clone(),
-            unfinished: Unfinished::default(),
-            beyond: None,
-        })
+        let (carrier, attachment) = (self.carrier.clone(), self.attachment.clone());
+        // The first queue tells how many are not opened.
+        let link = LinkInfo { queues: None, ..self.link.clone() };
+        Ok(Self::with(config, &link, self.mode, (number, queue), carrier, attachment))
     }
 
     fn with(
         config: &XdpConfig,
         link: &LinkInfo,
         mode: XdpMode,
-        queue: Queue,
+        (number, queue): (u32, Queue),
         carrier: Option<Arc<Carrier>>,
         attachment: Attachment,
     ) -> Self {
         Self {
-            name: name_of(&config.interface, 0, mode),
-            mac: link.mac.unwrap_or_default(),
-            index: link.index,
+            name: format!("af_xdp {} queue {number} ({})", config.interface, mode.name()),
+            link: link.clone(),
             mode,
             queue,
             carrier,
@@ -224,7 +210,7 @@ impl XdpSocket {
     /// The interface's MAC address when it was opened.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
-        self.mac
+        self.link.mac.unwrap_or_default()
     }
 
     /// Reads one frame; see [`crate::Port::receive`].
@@ -421,10 +407,6 @@ fn link_of(netns: &Netns, interface: &str) -> Result<LinkInfo, PortError> {
     let link = netns.links().get(interface)?;
     let queues = netns.run(|| socket::receive_queues(interface))?;
     Ok(LinkInfo { queues, ..link })
-}
-
-fn name_of(interface: &str, number: u32, mode: XdpMode) -> String {
-    format!("af_xdp {interface} queue {number} ({})", mode.name())
 }
 
 /// Opens the first queue in the best mode that works; runs inside the interface's namespace.

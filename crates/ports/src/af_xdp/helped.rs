@@ -55,7 +55,7 @@ impl XdpSocket {
         let Connected { mode, held, links, queue } =
             connected.map_err(|error| refused(what, &config.netns.to_string(), error))?;
         let carrier = Carrier::follow(links, link.index).ok().map(Arc::new);
-        Ok(Self::with(config, link, mode, queue, carrier, Attachment::Held(Arc::new(held))))
+        Ok(Self::with(config, link, mode, (0, queue), carrier, Attachment::Held(Arc::new(held))))
     }
 }
 
