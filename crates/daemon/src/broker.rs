@@ -22,6 +22,7 @@ use plimsoll_ports::Port;
 use crate::dataplane::Whose;
 use crate::kernel;
 use crate::open::{self, OpenError};
+use crate::programs;
 use crate::reader::{self, FileReader};
 use crate::sampler;
 
@@ -154,6 +155,17 @@ impl Broker {
             Self::Process(client) => client.open_load(number, used.then_some(index)),
         };
         (0..).zip(files).map(open).collect()
+    }
+
+    /// Opens the module of a tenant's program, as the policy with this number names it.
+    pub(crate) fn open_module(&self, checked: &Checked, number: Number, name: &str) -> io::Result<File> {
+        match self {
+            Self::Here(_) => match programs::with_programs(checked).find(|(tenant, _)| tenant.name == name) {
+                Some((_, stated)) => programs::open_module(&stated.module),
+                None => Err(io::ErrorKind::NotFound.into()),
+            },
+            Self::Process(client) => client.open_module(number, name),
+        }
     }
 
     /// Whether there is a broker that has ended.

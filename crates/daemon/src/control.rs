@@ -22,6 +22,7 @@ use crate::dataplane::{
     Change, HeavyFlows, Installed, LeaseRoom, Leasing, RateError, Rated, StandbyChange, Whose,
 };
 use crate::open::{OpenError, carries, close, keep, known_mac};
+use crate::programs::{NewPrograms, Programs, ProgramsError};
 use crate::reader::FileReader;
 use crate::sampler;
 use crate::seats::{NewPorts, Seats};
@@ -87,6 +88,9 @@ pub enum ReloadError {
          tenants, and tries them again"
     )]
     Port(#[from] OpenError),
+    /// A tenant's program cannot be used.
+    #[error("{0}; nothing was changed")]
+    Programs(#[from] ProgramsError),
     /// The engine has ended.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -131,6 +135,7 @@ pub struct Control {
     turn: tokio::sync::Mutex<()>,
     /// Held for a moment only: a reader waits for no reload.
     state: Mutex<State>,
+    programs: Arc<Programs>,
     audit: Audit,
 }
 
@@ -148,7 +153,7 @@ impl Control {
     /// The control of a daemon that has put `checked` in force.
     #[must_use]
     pub fn new(file: PathBuf, checked: Checked, handle: Handle) -> Self {
-        Self::with(file, checked, handle, Broker::default())
+        Self::with(file, checked, handle, (Broker::default(), Programs::default()))
     }
 
     /// Has `reader` read tenants' files, in other processes.
@@ -158,7 +163,12 @@ impl Control {
     }
 
     /// Has `broker` open ports and read the policy file.
-    pub(crate) fn with(file: PathBuf, checked: Checked, handle: Handle, broker: Broker) -> Self {
+    pub(crate) fn with(
+        file: PathBuf,
+        checked: Checked,
+        handle: Handle,
+        (broker, programs): (Broker, Programs),
+    ) -> Self {
         let seats = Seats::new(&checked);
         let state = State { checked: Arc::new(checked), number: 0, generation: 0, seats };
         Self {
@@ -167,6 +177,7 @@ impl Control {
             broker,
             turn: tokio::sync::Mutex::default(),
             state: Mutex::new(state),
+            programs: Arc::new(programs),
             audit: Audit::default(),
         }
     }
@@ -284,8 +295,8 @@ impl Control {
         let prepared = loop {
             let (file, old, broker, lacking) =
                 (file.clone(), Arc::clone(&old), broker.clone(), lacking.clone());
-            let seats = self.state().seats.clone();
-            let prepared = move || prepare(&file, &old, &broker, (&lacking, seats), force);
+            let (seats, programs) = (self.state().seats.clone(), Arc::clone(&self.programs));
+            let prepared = move || prepare(&file, &old, (&broker, &programs), (&lacking, seats), force);
             match tokio::task::spawn_blocking(prepared).await.map_err(|_| Stopped)? {
                 // First they are brought together; in a long chain of tenants one after the other.
                 Err(ReloadError::OtherThread { from, to })
@@ -296,8 +307,13 @@ impl Control {
                 other => break other?,
             }
         };
-        let Prepared { checked, number, changes: for_threads, seats } = prepared;
-        let changes = plan(&before, &checked);
+        let Prepared { checked, number, changes: for_threads, seats, programs } = prepared;
+        let NewPrograms { programs: _, changes: modules, prepared: loaded } = programs;
+        let mut changes = plan(&before, &checked);
+        if !modules.is_empty() && plimsoll_policy::diff(&before, &checked).is_empty() {
+            changes.clear();
+        }
+        changes.push_str(&modules);
         let warnings = checked.render_warnings(false);
         let installed = self.install(for_threads).await?;
         let generation = {
@@ -306,11 +322,12 @@ impl Control {
             *state = State { checked: Arc::new(checked), number, generation, seats };
             generation
         };
+        self.programs.in_force(loaded);
         let broker = self.broker.clone();
         // Before the next reload can ask: the broker remembers two.
         let _ = tokio::task::spawn_blocking(move || broker.in_force(number)).await;
-        let Installed { closed, freed, tables, guests, leases: _, kept, flows, took } = installed;
-        close(closed, (freed, tables, guests));
+        let Installed { closed, freed, tables, guests, programs, leases: _, kept, flows, took } = installed;
+        close(closed, (freed, tables, guests, programs));
         Ok(Reloaded { generation, changes, kept, flows, took, warnings })
     }
 
@@ -329,6 +346,7 @@ impl Control {
             all.closed.extend(one.closed);
             all.freed.extend(one.freed);
             all.guests.extend(one.guests);
+            all.programs.extend(one.programs);
             all.tables = all.tables.or(one.tables);
             all.flows += one.flows;
             all.kept += one.kept;
@@ -420,18 +438,20 @@ struct Prepared {
     /// By thread.
     changes: Vec<Change>,
     seats: Seats,
+    programs: NewPrograms,
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
 fn prepare(
     file: &str,
     old: &Checked,
-    broker: &Broker,
+    (broker, programs): (&Broker, &Programs),
     (lacking, mut seats): (&[Whose], Seats),
     force: bool,
 ) -> Result<Prepared, ReloadError> {
     let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
+    let mut programs = programs.prepare(&checked, broker, number)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
         return Err(ReloadError::TakesTaps { taken, plan: plimsoll_policy::diff(old, &checked).to_string() });
@@ -480,6 +500,7 @@ fn prepare(
     changes.iter_mut().for_each(|change| change.configured.extend(configured.iter().cloned()));
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
+    change.programs = core::mem::take(&mut programs.programs);
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }
@@ -491,7 +512,7 @@ fn prepare(
         change.heavy = Some(Box::new(HeavyFlows::new(&counted.stated)));
         change.sampled = sampled;
     }
-    Ok(Prepared { checked, number, changes, seats })
+    Ok(Prepared { checked, number, changes, seats, programs })
 }
 
 /// The uplink's second port, where the new policy states another one than the old.

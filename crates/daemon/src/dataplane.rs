@@ -21,6 +21,7 @@ mod fleet;
 mod flow_cache;
 mod flows;
 mod heavy;
+mod hosted;
 mod install;
 mod inward;
 mod lane;
@@ -77,6 +78,8 @@ pub use fleet::{
 };
 pub use flows::{Flow, FlowSlots, FlowTable, Lookup, Slot};
 pub use heavy::{Counting, FlowsNow, HeavyFlow, HeavyFlows, HeavyNow, PressedNow, WatchedNow};
+pub(crate) use hosted::RESERVED;
+pub use hosted::{Hosted, ProgramNow};
 pub use install::{Change, Installed};
 pub(crate) use inward::COMMON;
 pub use lane::{Lane, LaneSpec};
@@ -419,6 +422,7 @@ impl Dataplane {
         let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
+        let ticks = self.tend_programs(now);
         self.take_newest_lease(now);
         let released = self.release_paced(now) + self.come_across(now);
         let read = released + if self.tenants.reading { self.read_tenants(now, clock) } else { 0 };
@@ -446,10 +450,11 @@ impl Dataplane {
         let tells = self.finish_crossing(now);
         let renewal = self.renew(busy, now);
         let (next, limited) = self.next_due();
-        let lazily = [tended, probes, looks, apart, core.free_at(), self.due.release_at, tells, renewal]
-            .into_iter()
-            .flatten()
-            .min();
+        let lazily =
+            [tended, probes, looks, apart, core.free_at(), self.due.release_at, ticks, tells, renewal]
+                .into_iter()
+                .flatten()
+                .min();
         let pause = if self.uplink.is_away() { DOWN_RETRY } else { FULL_RETRY };
         let retry = (self.uplink.blocked || kept).then_some(pause);
         let unlimited = self.have_moved_unlimited(limited, now) || released > 0;

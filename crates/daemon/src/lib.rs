@@ -17,6 +17,7 @@ mod connections;
 mod control;
 mod dataplane;
 mod departures;
+mod epochs;
 mod experiment;
 mod explain;
 mod filter;
@@ -26,6 +27,7 @@ mod kernel;
 mod local;
 mod open;
 mod privileges;
+mod programs;
 mod prometheus;
 mod quiet;
 pub mod reader;
@@ -54,13 +56,14 @@ pub use dataplane::{
 };
 pub use dataplane::{
     BATCH, Buffer, Change, Core, Crossing, Dataplane, Event, FleetMap, FleetNow, FleetSetup, Flow, FlowSlots,
-    FlowTable, Held, HostNow, HostState, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom, LeasesNow,
-    Leasing, Lookup, Loss, Lost, Mac, MacTable, Migration, Move, NodeNow, OnePort, Owner, PairNow, Part,
-    Place, Pool, PortNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup, SeveralError,
-    Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose, engine_config,
-    fleet_map, lane_spec, own_mac, several,
+    FlowTable, Held, HostNow, HostState, Hosted, Installed, LARGE, Lane, LaneSpec, Learned, LeaseRoom,
+    LeasesNow, Leasing, Lookup, Loss, Lost, Mac, MacTable, Migration, Move, NodeNow, OnePort, Owner, PairNow,
+    Part, Place, Pool, PortNow, ProgramNow, RateError, Rated, ReceiverNow, SMALL, Sampler, Seat, Sent, Setup,
+    SeveralError, Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose,
+    engine_config, fleet_map, lane_spec, own_mac, several,
 };
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
+pub use epochs::Epochs;
 pub use experiment::ExperimentCore;
 pub use explain::{
     ActivePort, Explanation, LimitTime, NodeTime, RankNow, Served, TimeSpent, explain, placement, slowed_down,
@@ -69,6 +72,7 @@ pub use filter::{Filter, FilterError, protocol_number};
 pub use fleet::{FleetError, read_key};
 pub use heavy::{HeavyReport, HeavyRow, HeldRow, PressedRow, UpdatesRow, WatchedRow};
 pub use open::{OpenError, open};
+pub use programs::{ProgramError, ProgramsError, check_programs, program_limits};
 pub use prometheus::page as prometheus_page;
 pub use record::{Record, Writer, start as start_recording};
 pub use run::{Options, RunError, Sandbox, run};

@@ -36,6 +36,7 @@ use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::{OpenError, carries};
 use crate::privileges;
+use crate::programs::{Programs, ProgramsError, with_programs};
 use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen};
@@ -145,6 +146,9 @@ pub enum RunError {
          `overlay.feedback` out of the policy"
     )]
     RecordedFleet,
+    /// A tenant's program cannot be used.
+    #[error(transparent)]
+    Programs(#[from] ProgramsError),
     /// The process cannot be confined.
     #[error("{0}; `--no-sandbox` runs without, with all the privileges that the daemon was started with")]
     Sandbox(String),
@@ -189,7 +193,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let Prepared { resumed, listeners, record, key, reserved } = prepared;
     let log = Arc::new(DepartureLog::default());
     let logs = logs(&log, checked.config.engine.threads as usize);
-    let (mut engines, missing) = build(&checked, &logs, &broker, resumed, key)?;
+    let programs = Programs::new(options.sandbox.is_none() || confinement.programs);
+    let (mut engines, missing) = build(&checked, &logs, (&broker, &programs), resumed, key)?;
     let writer = options.record.as_ref().zip(record);
     let writer = writer.map(|(record, file)| begin(record, file, &mut engines[0], &checked)).transpose()?;
 
@@ -200,7 +205,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     };
     let (handle, threads) = spawn_all(engines, &habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
-    let control = Control::with(options.file.clone(), checked, handle, broker);
+    let control = Control::with(options.file.clone(), checked, handle, (broker, programs));
     let served = Served { control: Arc::new(control), logs, listeners, key, confinement, mark: claim.mark() };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
@@ -302,7 +307,8 @@ fn confine(
         asks.set_nonblocking(true).map_err(failed)?;
         realtime::let_help(asks);
     }
-    let confinement = sandbox::confine(&user, client.id()).map_err(RunError::Sandbox)?;
+    let confinement = sandbox::confine(&user, client.id(), with_programs(checked).next().is_some())
+        .map_err(RunError::Sandbox)?;
     client.watch(child).map_err(|source| RunError::Io { what: "watch the broker".to_owned(), source })?;
     Ok((Broker::Process(client), confinement))
 }
@@ -348,12 +354,18 @@ fn build_several(
 fn build(
     checked: &Checked,
     logs: &[Arc<DepartureLog>],
-    broker: &Broker,
+    (broker, programs): (&Broker, &Programs),
     resumed: Resumed,
     key: Option<[u8; 32]>,
 ) -> Result<(Vec<Dataplane>, Missing), RunError> {
     let config = &checked.config;
-    let Opened { uplink, further, active, idle, lanes, missing } = open_all(checked, broker, resumed)?;
+    let started = programs.prepare(checked, broker, 0)?;
+    let Opened { uplink, further, active, idle, mut lanes, missing } = open_all(checked, broker, resumed)?;
+    for (name, mut program) in started.programs {
+        let lane = lanes.iter_mut().find(|lane| lane.name == name);
+        lane.into_iter().for_each(|lane| lane.program = program.take());
+    }
+    programs.in_force(started.prepared);
     carries(&active.whose(), &uplink, config.uplink.mtu)?;
     idle.iter().try_for_each(|idle| carries(&Whose::Standby, idle, config.uplink.mtu))?;
     let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };

@@ -30,6 +30,9 @@ pub struct Confinement {
     pub capabilities: Vec<String>,
     /// Whether a filter of system calls is in force.
     pub seccomp: bool,
+    /// Whether it may run code that it has compiled, which tenants' programs need.
+    #[serde(default)]
+    pub programs: bool,
     /// How far Landlock restricts it.
     pub landlock: String,
     /// The broker's process, which opens ports and reads the policy file.
@@ -53,7 +56,11 @@ impl Confinement {
             [] => "no capability".to_owned(),
             some => some.join(" "),
         };
-        let seccomp = if self.seccomp { "on" } else { "off" };
+        let seccomp = match (self.seccomp, self.programs) {
+            (true, false) => "on",
+            (true, true) => "on (but for compiled programs)",
+            (false, _) => "off",
+        };
         let broker = match (self.broker, self.broker_ended) {
             (None, _) => "none".to_owned(),
             (Some(id), false) => format!("process {id}"),
@@ -66,26 +73,29 @@ impl Confinement {
     }
 }
 
-/// Gives up all privileges, as the only thread of the process.
+/// Gives up all privileges, as the only thread of the process. With `programs`, it may run code that it has compiled.
 ///
 /// # Errors
 /// When it cannot become the user that was asked for, or give up capabilities.
-pub(crate) fn confine(user: &User, broker: u32) -> Result<Confinement, String> {
+pub(crate) fn confine(user: &User, broker: u32, programs: bool) -> Result<Confinement, String> {
     nix::sys::prctl::set_no_new_privs().map_err(|error| format!("no_new_privs: {error}"))?;
     narrow_bounding_set(&HashSet::new());
     let user = user.become_it()?;
     keep_only(&HashSet::new()).map_err(|error| format!("capabilities: {error}"))?;
     let capabilities = held();
     let landlock = files::restrict();
-    let seccomp =
-        match trap::install(calls::judge).map_err(|e| e.to_string()).and_then(|()| calls::filter_engine()) {
-            Ok(()) => true,
-            Err(error) => {
-                eprintln!("plimsoll: no filter of system calls can be put in place: {error}");
-                false
-            }
-        };
-    Ok(Confinement { user, capabilities, seccomp, landlock, broker: Some(broker), broker_ended: false })
+    let seccomp = match trap::install(calls::judge)
+        .map_err(|e| e.to_string())
+        .and_then(|()| calls::filter_engine(programs))
+    {
+        Ok(()) => true,
+        Err(error) => {
+            eprintln!("plimsoll: no filter of system calls can be put in place: {error}");
+            false
+        }
+    };
+    let broker = Some(broker);
+    Ok(Confinement { user, capabilities, seccomp, programs, landlock, broker, broker_ended: false })
 }
 
 /// Denies a process that reads a tenant's file all other files, TCP, and signals to other processes, as far as the kernel

@@ -129,6 +129,8 @@ struct Queue {
     waiting: VecDeque<Arrival>,
     /// Bytes of these.
     bytes: u64,
+    /// Whether the CPU has other work to do for it, beside its packets.
+    has_work: bool,
     /// When packets were last taken, and how many then, if more have waited since.
     taken: Option<(Nanos, u64)>,
     /// The counters of all earlier epochs.
@@ -177,8 +179,16 @@ impl Ingress {
     #[inline]
     fn wake(&mut self, tenant: u32, now: Nanos) {
         match self.stations[tenant as usize].due().filter(|due| *due > now) {
-            None => self.share.wake(tenant),
+            None => self.wake_now(tenant),
             Some(due) => self.resting.set(tenant, due.as_u64()),
+        }
+    }
+
+    /// Lets a tenant be next. One that has other work may be already, and then keeps its place.
+    #[inline]
+    fn wake_now(&mut self, tenant: u32) {
+        if !self.stations[tenant as usize].has_work || !self.share.is_awake(tenant) {
+            self.share.wake(tenant);
         }
     }
 
@@ -191,14 +201,34 @@ impl Ingress {
         queue.refuse(now)
     }
 
-    /// The tenant to serve next: of those with packets waiting that they may have, the one that has had least of its share of
-    /// the CPU.
+    /// Notes whether the CPU has other work to do for the tenant, such as its program's: the tenant is then next when it has had least of its
+    /// share, also if no packet waits, or its maximum does not let it have one yet. It is charged like the time of packets.
+    pub fn set_work(&mut self, tenant: u32, has_work: bool) {
+        let queue = &mut self.stations[tenant as usize];
+        if core::mem::replace(&mut queue.has_work, has_work) == has_work {
+            return;
+        }
+        if has_work {
+            self.wake_now(tenant);
+        } else if queue.waiting.is_empty() || self.resting.rank(tenant).is_some() {
+            self.share.sleep(tenant);
+        }
+    }
+
+    /// Whether the CPU has other work to do for the tenant, beside its packets.
+    #[must_use]
+    pub fn has_work(&self, tenant: u32) -> bool {
+        self.stations[tenant as usize].has_work
+    }
+
+    /// The tenant to serve next: of those with packets waiting that they may have, or with other work, the one that has had least of its
+    /// share of the CPU.
     #[must_use]
     #[inline]
     pub fn next(&mut self, now: Nanos) -> Option<u32> {
         while let Some((_, tenant)) = self.resting.first().filter(|(due, _)| *due <= now.as_u64()) {
             self.resting.remove(tenant);
-            self.share.wake(tenant);
+            self.wake_now(tenant);
         }
         self.share.least()
     }
@@ -213,6 +243,12 @@ impl Ingress {
     #[must_use]
     pub fn is_ready(&self, tenant: u32) -> bool {
         self.share.is_awake(tenant)
+    }
+
+    /// Whether the tenant's packets wait as it may not have them yet.
+    #[must_use]
+    pub fn is_resting(&self, tenant: u32) -> bool {
+        self.resting.rank(tenant).is_some()
     }
 
     /// Whether the tenant has a maximum.
@@ -238,6 +274,13 @@ impl Ingress {
             return 0;
         }
         let queue = &mut self.stations[tenant as usize];
+        if queue.has_work {
+            if queue.waiting.is_empty() || queue.due().is_some_and(|due| due > now) {
+                return 0;
+            }
+            // It may have been next for its work while it rested.
+            self.resting.remove(tenant);
+        }
         if let Some((at, count)) = queue.taken.take_if(|(at, _)| *at < now) {
             let seen = &mut queue.epoch;
             seen.backlogged = (seen.backlogged.0 + count, seen.backlogged.1 + now.since(at));
@@ -249,11 +292,15 @@ impl Ingress {
             queue.taken = None;
             // The next packets find the same memory, which is near, and not what lies behind it in the ring.
             queue.waiting.clear();
-            self.share.sleep(tenant);
+            if !queue.has_work {
+                self.share.sleep(tenant);
+            }
         } else {
             queue.taken.get_or_insert((now, 0)).1 += count as u64;
             if let Some(due) = queue.due().filter(|due| *due > now) {
-                self.share.sleep(tenant);
+                if !queue.has_work {
+                    self.share.sleep(tenant);
+                }
                 self.resting.set(tenant, due.as_u64());
             }
         }
@@ -266,7 +313,9 @@ impl Ingress {
         let all: Vec<Arrival> = queue.waiting.drain(..).collect();
         (queue.bytes, queue.taken) = (0, None);
         self.held -= all.len() as u32;
-        self.share.sleep(tenant);
+        if !queue.has_work {
+            self.share.sleep(tenant);
+        }
         self.resting.remove(tenant);
         all
     }
@@ -354,6 +403,7 @@ impl Queue {
             shaper: station.ceiling.map(Shaper::new),
             waiting: VecDeque::with_capacity(slots as usize),
             bytes: 0,
+            has_work: false,
             taken: None,
             past: IngressCounters::default(),
             epoch: IngressCounters::default(),

@@ -38,6 +38,16 @@ pub(crate) const INIT: &str = "init";
 /// Called from time to time: `tick(now: i64)`.
 pub(crate) const TICK: &str = "tick";
 
+/// Called before another module takes over: `state_save() -> i64`, the address of what is to be kept in the upper 32 bits, and its length in
+/// the lower ones.
+pub(crate) const SAVE: &str = "state_save";
+
+/// Called in the module that takes over: `state_room(length: i32) -> i32`, the address that the state is copied to; 0 for none.
+pub(crate) const ROOM: &str = "state_room";
+
+/// Called after that: `state_restore(length: i32) -> i32`, where 0 is success.
+pub(crate) const RESTORE: &str = "state_restore";
+
 /// Bytes of a batch before its packets.
 pub(crate) const HEAD: usize = 16;
 

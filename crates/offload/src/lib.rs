@@ -44,6 +44,6 @@ mod verify;
 
 pub use abi::{ABI, BATCH, Verdict, Way};
 pub use pool::Slot;
-pub use program::{Decided, Fault, Packet, Place, Program, Ran, Start};
+pub use program::{Decided, Fault, Packet, Place, Program, Ran, Start, StateError};
 pub use runtime::{Limits, LoadError, Metering, Module, Runtime};
 pub use verify::{Refusal, Report, verify};

@@ -7,12 +7,14 @@
 
 use std::fmt;
 
-use plimsoll_units::Nanos;
-use wasmtime::{Instance, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, WasmBacktrace};
+use plimsoll_units::{Nanos, Span};
+use wasmtime::{
+    Instance, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, UpdateDeadline, WasmBacktrace,
+};
 
-use crate::abi::{BATCH, ENTRY, Entry, HEAD, INIT, STAGED, TICK, Verdict, Way};
+use crate::abi::{BATCH, ENTRY, Entry, HEAD, INIT, RESTORE, ROOM, SAVE, STAGED, TICK, Verdict, Way};
 use crate::pool::{Pool, Slot};
-use crate::runtime::{Limits, Metering, Module};
+use crate::runtime::{Limits, Metering, Module, Runtime};
 use crate::verify::PAGE;
 
 /// A packet that is given to a program.
@@ -121,9 +123,37 @@ pub enum Start {
     Declined(i32),
 }
 
+/// Why the state of one program is not handed to another. Both run on as if nothing had been asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// A function for it is missing.
+    #[error("it does not export `{0}`")]
+    Missing(&'static str),
+    /// A function for it has failed.
+    #[error("`{0}`: {1}")]
+    Failed(&'static str, Fault),
+    /// The state would lie outside its memory.
+    #[error("`{0}` names memory that it does not have")]
+    Outside(&'static str),
+    /// `state_room` has returned 0.
+    #[error("`state_room` returned 0 for {0} bytes")]
+    NoRoom(usize),
+    /// `state_restore` has returned this number.
+    #[error("`state_restore` returned {0}, and not 0")]
+    Declined(i32),
+}
+
+/// What bounds a program's memory and the time of its calls.
+struct Bounds {
+    memory: StoreLimits,
+    /// How much CPU time the thread had used when an epoch began first in this call.
+    since: Option<Nanos>,
+}
+
 /// A program that runs.
 pub struct Program {
-    store: Store<StoreLimits>,
+    store: Store<Bounds>,
+    instance: Instance,
     memory: Memory,
     ingress: Option<TypedFunc<u32, u32>>,
     egress: Option<TypedFunc<u32, u32>>,
@@ -132,7 +162,7 @@ pub struct Program {
     batch: u32,
     pool: Pool,
     limits: Limits,
-    metering: Metering,
+    runtime: Runtime,
     /// The buffers of the places of the batch.
     slots: Vec<Slot>,
     ran: Ran,
@@ -153,9 +183,12 @@ impl Program {
             .memories(1)
             .tables(1)
             .build();
-        let mut store = Store::new(runtime.engine(), bounds);
-        store.limiter(|bounds| bounds);
-        grant(&mut store, runtime.metering(), &limits);
+        let mut store = Store::new(runtime.engine(), Bounds { memory: bounds, since: None });
+        store.limiter(|bounds| &mut bounds.memory);
+        if let Some(clock) = runtime.clock() {
+            store.epoch_deadline_callback(move |mut store| Ok(store.data_mut().epoch(clock(), limits.time)));
+        }
+        grant(&mut store, runtime, &limits);
         let instance = Instance::new(&mut store, &module.compiled, &[]).map_err(failed)?;
         let memory = instance.get_memory(&mut store, "memory").expect("verified");
         let pages = memory.grow(&mut store, limits.pool_bytes() / PAGE).map_err(failed)?;
@@ -165,6 +198,7 @@ impl Program {
         let init = instance.get_typed_func::<(), i32>(&mut store, INIT).ok();
         let mut program = Self {
             store,
+            instance,
             memory,
             ingress,
             egress,
@@ -172,7 +206,7 @@ impl Program {
             batch,
             pool: Pool::new(batch + STAGED as u32, limits.buffers, limits.buffer),
             limits,
-            metering: runtime.metering(),
+            runtime: runtime.clone(),
             slots: Vec::with_capacity(BATCH),
             ran: Ran { packets: Vec::with_capacity(BATCH), ..Ran::default() },
         };
@@ -275,6 +309,18 @@ impl Program {
         Ok(&self.ran)
     }
 
+    /// What became of the last batch that ended without a fault.
+    #[must_use]
+    pub fn ran(&self) -> &Ran {
+        &self.ran
+    }
+
+    /// Whether the program wants `tick` to be called.
+    #[must_use]
+    pub fn ticks(&self) -> bool {
+        self.tick.is_some()
+    }
+
     /// Calls `tick`, if the program has it.
     ///
     /// # Errors
@@ -285,8 +331,55 @@ impl Program {
         tick.call(&mut self.store, now.as_u64()).map_err(|error| fault(&error))
     }
 
+    /// What it wants to hand to the program that takes over from it.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn save(&mut self) -> Result<Vec<u8>, StateError> {
+        let named: u64 = self.state_call(SAVE, ())?;
+        let (at, len) = ((named >> 32) as usize, (named & u64::from(u32::MAX)) as usize);
+        let state = self.memory.data(&self.store).get(at..at.saturating_add(len));
+        state.map(<[u8]>::to_vec).ok_or(StateError::Outside(SAVE))
+    }
+
+    /// Takes over what the program before it has saved. To be called before the first packet.
+    ///
+    /// # Errors
+    /// See [`StateError`].
+    pub fn restore(&mut self, state: &[u8]) -> Result<(), StateError> {
+        let length = u32::try_from(state.len()).map_err(|_| StateError::NoRoom(state.len()))?;
+        let at: u32 = self.state_call(ROOM, length)?;
+        if at == 0 {
+            return Err(StateError::NoRoom(state.len()));
+        }
+        let at = at as usize;
+        let room = self.memory.data_mut(&mut self.store).get_mut(at..at.saturating_add(state.len()));
+        room.ok_or(StateError::Outside(ROOM))?.copy_from_slice(state);
+        match self.state_call(RESTORE, length)? {
+            0 => Ok(()),
+            other => Err(StateError::Declined(other)),
+        }
+    }
+
+    fn state_call<P, R>(&mut self, name: &'static str, given: P) -> Result<R, StateError>
+    where
+        P: wasmtime::WasmParams,
+        R: wasmtime::WasmResults,
+    {
+        let function = self.instance.get_typed_func::<P, R>(&mut self.store, name);
+        let function = function.map_err(|_| StateError::Missing(name))?;
+        self.grant();
+        function.call(&mut self.store, given).map_err(|error| StateError::Failed(name, fault(&error)))
+    }
+
+    /// What it may use.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
     fn grant(&mut self) {
-        grant(&mut self.store, self.metering, &self.limits);
+        grant(&mut self.store, &self.runtime, &self.limits);
     }
 
     /// Writes the batch into the program's memory, with free buffers for packets that it adds.
@@ -348,8 +441,20 @@ impl fmt::Debug for Program {
     }
 }
 
-fn grant(store: &mut Store<StoreLimits>, metering: Metering, limits: &Limits) {
-    match metering {
+impl Bounds {
+    /// An epoch begins during a call.
+    fn epoch(&mut self, used: Nanos, most: Span) -> UpdateDeadline {
+        let since = *self.since.get_or_insert(used);
+        if used.since(since) < most { UpdateDeadline::Continue(1) } else { UpdateDeadline::Interrupt }
+    }
+}
+
+fn grant(store: &mut Store<Bounds>, runtime: &Runtime, limits: &Limits) {
+    match runtime.metering() {
+        Metering::Epochs if runtime.clock().is_some() => {
+            store.data_mut().since = None;
+            store.set_epoch_deadline(1);
+        }
         Metering::Epochs => store.set_epoch_deadline(limits.epochs),
         // Fuel is on: the engine was made for it.
         Metering::Fuel => store.set_fuel(limits.fuel).unwrap_or_default(),

@@ -5,6 +5,9 @@
 //! Not here: one tenant's program (`program`), and who advances the epoch (`daemon`).
 //! Invariant: with [`Metering::Fuel`] the same calls give the same results and take the same fuel on every machine.
 
+use std::fmt;
+
+use plimsoll_units::{Nanos, Span};
 use wasmtime::{Config, Engine, OptLevel};
 
 use crate::abi::STAGED;
@@ -34,14 +37,16 @@ pub struct Limits {
     pub buffer: u32,
     /// Most packets that leave it for one that enters it.
     pub amplification: u32,
-    /// Epochs that a call may take, with [`Metering::Epochs`].
+    /// Epochs that a call may take, with [`Metering::Epochs`] and no clock.
     pub epochs: u64,
+    /// CPU time that a call may take, with [`Metering::Epochs`] and a clock, counted from the first epoch that begins meanwhile.
+    pub time: Span,
     /// Fuel that a call may take, with [`Metering::Fuel`].
     pub fuel: u64,
 }
 
 impl Default for Limits {
-    /// 1 MiB of code, 16 MiB of memory, 512 buffers of 2 KiB, no packets added, and two epochs or a million units of fuel a call.
+    /// 1 MiB of code, 16 MiB of memory, 512 buffers of 2 KiB, no packets added, and two epochs, 500 µs or a million units of fuel a call.
     fn default() -> Self {
         Self {
             module: 1 << 20,
@@ -51,6 +56,7 @@ impl Default for Limits {
             buffer: 2_048,
             amplification: 1,
             epochs: 2,
+            time: Span::micros(500),
             fuel: 1_000_000,
         }
     }
@@ -79,6 +85,7 @@ pub enum LoadError {
 pub struct Runtime {
     engine: Engine,
     metering: Metering,
+    clock: Option<fn() -> Nanos>,
 }
 
 /// A module that was checked and compiled.
@@ -109,7 +116,16 @@ impl Runtime {
             Metering::Fuel => config.consume_fuel(true),
         };
         let engine = Engine::new(&config).map_err(|error| LoadError::Compile(error.to_string()))?;
-        Ok(Self { engine, metering })
+        Ok(Self { engine, metering, clock: None })
+    }
+
+    /// Like [`Runtime::new`] with [`Metering::Epochs`], but a call ends by the CPU time of its thread, which the clock tells: time in which
+    /// the kernel has run other threads does not count. The clock is read when an epoch begins during a call, and never otherwise.
+    ///
+    /// # Errors
+    /// See [`Runtime::new`].
+    pub fn timed(clock: fn() -> Nanos) -> Result<Self, LoadError> {
+        Ok(Self { clock: Some(clock), ..Self::new(Metering::Epochs)? })
     }
 
     /// Checks and compiles a module.
@@ -134,8 +150,27 @@ impl Runtime {
         self.metering
     }
 
+    pub(crate) fn clock(&self) -> Option<fn() -> Nanos> {
+        self.clock
+    }
+
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("metering", &self.metering).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module")
+            .field("report", &self.report)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
     }
 }
 

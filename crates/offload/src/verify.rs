@@ -13,7 +13,7 @@ use wasmparser::{
     Validator, WasmFeatures,
 };
 
-use crate::abi::{INIT, MARKER, TICK, Way};
+use crate::abi::{INIT, MARKER, RESTORE, ROOM, SAVE, TICK, Way};
 use crate::runtime::Limits;
 
 /// What a module consists of.
@@ -48,6 +48,26 @@ pub struct Refusal {
     pub function: Option<String>,
     /// The place in the module, in bytes from its beginning.
     pub offset: Option<usize>,
+}
+
+impl Report {
+    /// Whether it can hand its state to a program that takes over.
+    #[must_use]
+    pub fn saves(&self) -> bool {
+        self.exports.contains(&SAVE)
+    }
+
+    /// Whether it can take over the state of the program before it.
+    #[must_use]
+    pub fn restores(&self) -> bool {
+        self.exports.contains(&ROOM) && self.exports.contains(&RESTORE)
+    }
+
+    /// Whether it looks at packets of this direction.
+    #[must_use]
+    pub fn looks_at(&self, way: Way) -> bool {
+        self.exports.contains(&way.name())
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -243,12 +263,15 @@ impl Seen {
         }
         use wasmparser::ValType::{I32, I64};
         let [ingress, egress] = Way::ALL.map(Way::name);
-        let wanted: [(&'static str, &[_], &[_]); 5] = [
+        let wanted: [(&'static str, &[_], &[_]); 8] = [
             (MARKER, &[], &[]),
             (INIT, &[], &[I32]),
             (ingress, &[I32], &[I32]),
             (egress, &[I32], &[I32]),
             (TICK, &[I64], &[]),
+            (SAVE, &[], &[I64]),
+            (ROOM, &[I32], &[I32]),
+            (RESTORE, &[I32], &[I32]),
         ];
         for (name, params, results) in wanted {
             let Some(index) = self.function(name) else { continue };

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use crate::addresses::{Addresses, MacAddr};
 use crate::interface::Interface;
+use crate::offload::TenantProgram;
 use crate::press::{Ecn, Press};
 
 /// Everything in the operator's file but the policy itself.
@@ -479,6 +480,8 @@ pub struct TenantConfig {
     pub interface: Interface,
     /// Whether backpressure may change its packets' ECN bits and TCP flags.
     pub ecn: Ecn,
+    /// The program that its packets pass.
+    pub program: Option<TenantProgram>,
     /// The file with its own policy, as it was loaded.
     pub policy: Option<String>,
 }

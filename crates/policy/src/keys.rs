@@ -292,10 +292,32 @@ mapping! {
         interface: TENANT_INTERFACE,
         /// Whether backpressure may change the ECN bits and TCP flags of its packets.
         ecn: ECN,
+        /// The program that its packets pass.
+        program: Map(&PROGRAM),
         /// The control group that all its packets are of, for matches on `cgroup`.
         cgroup: Whole(0, u64::MAX),
         /// The user that all its packets are of, for matches on `user`.
         user: NUMBER,
+    }
+
+    pub(crate) static PROGRAM = "TenantProgram" {
+        /// The file of the WebAssembly module, beside the policy unless its path begins with `/`.
+        module = "cache.wasm": Text,
+        /// Most bytes of its memory, with the buffers of its packets, 2MiB to 1GiB; 16MiB when absent.
+        memory: SIZE,
+        /// Its part of the core that programs run on.
+        cpu: Map(&PROGRAM_CPU),
+        /// Most packets that leave it for one that enters it; 1 when absent.
+        amplification: Whole(1, 64),
+        /// What a reload does with its state where the program changes.
+        state: Words(&[("drop", "The new program begins anew."), ("keep", "The old program saves it, and the new one takes it over.")]),
+        /// What becomes of its tenant's packets once it was halted, as its calls have taken too long.
+        fails: Words(&[("closed", "They are lost."), ("open", "They pass as if there were no program.")]),
+    }
+
+    pub(crate) static PROGRAM_CPU = "ProgramCpu" {
+        /// Its weight among the tenants that want the core, in place of its tenant's.
+        weight: Whole(1, MAX_WEIGHT as u64),
     }
 
     pub(crate) static INTERFACE_KEYS_OF_TENANT = "TenantInterface" {

@@ -169,7 +169,17 @@ impl Client {
 
     /// See [`super::Broker::open_load`].
     pub(super) fn open_load(&self, number: Number, which: Option<u32>) -> io::Result<File> {
-        match self.ask(&Request::Load(number, which)).map_err(io::Error::other)? {
+        self.open_file(&Request::Load(number, which))
+    }
+
+    /// Opens the module of a tenant's program.
+    pub(super) fn open_module(&self, number: Number, name: &str) -> io::Result<File> {
+        self.open_file(&Request::Module(number, name.to_owned()))
+    }
+
+    /// A file that is opened for reading.
+    fn open_file(&self, request: &Request) -> io::Result<File> {
+        match self.ask(request).map_err(io::Error::other)? {
             (Reply::Done, files) => {
                 let file = files.into_iter().next().ok_or_else(|| io::Error::other(confused()))?;
                 Ok(File::from(file))

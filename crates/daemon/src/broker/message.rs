@@ -64,6 +64,8 @@ pub(crate) enum Request {
     /// Open the file with this number of those that tell the CPU time of what this policy watches; the one that bounds it
     /// where there is no number.
     Load(Number, Option<u32>),
+    /// Open the module of this tenant's program.
+    Module(Number, String),
     /// Remove a file that this daemon has made.
     Clear(Clear),
 }

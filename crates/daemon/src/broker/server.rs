@@ -24,7 +24,7 @@ use crate::dataplane::Whose;
 use crate::kernel;
 use crate::open::{self, Wanted};
 use crate::reader::{self, Answers, FileReader};
-use crate::{privileges, sampler, sandbox};
+use crate::{privileges, programs, sampler, sandbox};
 
 /// Why a broker did not start, or ended badly.
 #[derive(Debug, thiserror::Error)]
@@ -156,6 +156,7 @@ impl<'a> Server<'a> {
                 return self.attach(socket, number, &whose, mode);
             }
             Request::Load(number, which) => return self.load(socket, number, which),
+            Request::Module(number, name) => return self.module(socket, number, &name),
             Request::Join(number, queue) => return self.join(socket, number, queue),
             Request::Register => self.register(attempt, joining),
             Request::Release(place) => self.release(place),
@@ -231,9 +232,16 @@ impl<'a> Server<'a> {
             None => sampler::bound(&press.watch),
         });
         let Some(file) = file else { return socket::send(socket, &unknown(), &[]) };
-        match sampler::open(&file) {
-            Ok(opened) => socket::send(socket, &Reply::Done, &[opened.as_fd()]),
-            Err(error) => socket::send(socket, &Reply::Failed(error.to_string()), &[]),
+        hand_over(socket, sampler::open(&file))
+    }
+
+    /// Opens the module of a tenant's program: a regular file, for reading only, which the operator's policy names.
+    fn module(&self, socket: &UnixStream, number: Number, name: &str) -> io::Result<()> {
+        let checked = self.policies.get(&number);
+        let mut tenants = checked.into_iter().flat_map(programs::with_programs);
+        match tenants.find(|(tenant, _)| tenant.name == name) {
+            Some((_, stated)) => hand_over(socket, programs::open_module(&stated.module)),
+            None => socket::send(socket, &unknown(), &[]),
         }
     }
 
@@ -310,6 +318,14 @@ impl<'a> Server<'a> {
         // Left for the next start to remove if this fails.
         let _ = fs::remove_file(path);
         Reply::Done
+    }
+}
+
+/// Sends a file that was opened, or why it could not be.
+fn hand_over(socket: &UnixStream, opened: io::Result<fs::File>) -> io::Result<()> {
+    match opened {
+        Ok(opened) => socket::send(socket, &Reply::Done, &[opened.as_fd()]),
+        Err(error) => socket::send(socket, &Reply::Failed(error.to_string()), &[]),
     }
 }
 

@@ -86,6 +86,11 @@ impl Dataplane {
         let ports = self.uplink.port.iter().chain(self.uplink.idle());
         let staged: usize = ports.map(Port::staged).sum();
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
+        for lane in self.tenants.all() {
+            let Some(mut hosted) = lane.program.take() else { continue };
+            lost += lane.lose_outgoing(&mut hosted, Loss::Stopped);
+            lane.program = Some(hosted);
+        }
         lost + staged as u64
     }
 
@@ -281,6 +286,9 @@ impl Dataplane {
     pub fn pending(&self) -> bool {
         // What the idle one of the uplink's ports keeps cannot leave.
         let lanes = self.tenants.lanes.iter().flatten().filter_map(|lane| lane.port.as_ref());
-        !self.backpressure.paced.is_empty() || lanes.chain(&self.uplink.port).any(Port::pending)
+        let programs = self.tenants.lanes.iter().flatten().filter_map(|lane| lane.program.as_ref());
+        !self.backpressure.paced.is_empty()
+            || programs.into_iter().any(|hosted| hosted.has_packets())
+            || lanes.chain(&self.uplink.port).any(Port::pending)
     }
 }

@@ -68,6 +68,22 @@ pub enum Loss {
     TakenBack,
     /// Its receiver is another thread's tenant, and that thread was too far behind.
     ThreadFull,
+    /// The tenant's program has dropped it.
+    ProgramDropped,
+    /// A call of the tenant's program did what WebAssembly forbids, or answered a wrong number of packets.
+    ProgramFault,
+    /// A call of the tenant's program took too long.
+    ProgramOverTime,
+    /// The tenant's program was halted, and fails closed.
+    ProgramHalted,
+    /// The tenant's program has left it outside its buffer, or with a verdict that there is not.
+    ProgramMalformed,
+    /// The tenant's program has sent it to a port that the tenant does not have.
+    ProgramNoPort,
+    /// It is longer than the buffers of the tenant's program.
+    ProgramTooLong,
+    /// The tenant's program has sent it, and there was no descriptor or buffer for it.
+    ProgramNoRoom,
 }
 
 /// Events that are counted although no frame was lost.
@@ -181,7 +197,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 35] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -209,6 +225,14 @@ impl Loss {
         Self::InactivePort,
         Self::TakenBack,
         Self::ThreadFull,
+        Self::ProgramDropped,
+        Self::ProgramFault,
+        Self::ProgramOverTime,
+        Self::ProgramHalted,
+        Self::ProgramMalformed,
+        Self::ProgramNoPort,
+        Self::ProgramTooLong,
+        Self::ProgramNoRoom,
     ];
 
     /// The reason as operators see it.
@@ -242,6 +266,14 @@ impl Loss {
             Self::InactivePort => "inactive_port",
             Self::TakenBack => "taken_back",
             Self::ThreadFull => "thread_full",
+            Self::ProgramDropped => "program_dropped",
+            Self::ProgramFault => "program_fault",
+            Self::ProgramOverTime => "program_over_time",
+            Self::ProgramHalted => "program_halted",
+            Self::ProgramMalformed => "program_malformed",
+            Self::ProgramNoPort => "program_no_port",
+            Self::ProgramTooLong => "program_too_long",
+            Self::ProgramNoRoom => "program_no_room",
         }
     }
 }
@@ -389,7 +421,7 @@ impl Default for Tally {
             untold: Default::default(),
             spoofed: Default::default(),
             refused: Default::default(),
-            lost: Default::default(),
+            lost: [0; Loss::ALL.len()],
             port: Default::default(),
             events: [0; Event::ALL.len()],
         }

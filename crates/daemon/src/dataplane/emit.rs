@@ -139,7 +139,7 @@ pub(crate) fn cut<E>(
 }
 
 /// Sends the part segment by segment, and removes from it what has left.
-fn segments(
+pub(crate) fn segments(
     offload: &Offload,
     part: &mut Part,
     mut send: impl FnMut(Part) -> Result<Emitted, Trouble>,

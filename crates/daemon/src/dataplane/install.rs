@@ -22,6 +22,7 @@ use super::drops::Event;
 use super::fleet::{FleetMap, pair_of};
 use super::flows::FlowSlots;
 use super::heavy::{Counting, HeavyFlows};
+use super::hosted::Hosted;
 use super::lane::{Lane, Quota};
 use super::leasing::Leasing;
 use super::load::Sampled;
@@ -63,6 +64,8 @@ pub struct Change {
     pub sampled: Option<Sampled>,
     /// The tenants whose connections are mediated.
     pub mediated: Vec<Mediating>,
+    /// Tenants that have another program than before, or none any more, by name.
+    pub programs: Vec<(String, Option<Box<Hosted>>)>,
     /// The tenants with `ecn: untouched`.
     pub untouched: Vec<String>,
     /// The uplink's second port.
@@ -112,6 +115,7 @@ impl Change {
             heavy: None,
             sampled: None,
             mediated: Mediating::between(old, new),
+            programs: Vec::new(),
             untouched: untouched(&new.config),
             standby: match &new.config.uplink {
                 uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
@@ -139,6 +143,8 @@ pub struct Installed {
     pub tables: Option<Box<HeavyFlows>>,
     /// Tables of tenants whose connections are no longer mediated.
     pub guests: Vec<Guest>,
+    /// Programs that no tenant has any more.
+    pub programs: Vec<Box<Hosted>>,
     /// The leases of the policy before.
     pub leases: Option<Box<Leasing>>,
     /// How long the change took in the engine's thread.
@@ -206,6 +212,7 @@ impl Dataplane {
         self.policy.classifier = Classifier::new(&change.program);
         self.count_known();
         self.inward.install(&change.program, &self.tenants.lanes, now);
+        self.install_programs(change.programs, &mut installed, now);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.tenants.lanes, &change.program, now);
         }
@@ -419,6 +426,7 @@ impl Dataplane {
             lane.tenant = lane.tenant.and_then(|_| tenant(&lane.name));
             lane.source = None;
             if lane.tenant.is_none() {
+                installed.programs.extend(lane.drop_program());
                 installed.closed.extend(lane.detach());
                 self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
                 if lane.pool.in_use() == 0 {

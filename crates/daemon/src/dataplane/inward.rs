@@ -124,6 +124,9 @@ const MOST: usize = QUANTUM + MOST_PIECES;
 const DELIVERIES: usize = 128;
 const FETCHES: usize = 512;
 
+/// Time that programs may take before frames have their turn to depart; the last call that begins within it ends.
+const PROGRAMS: Span = Span::micros(100);
+
 /// Frames that are fetched at once, unless they come from other hosts of a fleet, as one that has to be opened takes a microsecond. The
 /// clock is read once for them, and the delays of a tenant's frames among them are noted together.
 const FETCH: usize = 128;
@@ -169,6 +172,14 @@ impl Inward {
         self.drain.processed(took);
     }
 
+    /// Notes whether a lane's program has packets to look at, for which it gets its share of the core.
+    #[inline]
+    pub(crate) fn set_work(&mut self, lane: u32, has_work: bool) {
+        if lane + 1 < self.stations() {
+            self.ingress.set_work(lane + 1, has_work);
+        }
+    }
+
     /// Charges a lane for time in which its memory kept the thread waiting outside the way in.
     pub(crate) fn charge_lane(&mut self, lane: usize, took: Span, now: Nanos) {
         if let Ok(station) = u32::try_from(lane + 1)
@@ -205,6 +216,11 @@ impl Inward {
         let further = self.known.len()..self.pools.len();
         self.known.extend(further.map(|station| KnownFlows::for_station(station, self.knows)));
         self.uncounted.reserve(self.known.len());
+    }
+
+    /// Whether a frame waits at a station that it may have now.
+    fn may_take(&self, station: u32) -> bool {
+        self.has_waiting(station) && !self.ingress.is_resting(station)
     }
 
     /// When a tenant that has had its maximum may have its next frame.
@@ -376,7 +392,7 @@ impl Dataplane {
         begun: Nanos,
         clock: &impl Fn(Part) -> Nanos,
     ) -> usize {
-        let (mut fetched, mut delivered) = (0, 0);
+        let (mut fetched, mut delivered, mut programs) = (0, 0, Span::ZERO);
         let mut now = clock(Part::Depart);
         self.backpressure.near.end(now.since(begun));
         self.part_took(now.since(begun), Charged::No, now);
@@ -393,6 +409,15 @@ impl Dataplane {
                 self.inward.drain.fetched(core.fetched(count, after.since(now)));
                 now = after;
             } else if let Some(station) = self.inward.ingress.next(now) {
+                if self.runs_program(station) {
+                    let (count, after) = self.take_programs_turn(station, now, clock);
+                    (delivered, programs) = (delivered + count, programs + after.since(now));
+                    now = after;
+                    if programs >= PROGRAMS {
+                        break;
+                    }
+                    continue;
+                }
                 let count = self.deliver_some(station, quantum, now);
                 delivered += count;
                 if let Some(lane) = station.checked_sub(COMMON + 1) {
@@ -409,6 +434,36 @@ impl Dataplane {
             }
         }
         fetched + delivered
+    }
+
+    /// Whether a station's program is to run, rather than frames be delivered to it: it runs once it has a batch, or all that there is.
+    fn runs_program(&self, station: u32) -> bool {
+        self.tenants.has_programs && self.inward.ingress.has_work(station) && {
+            let lane = self.tenants.lanes.get((station - 1) as usize).and_then(Option::as_ref);
+            let hosted = lane.and_then(|lane| lane.program.as_ref());
+            hosted.is_none_or(|hosted| hosted.is_full()) || !self.inward.may_take(station)
+        }
+    }
+
+    /// Runs a station's program, and charges it for the time.
+    fn take_programs_turn(
+        &mut self,
+        station: u32,
+        now: Nanos,
+        clock: &impl Fn(Part) -> Nanos,
+    ) -> (usize, Nanos) {
+        let lane = station - 1;
+        let count = self.run_program(lane, now);
+        self.note_moved(lane as usize);
+        let after = clock(Part::Deliver);
+        let took = after.since(now);
+        if let Some(hosted) = self.tenants.lane(lane).and_then(|lane| lane.program.as_mut()) {
+            hosted.took(count, took);
+        }
+        self.inward.processed(station, took, after);
+        // What a program takes is no sign of memory that keeps the thread waiting.
+        self.copying.part += 1;
+        (count, after)
     }
 
     /// Most frames that are fetched before others that wait may be delivered.

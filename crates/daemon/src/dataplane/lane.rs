@@ -20,6 +20,7 @@ use super::crossing::Seat;
 use super::drops::{Event, Tally};
 use super::flow_cache::FlowCache;
 use super::flows::FlowTable;
+use super::hosted::Hosted;
 use super::mac_table::Mac;
 use super::mediate::Guest;
 use super::paced::Holder;
@@ -76,6 +77,8 @@ pub struct Lane {
     pub(crate) to_come_again: usize,
     /// Whether frames of one flow come together from its rings.
     pub(crate) alone: Alone,
+    /// The program that its packets pass; taken out while it runs.
+    pub(crate) program: Option<Box<Hosted>>,
     pub(crate) pool: Pool,
     /// Frames that wait outside the engine.
     pub(crate) parked: Parked,
@@ -184,6 +187,8 @@ pub struct LaneSpec {
     pub mediate: Option<Mediate>,
     /// Whether its packets must not be changed, nor those for it.
     pub untouched: bool,
+    /// The program that its packets pass.
+    pub program: Option<Box<Hosted>>,
 }
 
 impl Lane {
@@ -206,6 +211,7 @@ impl Lane {
             offered_again: None,
             to_come_again: 0,
             alone: Alone::default(),
+            program: spec.program,
             pool: Pool::for_descriptors(spec.descriptors),
             parked: Parked::default(),
             pressed: HashMap::new(),

@@ -67,7 +67,12 @@ impl Dataplane {
     /// Whether a lane may have frames to be read.
     fn is_read(&self, index: usize) -> bool {
         let lane = self.tenants.lanes[index].as_ref();
-        lane.is_some_and(|lane| lane.tenant.is_some() && !lane.halted && (lane.ready || lane.must_be_asked()))
+        lane.is_some_and(|lane| {
+            lane.tenant.is_some()
+                && !lane.halted
+                && (lane.ready || lane.must_be_asked())
+                && lane.program.as_ref().is_none_or(|hosted| hosted.may_read())
+        })
     }
 
     /// Handles a frame from a tenant: parses, classifies and posts it, or counts why not. A frame of a flow that is known is only

@@ -45,9 +45,9 @@ pub(crate) struct Origin {
 /// A frame, or a train, that was copied out of its sender's memory and is to be admitted.
 #[derive(Debug)]
 pub(crate) struct Copied {
-    buffer: Buffer,
-    received: Received,
-    origin: Origin,
+    pub(super) buffer: Buffer,
+    pub(super) received: Received,
+    pub(super) origin: Origin,
     /// Under which its flow is kept in mind, if it is.
     tag: u32,
 }
@@ -225,6 +225,9 @@ impl Dataplane {
 
     /// Admits the frames of a batch, and empties it. What is known of their flows is fetched for all of them first.
     pub(super) fn admit_batch(&mut self, index: usize, batch: &mut Vec<Copied>, now: Nanos) {
+        if self.sends_through_program(index) {
+            return self.queue_for_program(index, batch);
+        }
         if let Some(Lane { pool, cache: Some(cache), .. }) = self.tenants.lanes[index].as_deref()
             && batch.len() > 1
         {
@@ -249,8 +252,12 @@ impl Dataplane {
         let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let Some(port) = &mut lane.port else { return };
         let train = train_of(taken.len);
-        // Where frames are wrapped or connections mediated, the payload is needed before the frame leaves.
-        let late = train == 1 && self.fleet.is_none() && !self.backpressure.mediates && port.keeps();
+        // Where frames are wrapped, connections mediated or a program looks at them, the payload is needed before the frame leaves.
+        let late = train == 1
+            && self.fleet.is_none()
+            && !self.backpressure.mediates
+            && lane.program.is_none()
+            && port.keeps();
         let Some(buffer) = lane.pool.take(at_hand(taken.len, late)) else {
             return lane.complete(Some(taken.ticket), Status::Dropped);
         };

@@ -46,6 +46,7 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
         addresses: written.map(|tenant| tenant.addresses.clone()).unwrap_or_default(),
         mediate: written.and_then(|tenant| tenant.ecn.mediate()),
         untouched: written.is_some_and(|tenant| tenant.ecn == Ecn::Untouched),
+        program: None,
     }
 }
 

@@ -17,6 +17,8 @@ pub(crate) struct Tenants {
     pub(crate) bindings: Bindings,
     /// The lane that is read first in this turn.
     first: usize,
+    /// Whether any of them has a program.
+    pub(crate) has_programs: bool,
     /// Whether they are read at all.
     pub(crate) reading: bool,
 }
@@ -25,6 +27,7 @@ impl Tenants {
     /// A lane for each.
     pub(crate) fn new(specs: Vec<LaneSpec>) -> Self {
         Self {
+            has_programs: specs.iter().any(|spec| spec.program.is_some()),
             lanes: specs.into_iter().map(|spec| Some(Box::new(Lane::new(spec)))).collect(),
             bindings: Bindings::default(),
             first: 0,

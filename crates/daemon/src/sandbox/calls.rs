@@ -16,8 +16,8 @@ use seccompiler::{
     apply_filter,
 };
 
-/// Puts the engine's filter on this thread, and those that it starts.
-pub(super) fn filter_engine() -> Result<(), String> {
+/// Puts the engine's filter on this thread, and those that it starts. With `programs`, memory may become executable that is not writable.
+pub(super) fn filter_engine(programs: bool) -> Result<(), String> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for &call in ALLOWED.iter().chain(ALLOWED_HERE) {
         rules.insert(call, Vec::new());
@@ -39,7 +39,12 @@ pub(super) fn filter_engine() -> Result<(), String> {
     // No memory is both writable and executable.
     let run = libc::PROT_EXEC as u64;
     rules.insert(libc::SYS_mmap, vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?]);
-    rules.insert(libc::SYS_mprotect, vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?]);
+    let mut protect = vec![only(2, SeccompCmpOp::MaskedEq(run), 0)?];
+    if programs {
+        // Compiled programs are written first, and then made executable.
+        protect.push(only(2, SeccompCmpOp::MaskedEq(run | libc::PROT_WRITE as u64), run)?);
+    }
+    rules.insert(libc::SYS_mprotect, protect);
     apply(lacking()?, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS.cast_unsigned()))?;
     rules.extend([libc::SYS_clone, libc::SYS_clone3].map(|call| (call, Vec::new())));
     apply(rules, SeccompAction::Trap, SeccompAction::Allow)

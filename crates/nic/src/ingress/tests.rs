@@ -390,3 +390,57 @@ proptest! {
         prop_assert!(order.iter().all(|addr| accepted.any(|accepted| accepted == *addr)), "in their order");
     }
 }
+
+#[test]
+fn other_work_of_a_tenant_is_served_by_its_share_of_the_cpu() {
+    let mut ingress = Ingress::new(&[station(1, 8), station(1, 8)]);
+    let (program, plain) = (0, 1);
+    let mut now = Nanos::ZERO;
+    assert_eq!(ingress.next(now), None);
+    ingress.set_work(program, true);
+    assert_eq!((ingress.next(now), ingress.take(program, now)), (Some(program), None));
+    let mut had = [Span::ZERO; 2];
+    for addr in 0..20_000 {
+        ingress.offer(plain, packet(addr, now)).ok();
+        let tenant = ingress.next(now).expect("one of them");
+        // A call of a program takes a hundred times as long as a packet.
+        let cost = if tenant == program { Span::micros(50) } else { Span::ns(500) };
+        if tenant == plain {
+            assert!(ingress.take(plain, now).is_some());
+        }
+        now += cost;
+        ingress.charge(tenant, cost, now);
+        had[tenant as usize] += cost;
+    }
+    let part = had[0].as_u64() * 1_000 / (had[0].as_u64() + had[1].as_u64());
+    assert!((450..=550).contains(&part), "{had:?}");
+    ingress.set_work(program, false);
+    while ingress.take(plain, now).is_some() {}
+    assert_eq!(ingress.next(now), None);
+}
+
+proptest! {
+    /// Whatever work a tenant has, its packets fare as they do without it, and it is next while it has some of either.
+    #[test]
+    fn work_changes_nothing_about_packets(
+        steps in proptest::collection::vec((0_u8..4, 1_u64..20_000), 1..200),
+        paced in any::<bool>(),
+    ) {
+        let with = Station { ceiling: paced.then_some(Ceiling { burst: Bytes::new(150), ..CEILING }), ..station(1, 8) };
+        let (mut one, mut other) = (Ingress::new(&[with]), Ingress::new(&[with]));
+        let mut now = Nanos::ZERO;
+        for (addr, (step, after)) in (0..).zip(steps) {
+            now += Span::ns(after);
+            match step {
+                0 | 1 => prop_assert_eq!(one.offer(0, packet(addr, now)), other.offer(0, packet(addr, now))),
+                2 => one.set_work(0, addr % 2 == 0),
+                _ => {
+                    let (next, plain) = (one.next(now), other.next(now));
+                    prop_assert_eq!(next.is_some(), plain.is_some() || one.has_work(0));
+                    prop_assert_eq!(one.take(0, now), other.take(0, now));
+                }
+            }
+            prop_assert_eq!((one.held(), one.due()), (other.held(), other.due()));
+        }
+    }
+}

@@ -19,6 +19,7 @@ mod limits;
 mod link;
 mod machine;
 mod metadata;
+mod offload;
 mod overlay;
 mod ports;
 pub(crate) mod promises;
@@ -297,7 +298,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         .iter()
         .zip(&descriptors)
         .zip(&weights)
-        .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight));
+        .filter_map(|((entry, cap), weight)| tenant_config(entry, *cap, *weight, &sources));
     let port = uplink.port.map_or(Port::Memory, |port| port.value);
     let standby_at = uplink.standby.as_ref().map(|port| port.at);
     let uplink = Uplink {
@@ -336,7 +337,12 @@ fn graph_minima(graph: &graph::Graph) -> Vec<(usize, Mark)> {
     places.filter_map(first_min).collect()
 }
 
-fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<TenantConfig> {
+fn tenant_config(
+    entry: &TenantEntry,
+    descriptors: u32,
+    weight: u32,
+    sources: &Sources,
+) -> Option<TenantConfig> {
     Some(TenantConfig {
         name: entry.name.value.clone(),
         port: entry.port.as_ref()?.value.clone(),
@@ -347,6 +353,7 @@ fn tenant_config(entry: &TenantEntry, descriptors: u32, weight: u32) -> Option<T
         addresses: addresses::stated(entry),
         interface: interface::stated(entry),
         ecn: entry.ecn,
+        program: offload::stated(entry, sources),
         policy: entry.class.policy.as_ref().map(|policy| policy.value.clone()),
     })
 }

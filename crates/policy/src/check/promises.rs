@@ -44,7 +44,9 @@ pub(super) fn slos(graph: &Graph, tenants: &[TenantEntry], weights: &[u32]) -> V
         let envelope = |min: Option<Located<BitRate>>, max| Envelope { min: value(min), max: value(max) };
         let egress = envelope(tenant.class.min.or(rate), tenant.class.max.or(rate));
         let ingress = envelope(tenant.ingress_min(), tenant.ingress_max());
-        Slo::new(egress, ingress, targets(tenant), weights[index], total)
+        let slo = Slo::new(egress, ingress, targets(tenant), weights[index], total);
+        let cpu = tenant.program.as_ref().and_then(|stated| stated.program.cpu);
+        Slo { weight: cpu.unwrap_or(slo.weight), ..slo }
     };
     let with_port = tenants.iter().enumerate().map(slo);
     let rest = graph.tenants.len().saturating_sub(tenants.len());

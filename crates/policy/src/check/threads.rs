@@ -50,6 +50,8 @@ impl Stated<'_> {
             "a `standby` of the uplink"
         } else if mediated.is_some() {
             "`ecn: mediated`"
+        } else if self.tenants.iter().any(|tenant| tenant.program.is_some()) {
+            "`program`"
         } else if self.engine.experiment.is_some() {
             "`experiment`"
         } else {

@@ -7,7 +7,7 @@ use plimsoll_units::{Bytes, Span};
 use super::syntax::{
     ClassEntry, Flows, HostDescriptors, HostFile, IngressEntry, PolicyFile, TenantEntry, UplinkEntry,
 };
-use super::{Reader, addresses, backpressure, class, interface, named, overlay};
+use super::{Reader, addresses, backpressure, class, interface, named, offload, overlay};
 use crate::addresses::MacAddr;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
 use crate::config::{HOLD_OFF, LONGEST_COST, LONGEST_GRAIN, LONGEST_HOLD_OFF};
@@ -296,6 +296,7 @@ fn tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> TenantEntry {
             .get("interface")
             .map_or_else(Default::default, |tree| interface::interface(reader, tree, &what)),
         ecn: keys.get("ecn").map_or_else(Default::default, |tree| backpressure::ecn(reader, tree, &what)),
+        program: keys.get("program").and_then(|tree| offload::program(reader, tree, &what)),
         cgroup: keys.get("cgroup").and_then(|tree| reader.value(tree, "`cgroup`", super::names::CGROUP)),
         user: keys.get("user").and_then(|tree| reader.value(tree, "`user`", METADATA)),
         ..TenantEntry::new(name.clone(), entry)

@@ -12,6 +12,7 @@ mod host;
 mod interface;
 mod matches;
 pub(crate) mod names;
+mod offload;
 mod overlay;
 pub(crate) mod syntax;
 

@@ -9,6 +9,7 @@ use crate::addresses::MacAddr;
 use crate::addresses::{Binding, StatedAddress};
 use crate::config::{Api, Encapsulation, EngineConfig, Feedback, Port, Sealed};
 use crate::interface::{HostAddress, HostRoute};
+use crate::offload::TenantProgram;
 use crate::press::{Ecn, Part, PressMode};
 use crate::program::{Form, Match};
 use crate::slo::DelayTarget;
@@ -168,6 +169,8 @@ pub(crate) struct TenantEntry {
     pub interface: InterfaceEntry,
     /// Whether backpressure may change its packets.
     pub ecn: Ecn,
+    /// The program that its packets pass.
+    pub program: Option<ProgramEntry>,
     /// The control group that all its packets are of.
     pub cgroup: Option<Located<u64>>,
     /// The user that all its packets are of.
@@ -181,6 +184,12 @@ pub(crate) struct TenantEntry {
 pub(crate) struct AddressesEntry {
     pub list: Vec<Located<StatedAddress>>,
     pub binding: Option<Located<Binding>>,
+}
+
+/// `program` of a tenant.
+pub(crate) struct ProgramEntry {
+    pub at: Mark,
+    pub program: TenantProgram,
 }
 
 /// `interface` of a tenant.
@@ -213,6 +222,7 @@ impl TenantEntry {
             addresses,
             interface: InterfaceEntry::default(),
             ecn: Ecn::default(),
+            program: None,
             cgroup: None,
             user: None,
             class,

@@ -197,6 +197,7 @@ fn tenants(checked: &Checked) -> Things {
             "binding",
             (tenant.addresses.word() != "unbound").then(|| tenant.addresses.word()),
         );
+        some(&mut properties, "program", tenant.program.as_ref());
         let interface = &tenant.interface;
         some(&mut properties, "interface addresses", joined(&interface.addresses));
         some(&mut properties, "interface routes", joined(&interface.routes));

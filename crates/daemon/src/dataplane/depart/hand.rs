@@ -108,7 +108,10 @@ impl Dataplane {
             _ => None,
         };
         let port = match to {
-            Some(to) => self.tenants.lane(to)?.port.as_mut(),
+            Some(to) => {
+                let lane = self.tenants.lane(to).filter(|lane| lane.program.is_none())?;
+                lane.port.as_mut()
+            }
             None => self.uplink.port.as_mut(),
         }?;
         let all = frames.len() as u32;
@@ -188,7 +191,22 @@ impl Dataplane {
     }
 
     /// A tenant that has no room in the middle of many segments loses the rest of them.
-    fn send_lane(&mut self, frame: &Frame<'_>, offload: &Offload, part: &mut Part, to: u32) -> Handed {
+    pub(in super::super) fn send_lane(
+        &mut self,
+        frame: &Frame<'_>,
+        offload: &Offload,
+        part: &mut Part,
+        to: u32,
+    ) -> Handed {
+        if self.tenants.has_programs
+            && let Some(stored) = self.store_for_program(frame, offload, part, to)
+        {
+            return match stored {
+                Ok(Emitted::Sent) => Handed::Done,
+                Ok(emitted) => self.lane_refused(Ok(emitted), to),
+                Err(why) => Handed::Lost(why),
+            };
+        }
         let Some(lane) = self.tenants.lane(to) else {
             return Handed::Lost(Loss::ReceiverGone);
         };

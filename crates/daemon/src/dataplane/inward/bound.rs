@@ -18,6 +18,7 @@ use super::super::drops::{Event, Loss};
 use super::super::emit::{Emitted, Part};
 use super::super::flows::Hashed;
 use super::super::heavy::{HashedCount, markable};
+use super::super::lane::Lane;
 use super::super::mac_table::{Learned, Mac, Owner, is_group};
 use super::super::outward::{check, on_wire};
 use super::super::press::{Act, Way};
@@ -192,19 +193,17 @@ impl Dataplane {
     #[inline]
     pub(in super::super) fn deliver_plain(&mut self, frame: &[u8], to: u32) {
         let lane = self.tenants.lane(to);
-        let handed = if let Some(lane) = lane
-            && let Some(port) = &mut lane.port
-        {
+        let handed = if let Some(Lane { program: None, port: Some(port), wrote, conduct, .. }) = lane {
             let sending = port.send(frame, None);
-            lane.wrote = true;
-            lane.conduct.touched = self.copying.part;
+            *wrote = true;
+            conduct.touched = self.copying.part;
             if sending == Ok(Sending::Sent) {
                 return;
             }
             self.lane_refused(sending.map(Emitted::from), to)
         } else {
             let mut part = Part::whole(frame.len() as u32, &Offload::PLAIN);
-            self.send_across(&Frame::whole(frame), &Offload::PLAIN, &mut part, to)
+            self.send_lane(&Frame::whole(frame), &Offload::PLAIN, &mut part, to)
         };
         self.blame_sender(&handed, to);
         self.count_undelivered(&handed);

@@ -19,6 +19,7 @@ use plimsoll_units::Span;
 
 use self::names::reserved;
 use self::sub_policy::Read;
+pub(super) use self::sub_policy::beside;
 use super::graph::{Draft, Graph, Known, LimitDraft, NodeIx, Scope, ScopeIx, TenantDraft, TenantIx, scoped};
 use super::promises;
 use crate::files::Files;

@@ -138,7 +138,7 @@ impl Composer<'_> {
 }
 
 /// A path as seen from the file that states it.
-fn beside(file: &str, path: &str) -> String {
+pub(in super::super) fn beside(file: &str, path: &str) -> String {
     if path.starts_with('/') {
         return path.to_owned();
     }

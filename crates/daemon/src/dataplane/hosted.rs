@@ -1,0 +1,431 @@
+//! Tenants' programs: packets wait in a program's pool until their tenant's share of the core lets it run.
+//!
+//! Why: a program may take any time, and only its own tenant is to feel that.
+//! From: FairNIC §4.1 (batches run to completion), §4.2.1 (packets lie in their tenant's own pool), §3.1.1 (what leaves a program is scheduled
+//! behind it, by the size that it has then); PicNIC §5.2 (the core's time is charged as measured).
+//! Not here: the program itself (`plimsoll-offload`), whose turn it is (`nic`'s ingress), the files of modules (`crate::programs`).
+//! Invariant: a packet for a program, or from its tenant, passes it, or is lost for a counted reason; what a program sends is checked and
+//! scheduled like any frame of its tenant's, from memory that the program does not reach.
+
+mod run;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::Arc;
+
+use plimsoll_offload::{Packet, Program, StateError, Way};
+use plimsoll_policy::{Fails, StateKept, TenantProgram};
+use plimsoll_ports::Frame;
+use plimsoll_units::{Nanos, Span};
+use plimsoll_vnic::Status;
+use plimsoll_wire::{Offload, parse_front};
+
+use super::Dataplane;
+use super::drops::Loss;
+use super::emit::{Emitted, Part, segments, write};
+use super::install::Installed;
+use super::lane::Lane;
+use super::outward::check;
+use super::pool::Held;
+use super::posted::Copied;
+use crate::epochs::Epochs;
+
+/// Most packets of one call.
+const BATCH: usize = 32;
+
+/// Buffers that packets for the tenant leave free, for those that it sends and those that its program adds.
+pub(crate) const RESERVED: u32 = 2 * plimsoll_offload::BATCH as u32;
+
+/// Most frames of the tenant's that wait for its program: its port is not read while there are as many.
+const MOST_OUT: usize = 64;
+
+/// How long a call may take, by what packets have taken before: others wait for the core meanwhile.
+const CALL: Span = Span::micros(50);
+
+/// A program is halted when so many of its calls have taken too long within this time.
+const MOST_OVERRUNS: u32 = 4;
+const OVERRUNS_WITHIN: Span = Span::secs(60);
+
+/// How often `tick` is called.
+const TICK: Span = Span::millis(100);
+
+/// A tenant's program, with the packets that wait for it.
+pub struct Hosted {
+    program: Program,
+    fails: Fails,
+    state: StateKept,
+    /// Ends calls that take too long; without it, fuel does.
+    epochs: Option<Arc<Epochs>>,
+    /// Packets for the tenant, in the program's pool.
+    incoming: VecDeque<Packet>,
+    /// Frames of the tenant's, in its lane's buffers.
+    outgoing: VecDeque<Copied>,
+    /// How far the first of these has been given to the program: its frames, and payload bytes of the next one.
+    begun: (u16, u32),
+    /// Empty between two calls.
+    batch: Vec<Packet>,
+    /// What a packet has taken lately.
+    cost: Span,
+    overruns: (u32, Nanos),
+    ticked: Nanos,
+    pub(crate) now: ProgramNow,
+}
+
+/// What a program has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgramNow {
+    /// Calls with packets.
+    pub calls: u64,
+    /// Packets that it was given.
+    pub packets: u64,
+    /// Packets that it has added.
+    pub added: u64,
+    /// Packets that it has sent to another port than they were going to.
+    pub redirected: u64,
+    /// Calls that have done what WebAssembly forbids, or answered a wrong number of packets.
+    pub faults: u64,
+    /// Calls that have taken too long.
+    pub overruns: u64,
+    /// Whether it was halted for that.
+    pub halted: bool,
+    /// Whether its state was taken over at the last reload that changed it; none where there was none, or it was not to be kept.
+    pub kept_state: Option<bool>,
+}
+
+impl Hosted {
+    /// A program that has been started, as the policy states it. `epochs` are those of its runtime, if calls end by them.
+    #[must_use]
+    pub fn new(program: Program, stated: &TenantProgram, epochs: Option<Arc<Epochs>>) -> Self {
+        let slots = program.free();
+        Self {
+            program,
+            fails: stated.fails,
+            state: stated.state,
+            epochs,
+            incoming: VecDeque::with_capacity(slots),
+            outgoing: VecDeque::with_capacity(2 * MOST_OUT),
+            begun: (0, 0),
+            batch: Vec::with_capacity(BATCH),
+            cost: Span::ns(100),
+            overruns: (0, Nanos::ZERO),
+            ticked: Nanos::ZERO,
+            now: ProgramNow::default(),
+        }
+    }
+
+    /// Whether packets of this direction pass it, or are lost as it was halted.
+    #[inline]
+    pub(crate) fn takes(&self, way: Way) -> bool {
+        self.program.looks_at(way) && !(self.now.halted && self.fails == Fails::Open)
+    }
+
+    /// Whether its tenant's port may be read.
+    #[inline]
+    pub(crate) fn may_read(&self) -> bool {
+        self.outgoing.len() < MOST_OUT
+    }
+
+    /// Whether packets wait for it.
+    pub(crate) fn has_packets(&self) -> bool {
+        !self.incoming.is_empty() || !self.outgoing.is_empty()
+    }
+
+    /// Whether as many packets wait for it as one call takes.
+    pub(super) fn is_full(&self) -> bool {
+        self.incoming.len() + self.outgoing.len() >= self.most()
+    }
+
+    /// When `tick` is to be called next, if the program has it.
+    pub(super) fn ticks_at(&self) -> Option<Nanos> {
+        (self.program.ticks() && !self.now.halted).then(|| self.ticked + TICK)
+    }
+
+    /// Most packets of the next call, so that others do not wait for long.
+    fn most(&self) -> usize {
+        let fit = CALL.as_u64() / self.cost.as_u64().max(1);
+        (fit as usize).clamp(1, BATCH)
+    }
+
+    /// Notes how long a call took.
+    pub(super) fn took(&mut self, packets: usize, took: Span) {
+        if packets > 0 {
+            let one = took.as_u64() / packets as u64;
+            self.cost = Span::ns((3 * self.cost.as_u64() + one) / 4);
+        }
+    }
+
+    /// Puts a frame for the tenant into the program's pool, as packets that are finished: segments are cut, and checksums are written.
+    /// Without a free buffer the rest of its segments is lost.
+    fn store(&mut self, frame: &Frame<'_>, offload: &Offload, part: &mut Part) -> Result<Emitted, Loss> {
+        // None of its segments is longer than the first.
+        if !self.fits(offload, part.first(offload)) {
+            return Err(Loss::ProgramTooLong);
+        }
+        let emitted = segments(offload, part, |piece| {
+            if self.program.free() <= RESERVED as usize {
+                return Ok(Emitted::Full);
+            }
+            Ok(match self.put(frame, offload, piece) {
+                Ok(packet) => {
+                    self.incoming.push_back(Packet { port: Packet::NETWORK, ..packet });
+                    Emitted::Sent
+                }
+                Err(why) => why,
+            })
+        });
+        Ok(emitted.unwrap_or(Emitted::Full))
+    }
+
+    /// Whether a buffer of the pool holds this piece of a frame.
+    fn fits(&self, offload: &Offload, piece: Part) -> bool {
+        piece.len(offload) <= self.program.limits().buffer as usize
+    }
+
+    /// Writes one packet of a frame into a free buffer of the pool.
+    fn put(&mut self, frame: &Frame<'_>, offload: &Offload, piece: Part) -> Result<Packet, Emitted> {
+        let len = piece.len(offload);
+        let slot = self.program.take().ok_or(Emitted::Full)?;
+        let written = write(frame, offload, piece, &mut self.program.bytes_mut(slot)[..len]);
+        match written {
+            Ok(true) => Ok(Packet::new(slot, len as u32, TENANT)),
+            Ok(false) => Err(self.give_up(slot, Emitted::TakenBack)),
+            Err(_) => Err(self.give_up(slot, Emitted::Inconsistent)),
+        }
+    }
+
+    fn give_up(&mut self, slot: plimsoll_offload::Slot, why: Emitted) -> Emitted {
+        self.program.give(slot);
+        why
+    }
+
+    /// Puts packets of the tenant's into the batch, at most `most`, and gives frames back to their sender that are there whole.
+    fn fill(&mut self, lane: &mut Lane, most: usize) {
+        while self.batch.len() < most {
+            let Some(&Copied { buffer, ref origin, .. }) = self.outgoing.front() else { break };
+            let (frames, (number, gone)) = (origin.frames(), self.begun);
+            let held = *lane.pool.held(buffer);
+            if (number, gone) == (0, 0) && lane.was_offered_again(buffer) {
+                lane.tally.lost_many(Loss::TakenBack, frames.into());
+                lane.give_held(buffer, Status::Dropped);
+                self.outgoing.pop_front();
+                continue;
+            }
+            let mut part = Part::whole(held.len, &held.offload);
+            part.skip(gone);
+            let piece = part.first(&held.offload);
+            let len = held.at_hand();
+            let frame = Frame::whole(&lane.pool.frame(buffer).0[usize::from(number) * len..][..len]);
+            let put = self.fits(&held.offload, piece).then(|| self.put(&frame, &held.offload, piece));
+            match put {
+                Some(Ok(packet)) => self.batch.push(packet),
+                Some(Err(Emitted::Full)) => break,
+                Some(Err(_)) => lane.tally.lost(Loss::Inconsistent),
+                None => lane.tally.lost(Loss::ProgramTooLong),
+            }
+            self.begun =
+                if piece.payload < part.payload { (number, gone + piece.payload) } else { (number + 1, 0) };
+            if u32::from(self.begun.0) == frames {
+                // Each of them has left, as far as its sender is concerned.
+                lane.pool.add_sent(buffer, u32::MAX);
+                lane.give_held(buffer, Status::Sent);
+                self.outgoing.pop_front();
+                self.begun = (0, 0);
+            }
+        }
+    }
+
+    /// Notes that a call has taken too long; answers whether the program is halted for that now.
+    fn overrun(&mut self, now: Nanos) -> bool {
+        self.now.overruns += 1;
+        if now.since(self.overruns.1) > OVERRUNS_WITHIN {
+            self.overruns = (0, now);
+        }
+        self.overruns.0 += 1;
+        self.now.halted |= self.overruns.0 >= MOST_OVERRUNS;
+        self.now.halted
+    }
+
+    /// Takes over from the program before it: its packets, and its state where that is to be kept. Answers why the state was not.
+    fn follow(&mut self, before: &mut Self, tally: &mut super::Tally) -> Option<StateError> {
+        let kept = (self.state == StateKept::Keep).then(|| {
+            let state = in_time(before.epochs.as_ref(), || before.program.save())?;
+            in_time(self.epochs.as_ref(), || self.program.restore(&state))
+        });
+        self.now.kept_state = kept.as_ref().map(Result::is_ok);
+        self.outgoing.append(&mut before.outgoing);
+        self.begun = core::mem::take(&mut before.begun);
+        for packet in before.incoming.drain(..) {
+            let bytes = &before.program.bytes(packet.slot)[..packet.len as usize];
+            let slot = self.program.take().filter(|_| bytes.len() <= self.program.limits().buffer as usize);
+            match slot {
+                Some(slot) => {
+                    self.program.bytes_mut(slot)[..bytes.len()].copy_from_slice(bytes);
+                    self.incoming.push_back(Packet { slot, ..packet });
+                }
+                None => tally.lost(Loss::ProgramTooLong),
+            }
+            before.program.give(packet.slot);
+        }
+        kept.and_then(Result::err)
+    }
+}
+
+/// The port that stands for the tenant's own.
+const TENANT: u8 = 1;
+
+/// Calls a program, so that it ends if it takes too long.
+fn in_time<T>(epochs: Option<&Arc<Epochs>>, call: impl FnOnce() -> T) -> T {
+    let running = epochs.map(|epochs| epochs.run());
+    let answer = call();
+    drop(running);
+    answer
+}
+
+impl fmt::Debug for Hosted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hosted")
+            .field("program", &self.program)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Dataplane {
+    /// Puts a frame for a tenant where its program finds it. `None` where the tenant has no program that looks at such frames.
+    #[inline]
+    pub(super) fn store_for_program(
+        &mut self,
+        frame: &Frame<'_>,
+        offload: &Offload,
+        part: &mut Part,
+        to: u32,
+    ) -> Option<Result<Emitted, Loss>> {
+        let lane = self.tenants.lane(to)?;
+        let hosted = lane.program.as_mut()?;
+        if !hosted.takes(Way::Ingress) {
+            return None;
+        }
+        if hosted.now.halted {
+            return Some(Err(Loss::ProgramHalted));
+        }
+        let emitted = hosted.store(frame, offload, part);
+        self.inward.set_work(to, hosted.has_packets());
+        Some(emitted)
+    }
+
+    /// Whether frames that a tenant sends pass a program first.
+    #[inline]
+    pub(super) fn sends_through_program(&self, index: usize) -> bool {
+        let hosted = self.tenants.lanes[index].as_ref().and_then(|lane| lane.program.as_ref());
+        hosted.is_some_and(|hosted| hosted.takes(Way::Egress))
+    }
+
+    /// Puts frames that a tenant sends where its program finds them, and empties the batch.
+    pub(super) fn queue_for_program(&mut self, index: usize, batch: &mut Vec<Copied>) {
+        let Some(lane) = self.tenants.lanes[index].as_deref_mut() else { return batch.clear() };
+        let Some(mut hosted) = lane.program.take() else { return batch.clear() };
+        for mut copied in batch.drain(..) {
+            let Copied { buffer, received, origin, .. } = &mut copied;
+            if hosted.now.halted {
+                lane.tally.lost_many(Loss::ProgramHalted, origin.frames().into());
+                lane.give(*buffer, origin, Status::Dropped);
+                continue;
+            }
+            let front = origin.front(lane.pool.bytes(*buffer), received.len);
+            let offload = match check(&parse_front(front), front, received) {
+                Ok((_, offload)) => offload,
+                Err(why) => {
+                    why.count(&mut lane.tally, origin.frames());
+                    lane.give(*buffer, origin, Status::Malformed);
+                    continue;
+                }
+            };
+            if origin.following == 0 {
+                *buffer = lane.pool.settle(*buffer, received.len);
+            }
+            let (ticket, following) = (origin.ticket, origin.following);
+            let len = received.len as u32;
+            lane.pool.set_held(*buffer, Held { len, offload, ticket, following, ..Held::default() });
+            hosted.outgoing.push_back(copied);
+        }
+        let has_packets = hosted.has_packets();
+        lane.program = Some(hosted);
+        self.inward.set_work(index as u32, has_packets);
+    }
+
+    /// Lets programs take part that could not run for want of descriptors, and those whose time for `tick` has come. Answers when the
+    /// next one is to tick.
+    pub(super) fn tend_programs(&mut self, now: Nanos) -> Option<Nanos> {
+        if !self.tenants.has_programs {
+            return None;
+        }
+        let mut next = None;
+        for (index, lane) in (0_u32..).zip(&self.tenants.lanes) {
+            let Some(hosted) = lane.as_ref().and_then(|lane| lane.program.as_ref()) else { continue };
+            let ticks = hosted.ticks_at();
+            self.inward.set_work(index, hosted.has_packets() || ticks.is_some_and(|at| at <= now));
+            next = next.into_iter().chain(ticks).min();
+        }
+        next
+    }
+
+    /// Puts other programs in place of those that tenants had; without one a tenant's packets pass.
+    pub(super) fn install_programs(
+        &mut self,
+        programs: Vec<(String, Option<Box<Hosted>>)>,
+        installed: &mut Installed,
+        now: Nanos,
+    ) {
+        for (name, program) in programs {
+            let Some(index) = self.lane_of(&name) else {
+                installed.programs.extend(program);
+                continue;
+            };
+            let Some(lane) = self.tenants.lane(index) else { continue };
+            match (lane.program.take(), program) {
+                (Some(mut before), Some(mut program)) => {
+                    if let Some(why) = program.follow(&mut before, &mut lane.tally) {
+                        let line =
+                            format!("tenant {name}: the state of its program was not taken over: {why}");
+                        self.backpressure.told.push(line);
+                    }
+                    lane.program = Some(program);
+                    installed.programs.push(before);
+                }
+                (Some(mut before), None) => {
+                    self.pass_waiting(&mut before, index as usize, now);
+                    installed.programs.push(before);
+                }
+                (None, program) => lane.program = program,
+            }
+            let lane = self.tenants.lane(index);
+            let has_packets =
+                lane.and_then(|lane| lane.program.as_ref()).is_some_and(|hosted| hosted.has_packets());
+            self.inward.set_work(index, has_packets);
+        }
+        let has_programs = self.tenants.all().any(|lane| lane.program.is_some());
+        self.tenants.has_programs = has_programs;
+    }
+}
+
+impl Lane {
+    /// Takes its program out, as its tenant is gone; what waits for it is lost.
+    pub(super) fn drop_program(&mut self) -> Option<Box<Hosted>> {
+        let mut hosted = self.program.take()?;
+        self.tally.lost_many(Loss::ReceiverGone, hosted.incoming.len() as u64);
+        self.lose_outgoing(&mut hosted, Loss::Stopped);
+        Some(hosted)
+    }
+
+    /// Drops what it has sent and its program has not seen.
+    pub(super) fn lose_outgoing(&mut self, hosted: &mut Hosted, why: Loss) -> u64 {
+        let mut lost = 0;
+        for Copied { buffer, origin, .. } in hosted.outgoing.drain(..) {
+            let begun = core::mem::take(&mut hosted.begun);
+            lost += u64::from(origin.frames()) - u64::from(begun.0);
+            self.give_held(buffer, Status::Dropped);
+        }
+        self.tally.lost_many(why, lost);
+        lost
+    }
+}

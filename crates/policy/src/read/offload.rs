@@ -1,0 +1,70 @@
+//! A tenant's `program`.
+
+use std::path::PathBuf;
+
+use plimsoll_document::{Located, Tree, bad};
+use plimsoll_units::Bytes;
+
+use super::Reader;
+use super::syntax::ProgramEntry;
+use crate::keys::{MAX_WEIGHT, PROGRAM, PROGRAM_CPU};
+use crate::offload::{Fails, StateKept, TenantProgram};
+
+/// Bounds of a program's memory: less holds no pool, and a gibibyte is what an operator still means.
+const LEAST_MEMORY: Bytes = Bytes::new(2 << 20);
+const MOST_MEMORY: Bytes = Bytes::new(1 << 30);
+/// As many as a batch has places.
+const MOST_AMPLIFICATION: u32 = 64;
+
+pub(super) fn program(reader: &mut Reader, tree: &Tree, what: &str) -> Option<ProgramEntry> {
+    let what = format!("`program` of {what}");
+    let keys = reader.fields(tree, tree.at, &what, &PROGRAM);
+    let module = keys.get("module")?;
+    let path = reader.text(module, "`module`", "the path of a WebAssembly module such as `cache.wasm`")?;
+    let mut program = TenantProgram::of(PathBuf::from(path));
+    if let Some(tree) = keys.get("memory") {
+        let found: Option<Located<Bytes>> = reader.value(tree, "`memory`", "a size such as `16MiB`");
+        program.memory = found.map_or(program.memory, |found| found.value);
+        if !(LEAST_MEMORY..=MOST_MEMORY).contains(&program.memory) {
+            let message = format!("`memory` of {what} is {}", program.memory);
+            reader.report(bad(tree.at, message, format!("write {LEAST_MEMORY} to {MOST_MEMORY}")));
+        }
+    }
+    if let Some(tree) = keys.get("cpu") {
+        let cpu = reader.fields(tree, tree.at, &format!("`cpu` of {what}"), &PROGRAM_CPU);
+        let weight =
+            cpu.get("weight").and_then(|tree| reader.positive(tree, "`weight` of `cpu`", MAX_WEIGHT));
+        program.cpu = weight.map(|weight| weight.value);
+    }
+    if let Some(tree) = keys.get("amplification") {
+        let found = reader.positive(tree, "`amplification`", MOST_AMPLIFICATION);
+        program.amplification = found.map_or(1, |found| found.value);
+    }
+    if let Some(tree) = keys.get("state") {
+        program.state = match reader.text(tree, &format!("`state` of {what}"), "`keep` or `drop`") {
+            Some("keep") => StateKept::Keep,
+            Some("drop") | None => StateKept::Drop,
+            Some(other) => {
+                let help = "write `keep` (the program saves its state before another takes over), or `drop`";
+                reader.report(bad(
+                    tree.at,
+                    format!("`{other}` is nothing that a reload does with a state"),
+                    help,
+                ));
+                StateKept::Drop
+            }
+        };
+    }
+    if let Some(tree) = keys.get("fails") {
+        program.fails = match reader.text(tree, &format!("`fails` of {what}"), "`closed` or `open`") {
+            Some("open") => Fails::Open,
+            Some("closed") | None => Fails::Closed,
+            Some(other) => {
+                let help = "write `closed` (once it was halted, its tenant's packets are lost), or `open` (they pass)";
+                reader.report(bad(tree.at, format!("a program does not fail `{other}`"), help));
+                Fails::Closed
+            }
+        };
+    }
+    Some(ProgramEntry { at: tree.at, program })
+}
