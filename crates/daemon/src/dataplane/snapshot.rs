@@ -17,6 +17,7 @@ use plimsoll_units::{BitRate, Nanos};
 use super::drops::Tally;
 use super::fleet::FleetNow;
 use super::heavy::FlowsNow;
+use super::hosted::ProgramNow;
 use super::install::add_class;
 use super::lane::Lane;
 use super::leasing::LeasesNow;
@@ -106,6 +107,8 @@ pub struct PortNow {
     pub ingress: IngressCounters,
     /// How many of these frames wait.
     pub waiting: u32,
+    /// What a tenant's program has done, if it has one.
+    pub program: Option<ProgramNow>,
     /// A tenant's delays, part by part.
     pub parts: Option<Box<Parts>>,
 }
@@ -158,6 +161,7 @@ impl Dataplane {
                 PortNow {
                     ingress,
                     waiting,
+                    program: lane.program.as_ref().map(|hosted| hosted.now),
                     parts: Some(Box::new(lane.parts())),
                     name: lane.name.clone(),
                     lane: Some(if thread.is_some() { lane.seat.number } else { index }),
@@ -199,6 +203,7 @@ impl Dataplane {
                 held: 0,
                 ingress: common.0,
                 waiting: common.1,
+                program: None,
                 parts: None,
             },
             standby: self.uplink.standby_now(now),

@@ -26,7 +26,7 @@ fn attempt() {
     let before = cost();
     let port = (what == "threads for tenants").then(vnic);
     let user = User::choose(None).expect("one");
-    let standing = confine(&user, 1).expect("confined");
+    let standing = confine(&user, 1, what.starts_with("with programs")).expect("confined");
     println!("confined: {}", standing.summary());
     let denied = |outcome: std::io::Result<()>| match outcome {
         Ok(()) => println!("it went through"),
@@ -47,6 +47,7 @@ fn attempt() {
         "UDP" => denied(UdpSocket::bind("127.0.0.1:0").map(drop)),
         "a signal" => denied(kill(getppid(), Signal::SIGCONT).map_err(Into::into)),
         "what it needs" => needed(),
+        "a compiled program" | "with programs, one of them" => denied(run_compiled()),
         "threads for tenants" => serve_tenants(port.expect("a vNIC")),
         // Not asserted: for docs/performance.md, "What the sandbox costs".
         "its cost" => println!("a system call takes {} ns, and took {before} before", cost()),
@@ -89,6 +90,28 @@ fn needed() {
     .join()
     .expect("all of it");
     println!("it has what it needs");
+}
+
+/// Compiles a program and runs it, until its call has taken too long.
+fn run_compiled() -> std::io::Result<()> {
+    use plimsoll_offload::{Fault, Limits, Program, Runtime, Start};
+    let endless = "(module (memory (export \"memory\") 1) (func (export \"plimsoll_abi_1\"))
+        (func (export \"egress\") (param i32) (result i32) (local.get 0))
+        (func (export \"init\") (result i32) (loop $l (br $l)) (i32.const 0)))";
+    let module = wat::parse_str(endless).expect("a module");
+    let runtime = Runtime::timed(|| plimsoll_units::Nanos::new(cpu())).map_err(std::io::Error::other)?;
+    let module = runtime.load(&module, &Limits::default()).map_err(std::io::Error::other)?;
+    let epochs = crate::epochs::Epochs::of(runtime.clone())?;
+    let running = epochs.run();
+    let ended = Program::new(&module).err();
+    drop(running);
+    assert!(matches!(ended, Some(Start::Init(Fault::OverBudget(_)))), "{ended:?}");
+    Ok(())
+}
+
+fn cpu() -> u64 {
+    let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("a clock");
+    u64::try_from(time.tv_sec() * 1_000_000_000 + time.tv_nsec()).expect("not long")
 }
 
 fn vnic() -> VnicPort {
@@ -156,8 +179,17 @@ fn what_a_daemon_never_does_ends_it_by_name() {
 
 #[test]
 fn nothing_outside_is_reached_and_the_process_lives() {
-    let out =
-        ["a reader's file", "a program", "a file", "a new file", "a Unix socket", "TCP", "UDP", "a signal"];
+    let out = [
+        "a reader's file",
+        "a program",
+        "a file",
+        "a new file",
+        "a Unix socket",
+        "TCP",
+        "UDP",
+        "a signal",
+        "a compiled program",
+    ];
     for what in out {
         let output = tried(what);
         let said = said(&output);
@@ -172,6 +204,17 @@ fn what_carrying_packets_takes_is_left() {
     let said = said(&output);
     assert!(output.status.success() && said.contains("it has what it needs"), "{said}");
     assert!(said.contains("no capability") && !said.contains("is refused"), "{said}");
+}
+
+#[test]
+fn tenants_programs_run_where_the_policy_has_some() {
+    let output = tried("with programs, one of them");
+    let said = said(&output);
+    assert!(output.status.success() && said.contains("it went through"), "{said}");
+    assert!(
+        said.contains("seccomp on (but for compiled programs)") && !said.contains("is refused"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod late;
 mod leases;
 mod mediate;
 mod press;
+mod programs;
 mod reload;
 mod reload_in;
 mod round_trips;

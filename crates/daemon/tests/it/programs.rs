@@ -1,0 +1,404 @@
+//! Tenants' programs in the engine: what they see, what becomes of it, and what they cannot do.
+
+use plimsoll_daemon::{Change, Hosted, ProgramNow, program_limits};
+use plimsoll_offload::{Metering, Program, Runtime};
+use plimsoll_policy::{Checked, Fails, StateKept, TenantProgram};
+use plimsoll_units::Span;
+use plimsoll_wire::VnetHeader;
+
+use crate::support::{World, drain, number, policy, udp};
+
+const POLICY: &str = "uplink: {port: memory, rate: 10Gbps}
+tenants:
+  a: {port: memory}
+  b: {port: memory}
+";
+
+const STEP: Span = Span::micros(10);
+const WHILE: Span = Span::millis(1);
+/// The first bytes of the hosts' addresses: `a` is 1, `b` is 2, and 9 is somewhere else.
+const A: u8 = 1;
+const B: u8 = 2;
+const ELSEWHERE: u8 = 9;
+
+/// A module with this memory in front of its pool, and these functions.
+fn module(fields: &str) -> Vec<u8> {
+    let text = format!("(module (memory (export \"memory\") 1) (func (export \"plimsoll_abi_1\")) {fields})");
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A function for packets that does this for each packet, at `$at`, whose bytes begin at `$data`.
+fn each(name: &str, body: &str) -> String {
+    format!(
+        "(func (export \"{name}\") (param $batch i32) (result i32)
+            (local $n i32) (local $at i32) (local $data i32) (local $x i64)
+            (local.set $at (i32.add (local.get $batch) (i32.const 16)))
+            (block $done (loop $next
+                (br_if $done (i32.ge_u (local.get $n) (i32.load offset=8 (local.get $batch))))
+                (local.set $data (i32.load (local.get $at)))
+                {body}
+                (local.set $n (i32.add (local.get $n) (i32.const 1)))
+                (local.set $at (i32.add (local.get $at) (i32.const 32)))
+                (br $next)))
+            (i32.load offset=8 (local.get $batch)))"
+    )
+}
+
+/// The verdict is the last byte of the datagram's number, the port the byte before it.
+const AS_TOLD: &str = "(i32.store8 offset=16 (local.get $at) (i32.load8_u offset=45 (local.get $data)))
+    (i32.store8 offset=17 (local.get $at) (i32.load8_u offset=44 (local.get $data)))";
+
+/// Swaps the hardware addresses.
+const SWAP: &str = "(local.set $x (i64.load16_u offset=4 (local.get $data)))
+    (local.set $x (i64.or (i64.shl (local.get $x) (i64.const 32)) (i64.load32_u (local.get $data))))
+    (memory.copy (local.get $data) (i32.add (local.get $data) (i32.const 6)) (i32.const 6))
+    (i64.store32 offset=6 (local.get $data) (local.get $x))
+    (i64.store16 offset=10 (local.get $data) (i64.shr_u (local.get $x) (i64.const 32)))";
+
+fn stated() -> TenantProgram {
+    TenantProgram::of("test.wasm".into())
+}
+
+/// A program for tenant `a` that has been started.
+fn hosted(checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
+    let runtime = Runtime::new(Metering::Fuel).expect("this machine");
+    let limits = program_limits(checked, "a", stated);
+    let compiled = runtime.load(module, &limits).unwrap_or_else(|error| panic!("{error}"));
+    let program = Program::new(&compiled).unwrap_or_else(|error| panic!("{error}"));
+    Box::new(Hosted::new(program, stated, None))
+}
+
+/// Puts another program in place of the one that tenant `a` has.
+fn install(world: &mut World, checked: &Checked, program: Option<Box<Hosted>>) {
+    let programs = vec![("a".to_owned(), program)];
+    let change = Change { programs, ..Change::between(checked, checked) };
+    world.engine.install(change, world.now);
+}
+
+/// An engine between memory ports that knows where everyone is, in which tenant `a` has this program.
+fn world_of(text: &str, fields: &str, stated: &TenantProgram) -> (World, Checked) {
+    let checked = policy(text);
+    let mut world = World::between(&checked, true, true);
+    world.send(0, &udp(A, ELSEWHERE, 1, 0, 60));
+    world.send(1, &udp(B, ELSEWHERE, 1, 0, 60));
+    world.wire.send(&udp(ELSEWHERE, B, 1, 0, 60), None).expect("sent");
+    assert_eq!(world.run(WHILE, STEP).len(), 2);
+    let program = hosted(&checked, &module(fields), stated);
+    install(&mut world, &checked, Some(program));
+    drain(&mut world.tenants[1]);
+    (world, checked)
+}
+
+fn world(fields: &str) -> World {
+    world_of(POLICY, fields, &stated()).0
+}
+
+fn now(world: &mut World) -> ProgramNow {
+    let snapshot = world.engine.snapshot(world.now);
+    snapshot
+        .lanes
+        .iter()
+        .find(|lane| lane.name == "a")
+        .and_then(|lane| lane.program)
+        .expect("it has a program")
+}
+
+fn arrive(world: &mut World, frame: &[u8]) {
+    world.wire.send(frame, None).expect("sent");
+}
+
+fn numbers(frames: &[Vec<u8>]) -> Vec<u32> {
+    frames.iter().map(|frame| number(frame).1).collect()
+}
+
+#[test]
+fn each_packet_for_its_tenant_has_the_verdict_that_it_says() {
+    let mut world = world(&each("ingress", AS_TOLD));
+    // Passed, dropped, to the tenant's own port, to one that it does not have, with a verdict that there is not; and passed again.
+    for told in [0, 1, 0x0102, 0x0702, 9, 0x1_0000] {
+        arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60));
+    }
+    assert!(world.run(WHILE, STEP).is_empty());
+    assert_eq!(numbers(&drain(&mut world.tenants[0])), [0, 0x0102, 0x1_0000]);
+    let lost = [("program_dropped", 1), ("program_malformed", 1), ("program_no_port", 1)];
+    assert_eq!(world.losses("a"), lost);
+    let ProgramNow { calls, packets, redirected, faults, .. } = now(&mut world);
+    assert_eq!((calls, packets, redirected, faults), (1, 6, 1, 0));
+}
+
+#[test]
+fn what_a_program_sends_is_checked_as_its_tenants() {
+    let mut world = world(&each(
+        "ingress",
+        &format!("{AS_TOLD} (if (i32.eqz (i32.load8_u offset=43 (local.get $data))) (then {SWAP}))"),
+    ));
+    // To the network: with swapped addresses it is the tenant's own, otherwise it bears another's.
+    arrive(&mut world, &udp(ELSEWHERE, A, 1, 2, 60));
+    arrive(&mut world, &udp(ELSEWHERE, A, 1, 0x1_0002, 60));
+    let out = world.run(WHILE, STEP);
+    assert_eq!(numbers(&out), [2]);
+    assert_eq!((out[0][5], out[0][11]), (ELSEWHERE, A));
+    assert_eq!(world.losses("a"), [("foreign_source", 1)]);
+}
+
+#[test]
+fn what_its_tenant_sends_passes_it_too_and_so_does_what_neighbours_send() {
+    let mut world = world(&(each("ingress", AS_TOLD) + &each("egress", AS_TOLD)));
+    for told in [0, 1, 0x0102] {
+        world.send(0, &udp(A, ELSEWHERE, 1, told, 60));
+        world.send(0, &udp(A, B, 1, told, 300));
+        world.send(1, &udp(B, A, 1, 0x1_0000 + told, 60));
+    }
+    assert_eq!(numbers(&world.run(WHILE, STEP)), [0]);
+    assert_eq!(numbers(&drain(&mut world.tenants[1])), [0]);
+    // Those that it has sent back, and the neighbour's.
+    let mut came = numbers(&drain(&mut world.tenants[0]));
+    came.sort_unstable();
+    assert_eq!(came, [0x0102, 0x0102, 0x1_0000, 0x1_0102]);
+    assert_eq!(world.losses("a"), [("program_dropped", 3)]);
+    assert!(world.losses("b").is_empty());
+}
+
+/// A TCP segment of 3,000 bytes of payload that is to be cut, without its checksum.
+fn segment(from: u8, to: u8) -> (Vec<u8>, VnetHeader) {
+    let mut frame = udp(from, to, 5_000, 0, 54 + 3_000);
+    frame[23] = 6;
+    frame[46] = 5 << 4;
+    frame[47] = 0x10;
+    let vnet = VnetHeader {
+        flags: VnetHeader::NEEDS_CSUM,
+        gso_type: VnetHeader::GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 1_000,
+        csum_start: 34,
+        csum_offset: 16,
+    };
+    (frame, vnet)
+}
+
+/// Sums a TCP segment over IPv4 with its pseudo header: all ones if its checksum is right.
+fn sum(frame: &[u8]) -> u32 {
+    let tcp = &frame[34..];
+    let words = frame[26..34].chunks(2).chain(tcp.chunks(2));
+    let sum = words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0))).sum::<u32>();
+    let sum = sum + 6 + tcp.len() as u32;
+    (sum & 0xffff) + (sum >> 16)
+}
+
+#[test]
+fn a_program_sees_packets_as_they_are_on_a_wire() {
+    // Drops packets of more than 1,060 bytes.
+    let short = "(if (i32.gt_u (i32.load offset=4 (local.get $at)) (i32.const 1060)) (then (i32.store8 offset=16 (local.get $at) (i32.const 1))))";
+    let mut world = world(&(each("ingress", short) + &each("egress", short)));
+    let (frame, vnet) = segment(A, B);
+    world.send_with(0, &frame, &vnet);
+    let (frame, vnet) = segment(B, A);
+    world.send_with(1, &frame, &vnet);
+    world.run(WHILE, STEP);
+    for tenant in [0, 1] {
+        let packets = drain(&mut world.tenants[tenant]);
+        assert_eq!(packets.iter().map(Vec::len).collect::<Vec<_>>(), [1_054; 3], "to {tenant}");
+        assert!(packets.iter().all(|packet| sum(packet) == 0xffff), "to {tenant}");
+    }
+    // One that is longer than its buffers.
+    arrive(&mut world, &udp(ELSEWHERE, A, 1, 0, 2_049));
+    world.run(WHILE, STEP);
+    assert_eq!(world.losses("uplink"), [("program_too_long", 1)]);
+}
+
+#[test]
+fn added_packets_are_held_to_their_tenants_limit() {
+    // Copies each packet into the places that are free.
+    let add = "(func (export \"egress\") (param $batch i32) (result i32) (local $n i32) (local $at i32) (local $first i32)
+        (local.set $first (i32.add (local.get $batch) (i32.const 16)))
+        (local.set $n (i32.load offset=8 (local.get $batch)))
+        (block $done (loop $next
+            (br_if $done (i32.ge_u (local.get $n) (i32.load offset=12 (local.get $batch))))
+            (local.set $at (i32.add (local.get $first) (i32.mul (i32.const 32) (local.get $n))))
+            (memory.copy (i32.load (local.get $at)) (i32.load (local.get $first)) (i32.load offset=4 (local.get $first)))
+            (i32.store offset=4 (local.get $at) (i32.load offset=4 (local.get $first)))
+            (i32.store8 offset=16 (local.get $at) (i32.const 0))
+            (local.set $n (i32.add (local.get $n) (i32.const 1)))
+            (br $next)))
+        (local.get $n))";
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, max: 8Mbps}");
+    let (mut world, _) = world_of(&text, add, &TenantProgram { amplification: 4, ..stated() });
+    for told in 0..10 {
+        world.send(0, &udp(A, ELSEWHERE, 1, told, 1_000));
+    }
+    // 8 Mb/s are a packet of 1,000 bytes in a millisecond.
+    let out = world.run(Span::millis(20), STEP);
+    assert!((18..=24).contains(&out.len()), "{}", out.len());
+    let rest = world.run(Span::millis(40), STEP);
+    assert_eq!(out.len() + rest.len(), 40);
+    assert_eq!(now(&mut world).added, 30);
+    assert!(world.losses("a").is_empty());
+}
+
+#[test]
+fn a_program_that_traps_loses_its_own_packets_and_the_next_call_runs() {
+    let mut world =
+        world(&each("ingress", "(if (i32.load8_u offset=45 (local.get $data)) (then (unreachable)))"));
+    for told in [1, 0] {
+        arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60));
+        arrive(&mut world, &udp(ELSEWHERE, B, 1, told, 60));
+        world.run(WHILE, STEP);
+    }
+    assert_eq!(numbers(&drain(&mut world.tenants[0])), [0]);
+    assert_eq!(numbers(&drain(&mut world.tenants[1])), [1, 0]);
+    assert_eq!(world.losses("a"), [("program_fault", 1)]);
+    assert_eq!((now(&mut world).faults, now(&mut world).halted), (1, false));
+    let told = world.engine.take_told();
+    assert!(
+        told.len() == 1
+            && told[0].contains("tenant a: its program has failed")
+            && told[0].contains("unreachable"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn a_program_that_never_ends_is_halted_and_fails_as_its_operator_says() {
+    let endless = "(if (i32.load8_u offset=45 (local.get $data)) (then (loop $for_ever (br $for_ever))))";
+    for (fails, passed, lost) in [(Fails::Closed, vec![], 2), (Fails::Open, vec![1, 0], 0)] {
+        let program = TenantProgram { fails, ..stated() };
+        let both = each("ingress", endless) + &each("egress", "");
+        let (mut world, checked) = world_of(POLICY, &both, &program);
+        for _ in 0..4 {
+            arrive(&mut world, &udp(ELSEWHERE, A, 1, 1, 60));
+            world.run(WHILE, STEP);
+        }
+        assert_eq!(world.losses("a"), [("program_over_time", 4)]);
+        assert!(now(&mut world).halted);
+        arrive(&mut world, &udp(ELSEWHERE, A, 1, 1, 60));
+        world.run(WHILE, STEP);
+        arrive(&mut world, &udp(ELSEWHERE, A, 1, 0, 60));
+        world.send(0, &udp(A, ELSEWHERE, 1, 5, 60));
+        let out = world.run(WHILE, STEP);
+        assert_eq!(numbers(&out).len(), usize::from(fails == Fails::Open), "{fails:?}");
+        assert_eq!(numbers(&drain(&mut world.tenants[0])), passed, "{fails:?}");
+        // What comes for it is counted where it came from, and what its tenant sends is its own.
+        let of = |losses: Vec<(&str, u64)>| {
+            losses.iter().filter(|(why, _)| *why == "program_halted").map(|(_, n)| n).sum::<u64>()
+        };
+        assert_eq!(
+            (of(world.losses("uplink")), of(world.losses("a"))),
+            (lost, u64::from(lost > 0)),
+            "{fails:?}"
+        );
+        let told = world.engine.take_told().join("\n");
+        assert!(told.contains("its program is HALTED, as 4 calls took too long"), "{told}");
+        // A reload with another one starts anew.
+        let program = hosted(&checked, &module(&each("ingress", "")), &program);
+        install(&mut world, &checked, Some(program));
+        arrive(&mut world, &udp(ELSEWHERE, A, 1, 7, 60));
+        world.run(WHILE, STEP);
+        assert_eq!(numbers(&drain(&mut world.tenants[0])), [7]);
+    }
+}
+
+/// Counts packets, and writes how many they were into each one's last byte. Its state is the number.
+fn counts(step: u32, restores: &str) -> String {
+    let count = "(i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (i32.const STEP)))
+        (i32.store8 offset=45 (local.get $data) (i32.load (i32.const 8)))";
+    let state = "(func (export \"state_save\") (result i64) (i64.const 0x800000004))
+        (func (export \"state_room\") (param i32) (result i32) (i32.const 8))
+        (func (export \"state_restore\") (param i32) (result i32) RESTORES)";
+    each("ingress", &count.replace("STEP", &step.to_string())) + &state.replace("RESTORES", restores)
+}
+
+#[test]
+fn a_reload_keeps_what_waits_and_the_state_where_it_is_to_be_kept() {
+    for (state, restores, seen, kept) in [
+        (StateKept::Keep, "(i32.const 0)", [3, 13, 23], Some(true)),
+        (StateKept::Drop, "(i32.const 0)", [3, 10, 20], None),
+        (StateKept::Keep, "(i32.const 5)", [3, 13, 23], Some(false)),
+    ] {
+        let program = TenantProgram { state, ..stated() };
+        let (mut world, checked) = world_of(POLICY, &counts(1, "(i32.const 0)"), &program);
+        (0..3).for_each(|told| arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60)));
+        world.run(WHILE, STEP);
+        assert_eq!(numbers(&drain(&mut world.tenants[0])).last(), Some(&seen[0]));
+        // These wait in the pool of the first program, as no turn has let it run.
+        world.send(1, &udp(B, A, 1, 0, 60));
+        world.send(1, &udp(B, A, 2, 0, 60));
+        let next = hosted(&checked, &module(&counts(10, restores)), &program);
+        install(&mut world, &checked, Some(next));
+        assert_eq!(now(&mut world).kept_state, kept);
+        world.run(WHILE, STEP);
+        assert_eq!(numbers(&drain(&mut world.tenants[0])), seen[1..], "{state:?} {restores}");
+        assert!(world.losses("a").is_empty() && world.losses("b").is_empty());
+        let told = world.engine.take_told().join("\n");
+        assert_eq!(told.contains("`state_restore` returned 5"), kept == Some(false), "{told}");
+    }
+}
+
+#[test]
+fn without_its_program_a_tenants_packets_pass() {
+    let (mut world, checked) =
+        world_of(POLICY, &(each("ingress", AS_TOLD) + &each("egress", AS_TOLD)), &stated());
+    install(&mut world, &checked, None);
+    arrive(&mut world, &udp(ELSEWHERE, A, 1, 1, 60));
+    world.send(0, &udp(A, ELSEWHERE, 1, 1, 60));
+    assert_eq!(numbers(&world.run(WHILE, STEP)), [1]);
+    assert_eq!(numbers(&drain(&mut world.tenants[0])), [1]);
+    assert!(world.losses("a").is_empty());
+}
+
+#[test]
+fn frames_that_wait_for_the_program_of_a_tenant_that_is_taken_out_are_counted() {
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, max: 1Mbps, descriptors: 4}");
+    let (mut world, checked) = world_of(&text, &each("egress", ""), &stated());
+    for told in 0..100 {
+        world.send(0, &udp(A, ELSEWHERE, 1, told, 1_000));
+    }
+    let mut out = world.run(WHILE, STEP).len();
+    // It has no descriptor left; frames wait for the program, and the rest is not read.
+    let waits = |world: &mut World| world.engine.snapshot(world.now).lanes[0].buffers;
+    assert!((20..100).contains(&waits(&mut world)), "{}", waits(&mut world));
+    let new = policy("uplink: {port: memory, rate: 10Gbps}\ntenants:\n  b: {port: memory}\n");
+    let change = world.change(&checked, &new);
+    world.engine.install(change, world.now);
+    let snapshot = world.engine.snapshot(world.now);
+    let lane = snapshot.lanes.iter().find(|lane| lane.name == "a").expect("frames of it are in the engine");
+    let (read, lost) = (lane.counters.rx_packets as usize - 1, lane.tally.losses().collect::<Vec<_>>());
+    out += world.run(Span::millis(100), STEP).len();
+    assert!(
+        matches!(lost[..], [("stopped", lost)] if lost as usize == read - out && lost >= 20),
+        "{lost:?} of {read}, {out} left"
+    );
+    assert!(!world.engine.pending());
+}
+
+#[test]
+fn a_flood_for_a_program_leaves_its_tenant_buffers_for_what_it_sends() {
+    let mut world = world(&(each("ingress", "") + &each("egress", "")));
+    // More than the pool holds, from a neighbour, in one turn.
+    for round in 0..3 {
+        for told in 0..200 {
+            world.send(1, &udp(B, A, 1, told, 60));
+            arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60));
+        }
+        world.send(0, &udp(A, ELSEWHERE, 1, round, 60));
+        assert_eq!(numbers(&world.run(WHILE, STEP)), [round]);
+    }
+    let lost = |losses: Vec<(&str, u64)>| losses.iter().map(|(_, count)| *count as usize).sum::<usize>();
+    let came = drain(&mut world.tenants[0]).len();
+    assert_eq!(
+        came + lost(world.losses("b")) + lost(world.losses("uplink")) + lost(world.losses("a")),
+        1_200
+    );
+    assert!(came >= 400, "{came}");
+}
+
+#[test]
+fn a_program_ticks_while_the_engine_runs() {
+    let ticks = "(func (export \"tick\") (param i64) (i32.store (i32.const 8) (i32.add (i32.load (i32.const 8)) (i32.const 1))))";
+    let told = each("ingress", "(i32.store8 offset=45 (local.get $data) (i32.load (i32.const 8)))");
+    let mut world = world(&(told + ticks));
+    world.run(Span::millis(1_000), Span::millis(1));
+    arrive(&mut world, &udp(ELSEWHERE, A, 1, 0, 60));
+    world.run(WHILE, STEP);
+    let seen = numbers(&drain(&mut world.tenants[0]))[0];
+    assert!((9..=11).contains(&seen), "{seen}");
+}
