@@ -91,6 +91,7 @@ pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
 
 fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure> {
     let checked = checked.map_err(|errors| refused(args, errors))?;
+    programs(args, &checked)?;
     if let Some(svg) = &args.svg {
         let drawing = plimsoll_policy::svg(&checked);
         std::fs::write(svg, drawing)
@@ -104,6 +105,21 @@ fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure>
     }
     eprint!("{}", checked.render_warnings(false));
     print(&plimsoll_policy::tree_text(&checked))
+}
+
+/// Checks the modules of tenants' programs, as a daemon does when it starts them.
+fn programs(args: &Check, checked: &Checked) -> Result<(), Failure> {
+    let wrong: Vec<String> =
+        plimsoll_daemon::check_programs(checked).iter().map(ToString::to_string).collect();
+    if wrong.is_empty() {
+        return Ok(());
+    }
+    if args.json {
+        let problems: Vec<_> =
+            wrong.iter().map(|message| serde_json::json!({ "message": message })).collect();
+        print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
+    }
+    Err(Failure::Wrong(wrong.join("\n")))
 }
 
 /// The file of a tenant or an application, by itself.

@@ -37,6 +37,7 @@ fn text(health: &Health) -> String {
     let incomplete =
         health.incomplete_ports.iter().map(|(name, why)| ("incomplete", format!("{name}: {why}")));
     rows.extend(incomplete);
+    rows.extend(listed(&health.halted_programs).map(|names| ("programs", format!("HALTED: {names}"))));
     rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
     rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
     let mut text: String = rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect();

@@ -79,7 +79,7 @@ pub use run::{Options, RunError, Sandbox, run};
 pub use sandbox::Confinement;
 pub use stats::{
     DELAY_BOUNDS, Delay, DelayParts, EngineNumbers, FleetStats, FlowStats, HostStats, LimitStats, NodeStats,
-    PairStats, PortStats, ReceiverStats, RingsStats, StandbyStats, Stats, ThreadStats, UplinkPortStats,
-    kind_name,
+    PairStats, PortStats, ProgramStats, ReceiverStats, RingsStats, StandbyStats, Stats, ThreadStats,
+    UplinkPortStats, kind_name,
 };
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn, spawn_all};

@@ -10,8 +10,8 @@ use core::fmt::Write;
 use plimsoll_slo::PromiseSeconds;
 
 use crate::stats::{
-    Delay, FleetStats, FlowStats, HostStats, IngressStats, PairStats, PortStats, ReceiverStats, RingsStats,
-    Stats, ThreadStats,
+    Delay, FleetStats, FlowStats, HostStats, IngressStats, PairStats, PortStats, ProgramStats, ReceiverStats,
+    RingsStats, Stats, ThreadStats,
 };
 
 /// Renders the metrics page.
@@ -299,6 +299,32 @@ fn ports(page: &mut Page, stats: &Stats) {
         page.line("plimsoll_tenant_descriptors", &[("tenant", name)], f64::from(tenant.held));
     }
     rings(page, stats);
+    programs(page, stats);
+}
+
+/// Tenants' programs.
+fn programs(page: &mut Page, stats: &Stats) {
+    let figures: [Figure<ProgramStats>; 7] = [
+        ("calls_total", "counter", "Calls of a tenant's program with packets.", |seen| seen.calls as f64),
+        ("packets_total", "counter", "Packets that it was given.", |seen| seen.packets as f64),
+        ("added_total", "counter", "Packets that it has added.", |seen| seen.added as f64),
+        ("redirected_total", "counter", "Packets that it has sent to another port.", |seen| {
+            seen.redirected as f64
+        }),
+        ("faults_total", "counter", "Calls that have failed.", |seen| seen.faults as f64),
+        ("overruns_total", "counter", "Calls that have taken too long.", |seen| seen.overruns as f64),
+        ("halted", "gauge", "Whether it was halted for that.", |seen| f64::from(u8::from(seen.halted))),
+    ];
+    let programs: Vec<_> = stats
+        .tenants
+        .iter()
+        .filter_map(|(name, port)| Some((name.as_str(), port.program.as_ref()?)))
+        .collect();
+    if programs.is_empty() {
+        return;
+    }
+    let things = programs.iter().map(|(name, seen)| (vec![("tenant", *name)], *seen));
+    table(page, "plimsoll_program", &figures, things);
 }
 
 /// The uplink's two ports, where it has a standby.

@@ -18,8 +18,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::dataplane::{
-    FleetNow, FlowsNow, HostNow, LeasesNow, OnePort, PairNow, Place, PortNow, ReceiverNow, Snapshot,
-    StandbyNow,
+    FleetNow, FlowsNow, HostNow, LeasesNow, OnePort, PairNow, Place, PortNow, ProgramNow, ReceiverNow,
+    Snapshot, StandbyNow,
 };
 use crate::heavy::WatchedRow;
 
@@ -284,9 +284,40 @@ pub struct PortStats {
     /// Frames from the uplink for it.
     #[serde(default)]
     pub ingress: IngressStats,
+    /// Of a tenant, what its program has done, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramStats>,
     /// Of a tenant, its packets' delays, part by part.
     #[serde(default)]
     pub delay: DelayParts,
+}
+
+/// A tenant's program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ProgramStats {
+    /// Calls with packets.
+    pub calls: u64,
+    /// Packets that it was given.
+    pub packets: u64,
+    /// Packets that it has added.
+    pub added: u64,
+    /// Packets that it has sent to another port than they were going to.
+    pub redirected: u64,
+    /// Calls that have done what WebAssembly forbids, or answered a wrong number of packets.
+    pub faults: u64,
+    /// Calls that have taken too long.
+    pub overruns: u64,
+    /// Whether it was halted for that.
+    pub halted: bool,
+    /// Whether its state was taken over at the last reload that changed it; none where there was none, or it was not to be kept.
+    pub kept_state: Option<bool>,
+}
+
+impl From<ProgramNow> for ProgramStats {
+    fn from(now: ProgramNow) -> Self {
+        let ProgramNow { calls, packets, added, redirected, faults, overruns, halted, kept_state } = now;
+        Self { calls, packets, added, redirected, faults, overruns, halted, kept_state }
+    }
 }
 
 /// The uplink's two ports.
@@ -726,6 +757,7 @@ fn port(now: &PortNow) -> PortStats {
         held: now.held,
         buffers: now.buffers,
         ingress: ingress(now),
+        program: now.program.map(ProgramStats::from),
         delay: now.parts.as_deref().map_or_else(DelayParts::default, delay_parts),
     }
 }

@@ -7,10 +7,11 @@ use std::fmt;
 use std::path::PathBuf;
 
 use plimsoll_units::Bytes;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The program that a tenant's packets pass.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TenantProgram {
     /// The file of the WebAssembly module, as seen from where the policy is read.
     pub module: PathBuf,
@@ -45,7 +46,7 @@ impl TenantProgram {
 }
 
 /// What a reload does with a program's state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StateKept {
     /// The new program begins anew.
@@ -56,7 +57,7 @@ pub enum StateKept {
 }
 
 /// What becomes of a tenant's packets once its program was halted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fails {
     /// They are lost: nothing passes that the program has not seen.

@@ -1,34 +1,15 @@
 //! `plimsoll program`, with the programs of `examples/programs/` as their users compile them.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::programs::compiled;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use pcap_file::pcapng::{Block, PcapNgReader};
-
-/// Compiles a program of `examples/programs/`.
-fn compiled(folder: &Path, name: &str, more: &[&str]) -> PathBuf {
-    let (programs, module) =
-        (Path::new(ROOT).join("examples/programs"), folder.join(name).with_extension("wasm"));
-    let built = Command::new("clang")
-        .args(["--target=wasm32", "-O2", "-mbulk-memory", "-nostdlib", "-Wl,--no-entry", "-Wall", "-Werror"])
-        .args(more)
-        .arg("-I")
-        .arg(Path::new(ROOT).join("sdk/c"))
-        .arg("-o")
-        .args([&module, &programs.join(name).with_extension("c")])
-        .output()
-        .expect("clang and lld, which scripts/setup.sh installs");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    module
-}
-
-/// The checkout.
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 fn plimsoll(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_plimsoll")).args(args).output().expect("it runs")

@@ -3,6 +3,7 @@
 
 mod faults;
 mod mediate;
+mod programs;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod threads;

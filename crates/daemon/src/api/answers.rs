@@ -17,7 +17,7 @@ use crate::stats::StandbyStats;
 /// The health of the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
-    /// `ok`, or `degraded` where a port is lost or incomplete, the uplink or one of its two ports is down or the broker has ended.
+    /// `ok`, or `degraded` where a port is lost or incomplete, a program was halted, the uplink or one of its two ports is down or the broker has ended.
     pub status: String,
     /// Names of tenants whose port is lost; `uplink` for the uplink's, and `standby` for its second one.
     pub lost_ports: Vec<String>,
@@ -30,6 +30,9 @@ pub struct Health {
     pub standby: Option<StandbyStats>,
     /// Names of hosts that frames go to or come from and that send no feedback.
     pub silent_hosts: Vec<String>,
+    /// Tenants' programs that were halted, as their calls took too long, by tenant.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub halted_programs: Vec<String>,
     /// How many reloads there have been, modulo 65,536.
     pub generation: u16,
     /// How the engine's process is confined.
@@ -60,8 +63,12 @@ impl Health {
         let hosts = snapshot.fleet.iter().flat_map(|fleet| &fleet.hosts);
         let silent = hosts.filter(|host| host.state == HostState::Silent);
         let uplink_down = snapshot.uplink.down;
-        let well =
-            lost_ports.is_empty() && incomplete_ports.is_empty() && !uplink_down && both_up && !broker_ended;
+        let halted =
+            |port: &&PortNow| port.tenant.is_some() && port.program.is_some_and(|program| program.halted);
+        let halted_programs: Vec<_> =
+            snapshot.lanes.iter().filter(halted).map(|port| port.name.clone()).collect();
+        let whole = lost_ports.is_empty() && incomplete_ports.is_empty() && halted_programs.is_empty();
+        let well = whole && !uplink_down && both_up && !broker_ended;
         Self {
             status: if well { "ok" } else { "degraded" }.to_owned(),
             lost_ports,
@@ -69,6 +76,7 @@ impl Health {
             uplink_down,
             standby,
             silent_hosts: silent.map(|host| host.name.clone()).collect(),
+            halted_programs,
             generation: snapshot.generation,
             confinement: confinement.map(|confinement| Confinement { broker_ended, ..confinement }),
             threads: threads(snapshot),

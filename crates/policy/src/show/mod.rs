@@ -10,6 +10,7 @@ mod backpressure;
 mod diff;
 mod explain;
 mod filter;
+mod offload;
 mod report;
 mod svg;
 mod text;

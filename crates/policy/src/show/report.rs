@@ -12,6 +12,7 @@ use crate::check::{Checked, cost};
 use crate::config::Backpressure;
 use crate::grain::Grain;
 use crate::law::ProblemRecord;
+use crate::offload::TenantProgram;
 use crate::press::Ecn;
 use crate::program::NodeKind;
 use crate::slo::Slo;
@@ -113,6 +114,9 @@ pub struct TenantRecord {
     pub addresses: Vec<String>,
     /// Whether backpressure may change its packets.
     pub ecn: Ecn,
+    /// The program that its packets pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub program: Option<TenantProgram>,
 }
 
 /// A limit.
@@ -166,6 +170,7 @@ pub fn report(checked: &Checked) -> Report {
         let node = program.node(tenant.node);
         let stated = checked.config.tenants.iter().find(|one| one.name == tenant.name);
         let ecn = stated.map(|one| one.ecn).unwrap_or_default();
+        let program_of = stated.and_then(|one| one.program.clone());
         let stated = stated.map(|one| &one.addresses);
         TenantRecord {
             name: tenant.name.clone(),
@@ -176,6 +181,7 @@ pub fn report(checked: &Checked) -> Report {
             binding: stated.map_or("unbound", Addresses::word),
             addresses: stated.map_or_else(Vec::new, Addresses::texts),
             ecn,
+            program: program_of,
         }
     });
     let limits = program.limits.iter().map(|limit| {

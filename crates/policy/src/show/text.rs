@@ -7,6 +7,7 @@ use plimsoll_units::{NS_PER_SEC, Span};
 
 use super::addresses::addresses_text;
 use super::backpressure::backpressure_text;
+use super::offload::programs_text;
 use super::words::{order_words, scope_words, short, weighed};
 use crate::bounds::{ASSUMPTIONS, Bound, bounds};
 use crate::check::Checked;
@@ -50,6 +51,7 @@ pub fn tree_text(checked: &Checked) -> String {
         text.push_str(&overlay_text(overlay, checked.config.tenant_mtu()));
     }
     text.push_str(&backpressure_text(&checked.config));
+    text.push_str(&programs_text(&checked.config));
     text.push_str(&addresses_text(&checked.config));
     text.push_str(&standby_text(&checked.config.uplink));
     text.push_str(&threads_text(program, checked.config.engine.threads));

@@ -6,6 +6,7 @@
 pub mod fleet;
 pub mod folder;
 pub mod manager;
+pub mod programs;
 pub mod traffic;
 
 use std::ffi::OsString;
