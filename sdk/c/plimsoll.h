@@ -16,7 +16,8 @@
  *     }
  *
  * It may also define `int32_t init(void)`, which is called once and returns 0, and `void tick(uint64_t now)`, which is called from time to
- * time. It may change packets in place, and move their beginning and end within their buffers. Where the operator allows it, it may add
+ * time. A program whose state is to outlive a reload defines state_save, state_room and state_restore, see below. It may
+ * change packets in place, and move their beginning and end within their buffers. Where the operator allows it, it may add
  * packets: batch->packets[batch->count] up to batch->packets[batch->room - 1] are free buffers; the function returns how many packets
  * the batch has then, no fewer than came. Memory behind what the module states is the host's to begin with: an allocator grows it first.
  *
@@ -84,6 +85,25 @@ static inline struct plimsoll_batch *plimsoll_batch(uint32_t at) {
 /* The bytes of a packet. */
 static inline unsigned char *plimsoll_bytes(const struct plimsoll_packet *packet) {
     return PLIMSOLL_AT(packet->data);
+}
+
+/* What state_save returns: where the state lies, and how long it is.
+ *
+ *     static struct table table;
+ *     PLIMSOLL_EXPORT(state_save) uint64_t state_save(void) { return plimsoll_state(&table, sizeof table); }
+ *     PLIMSOLL_EXPORT(state_room) uint32_t state_room(uint32_t length) { return length == sizeof table ? plimsoll_address(&table) : 0; }
+ *     PLIMSOLL_EXPORT(state_restore) int32_t state_restore(uint32_t length) { return 0; }
+ */
+static inline uint32_t plimsoll_address(const void *at) {
+#ifdef PLIMSOLL_NATIVE
+    return (uint32_t)((const unsigned char *)at - plimsoll_memory);
+#else
+    return (uint32_t)(uintptr_t)at;
+#endif
+}
+
+static inline uint64_t plimsoll_state(const void *at, uint32_t length) {
+    return (uint64_t)plimsoll_address(at) << 32 | length;
 }
 
 /* Numbers of packets are big-endian, and lie at any place. */

@@ -31,6 +31,13 @@ impl TenantProgram {
     /// Memory unless stated.
     pub const MEMORY: Bytes = Bytes::new(16 << 20);
 
+    /// Its memory as a policy states it.
+    #[must_use]
+    pub fn memory_text(&self) -> String {
+        let bytes = self.memory.as_u64();
+        if bytes.is_multiple_of(1 << 20) { format!("{}MiB", bytes >> 20) } else { self.memory.to_string() }
+    }
+
     /// A program with all that need not be stated.
     #[must_use]
     pub fn of(module: PathBuf) -> Self {
@@ -91,8 +98,8 @@ impl Fails {
 
 impl fmt::Display for TenantProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { module, memory, cpu, amplification, state, fails } = self;
-        write!(f, "{{module: {}, memory: {memory}", module.display())?;
+        let Self { module, memory: _, cpu, amplification, state, fails } = self;
+        write!(f, "{{module: {}, memory: {}", module.display(), self.memory_text())?;
         cpu.map_or(Ok(()), |weight| write!(f, ", cpu: {{weight: {weight}}}"))?;
         write!(f, ", amplification: {amplification}, state: {}, fails: {}}}", state.word(), fails.word())
     }

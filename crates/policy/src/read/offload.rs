@@ -27,7 +27,7 @@ pub(super) fn program(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Pr
         program.memory = found.map_or(program.memory, |found| found.value);
         if !(LEAST_MEMORY..=MOST_MEMORY).contains(&program.memory) {
             let message = format!("`memory` of {what} is {}", program.memory);
-            reader.report(bad(tree.at, message, format!("write {LEAST_MEMORY} to {MOST_MEMORY}")));
+            reader.report(bad(tree.at, message, "write 2MiB to 1GiB"));
         }
     }
     if let Some(tree) = keys.get("cpu") {

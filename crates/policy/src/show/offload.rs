@@ -9,17 +9,11 @@ use crate::offload::{Fails, StateKept, TenantProgram};
 pub(super) fn programs_text(config: &Config) -> String {
     let mut text = String::new();
     for tenant in &config.tenants {
-        let Some(TenantProgram { module, memory, cpu: _, amplification, state, fails }) = &tenant.program
-        else {
-            continue;
-        };
+        let Some(program) = &tenant.program else { continue };
+        let TenantProgram { module, memory: _, cpu: _, amplification, state, fails } = program;
+        let (name, module, memory) = (&tenant.name, module.display(), program.memory_text());
         // Writing to a string cannot fail.
-        let _ = write!(
-            text,
-            "\nPackets of `{}` pass the program {}: memory {memory}",
-            tenant.name,
-            module.display()
-        );
+        let _ = write!(text, "\nPackets of `{name}` pass the program {module}: memory {memory}");
         if *amplification > 1 {
             let _ = write!(text, ", up to {amplification} packets for each");
         }
