@@ -60,6 +60,7 @@ fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path benches/Cargo.toml --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path sdk/rust/Cargo.toml --check
 
 lint:
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
@@ -81,6 +82,7 @@ quiet-checks:
 unit:
 	$(CARGO) test --locked --workspace --lib --bins --test '[!l]*'
 	$(CARGO) test --locked --workspace --doc
+	$(CARGO) test --manifest-path sdk/rust/Cargo.toml --target-dir target/sdk
 
 docs-check:
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps

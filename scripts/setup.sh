@@ -137,6 +137,14 @@ install_rust() {
     done
 }
 
+# For tenants' programs in Rust. Where Rust is not rustup's, or the network does not have it, the test of such a program is skipped.
+install_wasm() {
+    target=wasm32-unknown-unknown
+    have rustup || return 0
+    rustup target list --installed 2>/dev/null | grep -q "^$target\$" && return 0
+    rustup target add "$target" >&2 || say "no $target for Rust: the test of programs in Rust will be skipped"
+}
+
 install_fuzz() {
     have rustup || fail "fuzzing takes the nightly toolchain, and rustup to install it: https://rustup.rs"
     cargo +nightly --version >/dev/null 2>&1 || rustup toolchain install nightly --profile minimal >&2
@@ -161,6 +169,7 @@ esac
 install_packages
 install_rust
 case $what in
+test) install_wasm ;;
 bench) want_ns3; want_ovs ;;
 fuzz) install_fuzz ;;
 deny) install_deny ;;

@@ -5,6 +5,8 @@
 //! Not here: checking and running programs (`offload`).
 //! Invariant: each packet of a capture is in exactly one row of the table that `run` prints.
 
+mod new;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,6 +28,7 @@ use crate::show::table;
 /// Runs the subcommand.
 pub(crate) fn program(args: &args::Program) -> Result<(), Failure> {
     match args {
+        args::Program::New(new) => new::new(new),
         args::Program::Check(check) => self::check(check),
         args::Program::Run(run) => self::run(run),
         args::Program::Bench(bench) => self::bench(bench),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::support::programs::compiled;
+use crate::support::skip;
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 use pcap_file::pcapng::{Block, PcapNgReader};
 
@@ -303,4 +304,48 @@ fn check_and_bench_show_what_a_program_is_and_costs() {
     let costs = json(&["program", "bench", &reflector, "--json"]);
     let cost = |row: usize| costs[row]["ns_per_packet"].as_f64().expect("a number");
     assert!(costs[1]["program"] == "empty" && cost(0) > 0.0 && cost(1) > 0.0, "{costs}");
+}
+
+#[test]
+fn a_program_that_was_just_begun_compiles_and_does_the_same_in_each_language() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to_nine = [packet((4_000, 9), b"x"), packet((4_000, 7), b"x"), arp()];
+    let input = capture(folder.path(), &to_nine);
+    let c = folder.path().join("c").display().to_string();
+    let made = plimsoll(&["program", "new", &c]);
+    assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+    assert!(String::from_utf8_lossy(&made.stdout).contains("plimsoll program check program.wasm"));
+    let again = plimsoll(&["program", "new", &c]);
+    assert!(again.status.code() == Some(2) && err(&again).contains("is there already"), "{}", err(&again));
+    let built = Command::new("make").args(["-C", &c]).output().expect("make");
+    assert!(built.status.success(), "{}", err(&built));
+    let mut modules = vec![format!("{c}/program.wasm")];
+
+    let cargo = Path::new(env!("CARGO"));
+    let sysroot =
+        Command::new(cargo.with_file_name("rustc")).args(["--print", "sysroot"]).output().expect("rustc");
+    let sysroot = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).to_owned();
+    if sysroot.join("lib/rustlib/wasm32-unknown-unknown").is_dir() {
+        let rust = folder.path().join("rust").display().to_string();
+        let made = plimsoll(&["program", "new", &rust, "--language", "rust"]);
+        assert_eq!(made.status.code(), Some(0), "{}", err(&made));
+        let build = ["build", "--release", "--offline", "--target", "wasm32-unknown-unknown"];
+        let mut cargo = Command::new(cargo);
+        cargo.args(build).current_dir(&rust).env_remove("CARGO_TARGET_DIR");
+        let built = cargo.output().expect("cargo");
+        assert!(built.status.success(), "{}", err(&built));
+        modules.push(format!("{rust}/target/wasm32-unknown-unknown/release/program.wasm"));
+    } else {
+        skip("Rust has no wasm32-unknown-unknown here: `rustup target add wasm32-unknown-unknown`");
+    }
+    for module in &modules {
+        let checked = json(&["program", "check", module, "--json"]);
+        assert_eq!(checked["exports"][0], "plimsoll_abi_1", "{checked}");
+        let told = json(&["program", "run", module, "--read", &input, "--json"]);
+        assert_eq!(
+            (&told["passed"]["packets"], &told["dropped"]["packets"]),
+            (&2.into(), &1.into()),
+            "{told}"
+        );
+    }
 }
