@@ -304,9 +304,15 @@ fn ports(page: &mut Page, stats: &Stats) {
 
 /// Tenants' programs.
 fn programs(page: &mut Page, stats: &Stats) {
-    let figures: [Figure<ProgramStats>; 7] = [
+    let figures: [Figure<ProgramStats>; 8] = [
         ("calls_total", "counter", "Calls of a tenant's program with packets.", |seen| seen.calls as f64),
         ("packets_total", "counter", "Packets that it was given.", |seen| seen.packets as f64),
+        (
+            "direct_total",
+            "counter",
+            "Of these, packets that were written into its memory as they were fetched.",
+            |seen| seen.direct as f64,
+        ),
         ("added_total", "counter", "Packets that it has added.", |seen| seen.added as f64),
         ("redirected_total", "counter", "Packets that it has sent to another port.", |seen| {
             seen.redirected as f64

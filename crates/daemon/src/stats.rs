@@ -299,6 +299,9 @@ pub struct ProgramStats {
     pub calls: u64,
     /// Packets that it was given.
     pub packets: u64,
+    /// Of these, packets that were written into its memory as they were fetched from the uplink.
+    #[serde(default)]
+    pub direct: u64,
     /// Packets that it has added.
     pub added: u64,
     /// Packets that it has sent to another port than they were going to.
@@ -315,8 +318,9 @@ pub struct ProgramStats {
 
 impl From<ProgramNow> for ProgramStats {
     fn from(now: ProgramNow) -> Self {
-        let ProgramNow { calls, packets, added, redirected, faults, overruns, halted, kept_state } = now;
-        Self { calls, packets, added, redirected, faults, overruns, halted, kept_state }
+        let ProgramNow { calls, packets, direct, added, redirected, faults, overruns, halted, kept_state } =
+            now;
+        Self { calls, packets, direct, added, redirected, faults, overruns, halted, kept_state }
     }
 }
 

@@ -7,18 +7,21 @@
 //! Invariant: a packet for a program, or from its tenant, passes it, or is lost for a counted reason; what a program sends is checked and
 //! scheduled like any frame of its tenant's, from memory that the program does not reach.
 
+mod direct;
 mod run;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_offload::{Packet, Program, StateError, Way};
+use plimsoll_offload::{Packet, Program, Slot, StateError, Way};
 use plimsoll_policy::{Fails, StateKept, TenantProgram};
 use plimsoll_ports::Frame;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::{Offload, parse_front};
+
+pub(super) use direct::{Lifted, is_in_pool};
 
 use super::Dataplane;
 use super::drops::Loss;
@@ -56,6 +59,9 @@ pub struct Hosted {
     state: StateKept,
     /// Ends calls that take too long; without it, fuel does.
     epochs: Option<Arc<Epochs>>,
+    /// Frames from the uplink that wait at the tenant's station and lie in the program's pool, in the station's order; and how long each
+    /// had been in the kernel.
+    arrived: VecDeque<(Slot, Option<Span>)>,
     /// Packets for the tenant, in the program's pool.
     incoming: VecDeque<Packet>,
     /// Frames of the tenant's, in its lane's buffers.
@@ -78,6 +84,8 @@ pub struct ProgramNow {
     pub calls: u64,
     /// Packets that it was given.
     pub packets: u64,
+    /// Of these, packets that were written into its memory as they were fetched from the uplink.
+    pub direct: u64,
     /// Packets that it has added.
     pub added: u64,
     /// Packets that it has sent to another port than they were going to.
@@ -102,6 +110,7 @@ impl Hosted {
             fails: stated.fails,
             state: stated.state,
             epochs,
+            arrived: VecDeque::with_capacity(slots),
             incoming: VecDeque::with_capacity(slots),
             outgoing: VecDeque::with_capacity(2 * MOST_OUT),
             begun: (0, 0),
@@ -193,7 +202,7 @@ impl Hosted {
         }
     }
 
-    fn give_up(&mut self, slot: plimsoll_offload::Slot, why: Emitted) -> Emitted {
+    fn give_up(&mut self, slot: Slot, why: Emitted) -> Emitted {
         self.program.give(slot);
         why
     }
@@ -381,6 +390,7 @@ impl Dataplane {
                 installed.programs.extend(program);
                 continue;
             };
+            let waiting = self.lift_from_pool(index);
             let Some(lane) = self.tenants.lane(index) else { continue };
             match (lane.program.take(), program) {
                 (Some(mut before), Some(mut program)) => {
@@ -398,6 +408,7 @@ impl Dataplane {
                 }
                 (None, program) => lane.program = program,
             }
+            self.store_lifted(index, &waiting, now);
             let lane = self.tenants.lane(index);
             let has_packets =
                 lane.and_then(|lane| lane.program.as_ref()).is_some_and(|hosted| hosted.has_packets());

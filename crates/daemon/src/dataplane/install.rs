@@ -198,6 +198,7 @@ impl Dataplane {
         self.close_empty_queues();
         let (mut added, mut moved) = (change.added, change.moved);
         self.hand_over(&change.handed, &mut added, &mut moved);
+        self.lift_leaving(&change.program, now);
         let rejoin = self.move_lanes(added, moved, &change.program, &mut installed, now);
         self.seat_lanes();
         installed.closed.extend(self.change_standby(change.standby, now));

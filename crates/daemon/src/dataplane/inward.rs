@@ -25,6 +25,7 @@ use super::apart::Charged;
 use super::cpu::Core;
 use super::crossing::Via;
 use super::drops::Loss;
+use super::hosted::{Lifted, is_in_pool};
 use super::mac_table::Mac;
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -273,17 +274,39 @@ impl Inward {
     }
 
     /// Takes all frames that wait at a station, with the way that each came, and whether it is for the tenant that the station has now.
-    pub(super) fn take_all(&mut self, station: u32) -> impl Iterator<Item = (Vec<u8>, Received, Via, bool)> {
+    /// `direct` gives the next one of those that lie in the pool of the tenant's program; without it, it is gone.
+    pub(super) fn take_all(
+        &mut self,
+        station: u32,
+        mut direct: impl FnMut() -> Option<(Vec<u8>, Option<Span>)>,
+    ) -> Vec<Lifted> {
         let since = self.since;
         let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
-        self.ingress.take_all(station).into_iter().map(move |arrival| {
-            let (_, buffer) = Buffer::from_address(arrival.addr);
-            let Waits { vnet, waited, via, .. } = *pool.held(buffer);
-            let frame = pool.bytes(buffer)[..arrival.len as usize].to_vec();
-            pool.give(buffer);
+        let frame = |arrival: Arrival| {
+            let (mut frame, vnet, waited, via) = if is_in_pool(&arrival) {
+                let (frame, waited) = direct()?;
+                (frame, None, waited, Via::Uplink)
+            } else {
+                let (_, buffer) = Buffer::from_address(arrival.addr);
+                let Waits { vnet, waited, via, .. } = *pool.held(buffer);
+                let frame = pool.bytes(buffer).to_vec();
+                pool.give(buffer);
+                (frame, vnet, waited, via)
+            };
+            frame.truncate(arrival.len as usize);
             let received = Received { len: frame.len(), vnet, at: None, waited };
-            (frame, received, via, since.is_none_or(|since| arrival.at > since))
-        })
+            Some((frame, received, via, since.is_none_or(|since| arrival.at > since)))
+        };
+        self.ingress.take_all(station).into_iter().filter_map(frame).collect()
+    }
+
+    /// Notes when a frame of a quantum was fetched, and how long it had been in the kernel.
+    #[inline]
+    pub(super) fn note_taken(&mut self, station: u32, number: usize, (at, waited): (Nanos, Option<Span>)) {
+        self.delivered[number] = (at, waited);
+        if waited.is_some() {
+            self.before[station as usize].note(waited);
+        }
     }
 
     /// Adds a frame that has waited in a queue, and was counted there.
@@ -316,10 +339,7 @@ impl Inward {
         }
         let waits =
             Waits { vnet: received.vnet, waited: received.waited, place, via: self.via, followed, datagram };
-        self.queue(station, frame, waits, now).map_err(|why| match why {
-            NotQueued::Full => Loss::IngressFull,
-            NotQueued::OverMax => Loss::IngressOverMax,
-        })?;
+        self.queue(station, frame, waits, now)?;
         if place.is_some() {
             self.sources[station as usize].begin(place);
         }
@@ -332,23 +352,41 @@ impl Inward {
         free > 0 && !self.sources[station as usize].admit(place, free)
     }
 
-    fn queue(&mut self, station: u32, frame: &[u8], waits: Waits, now: Nanos) -> Result<(), NotQueued> {
-        let pool = self.pools[station as usize].as_mut().expect("in its place between deliveries");
-        let buffer = pool.take(frame.len());
-        let addr = buffer.map_or(0, |buffer| buffer.address(station));
-        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let ecn = if self.ingress.has_maximum(station) { Ecn::of(frame) } else { None };
-        let arrival = Arrival { addr, len, at: now, ecn: ecn.unwrap_or_default() };
-        let Some(buffer) = buffer else {
-            return Err(self.ingress.drop(station, arrival.len, now));
+    /// Adds a frame with this address to its station's queue.
+    #[inline]
+    pub(super) fn offer(&mut self, station: u32, addr: u64, frame: &[u8], now: Nanos) -> Result<(), Loss> {
+        offer(&mut self.ingress, station, (addr, frame), now)
+    }
+
+    fn queue(&mut self, station: u32, frame: &[u8], waits: Waits, now: Nanos) -> Result<(), Loss> {
+        let Self { ingress, pools, .. } = self;
+        let pool = pools[station as usize].as_mut().expect("in its place between deliveries");
+        let Some(buffer) = pool.take(frame.len()) else {
+            let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+            return Err(loss_of(ingress.drop(station, len, now)));
         };
-        if let Err(why) = self.ingress.offer(station, arrival) {
+        if let Err(why) = offer(ingress, station, (buffer.address(station), frame), now) {
             pool.give(buffer);
             return Err(why);
         }
         pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
         pool.set_held(buffer, waits);
         Ok(())
+    }
+}
+
+#[inline]
+fn offer(ingress: &mut Ingress, station: u32, (addr, frame): (u64, &[u8]), now: Nanos) -> Result<(), Loss> {
+    let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+    let ecn = if ingress.has_maximum(station) { Ecn::of(frame) } else { None };
+    let arrival = Arrival { addr, len, at: now, ecn: ecn.unwrap_or_default() };
+    ingress.offer(station, arrival).map_err(loss_of)
+}
+
+fn loss_of(why: NotQueued) -> Loss {
+    match why {
+        NotQueued::Full => Loss::IngressFull,
+        NotQueued::OverMax => Loss::IngressOverMax,
     }
 }
 

@@ -166,7 +166,8 @@ impl Dataplane {
             Via::Thread(number) => number,
         };
         self.inward
-            .take_all(station)
+            .take_all(station, || None)
+            .into_iter()
             .map(|(bytes, received, via, sure)| Inbound { bytes, received, from: from(via), sure })
             .collect()
     }

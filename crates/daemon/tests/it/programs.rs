@@ -5,6 +5,7 @@ use plimsoll_offload::{Metering, Program, Runtime};
 use plimsoll_policy::{Checked, Fails, StateKept, TenantProgram};
 use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
+use proptest::prelude::*;
 
 use crate::support::{World, drain, number, policy, udp};
 
@@ -122,8 +123,8 @@ fn each_packet_for_its_tenant_has_the_verdict_that_it_says() {
     assert_eq!(numbers(&drain(&mut world.tenants[0])), [0, 0x0102, 0x1_0000]);
     let lost = [("program_dropped", 1), ("program_malformed", 1), ("program_no_port", 1)];
     assert_eq!(world.losses("a"), lost);
-    let ProgramNow { calls, packets, redirected, faults, .. } = now(&mut world);
-    assert_eq!((calls, packets, redirected, faults), (1, 6, 1, 0));
+    let ProgramNow { calls, packets, direct, redirected, faults, .. } = now(&mut world);
+    assert_eq!((calls, packets, direct, redirected, faults), (1, 6, 6, 1, 0));
 }
 
 #[test]
@@ -401,4 +402,103 @@ fn a_program_ticks_while_the_engine_runs() {
     world.run(WHILE, STEP);
     let seen = numbers(&drain(&mut world.tenants[0]))[0];
     assert!((9..=11).contains(&seen), "{seen}");
+}
+
+#[test]
+fn what_waits_in_the_pool_of_a_program_is_kept_when_another_one_takes_over_or_none() {
+    // A maximum lets frames wait at the station.
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, ingress: {max: 8Mbps}}");
+    let old = policy(&text);
+    for next in ["another", "none", "no tenant", "a turn"] {
+        let (mut world, checked) = world_of(&text, &each("ingress", AS_TOLD), &stated());
+        for told in 0..20 {
+            arrive(&mut world, &udp(ELSEWHERE, A, 1, told << 16, 1_000));
+        }
+        world.run(WHILE, STEP);
+        match next {
+            "another" => {
+                let program = hosted(&checked, &module(&each("ingress", "")), &stated());
+                install(&mut world, &checked, Some(program));
+            }
+            "none" => install(&mut world, &checked, None),
+            "no tenant" => {
+                let new = policy("uplink: {port: memory, rate: 10Gbps}\ntenants:\n  b: {port: memory}\n");
+                let change = world.change(&old, &new);
+                world.engine.install(change, world.now);
+            }
+            _ => {}
+        }
+        world.run(Span::millis(100), STEP);
+        let came = numbers(&drain(&mut world.tenants[0]));
+        let lost: u64 = world.losses("uplink").iter().map(|(_, count)| count).sum();
+        if next == "no tenant" {
+            assert_eq!(came.len() as u64 + lost, 20, "{:?}", world.losses("uplink"));
+        } else {
+            assert_eq!(came, (0..20).map(|told| told << 16).collect::<Vec<_>>(), "{next}");
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// A packet from the wire, from `a` or from `b`, with this in its verdict's byte and its port's, and this length.
+    Packet { from: u8, verdict: u8, port: u8, len: u16 },
+    /// Some turns.
+    Turns(u8),
+    /// Another program, of these, or none.
+    Install(u8),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let packet = (0_u8..3, 0_u8..8, 0_u8..3, 60_u16..1_500)
+        .prop_map(|(from, verdict, port, len)| Step::Packet { from, verdict, port, len });
+    prop_oneof![8 => packet, 2 => (1_u8..5).prop_map(Step::Turns), 1 => (0_u8..4).prop_map(Step::Install)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever programs decide, and whenever they are replaced, each packet arrives somewhere or is counted once.
+    #[test]
+    fn each_packet_arrives_or_is_counted_once(
+        steps in proptest::collection::vec(step(), 1..150),
+        slow in any::<bool>(),
+    ) {
+        // Verdict 7 traps, and 6 never ends.
+        let told = format!(
+            "(if (i32.eq (i32.load8_u offset=45 (local.get $data)) (i32.const 7)) (then (unreachable)))
+             (if (i32.eq (i32.load8_u offset=45 (local.get $data)) (i32.const 6)) (then (loop $l (br $l))))
+             {AS_TOLD}"
+        );
+        let both = each("ingress", &told) + &each("egress", &told);
+        let modules = [module(&both), module(&each("ingress", &told)), module(&each("egress", &told))];
+        let limits = if slow { "a: {port: memory, max: 20Mbps, descriptors: 8}" } else { "a: {port: memory}" };
+        let text = POLICY.replace("a: {port: memory}", limits);
+        let (mut world, checked) = world_of(&text, &both, &TenantProgram { fails: Fails::Open, ..stated() });
+        let (mut sent, mut came) = (0_u64, 0);
+        for (number, step) in (0_u32..).zip(steps) {
+            match step {
+                Step::Packet { from, verdict, port, len } => {
+                    let told = number << 16 | u32::from(port) << 8 | u32::from(verdict);
+                    match from {
+                        0 => arrive(&mut world, &udp(ELSEWHERE, A, 1, told, len.into())),
+                        1 => drop(world.send(0, &udp(A, if port == 2 { B } else { ELSEWHERE }, 1, told, len.into()))),
+                        _ => drop(world.send(1, &udp(B, A, 1, told, len.into()))),
+                    }
+                    sent += 1;
+                }
+                Step::Turns(count) => came += world.run(STEP.times(count.into()), STEP).len() as u64,
+                Step::Install(which) => {
+                    let program = modules.get(which as usize).map(|module| hosted(&checked, module, &stated()));
+                    install(&mut world, &checked, program);
+                }
+            }
+            came += (0..2).map(|tenant| drain(&mut world.tenants[tenant]).len() as u64).sum::<u64>();
+        }
+        came += world.run(Span::millis(200), STEP).len() as u64;
+        came += (0..2).map(|tenant| drain(&mut world.tenants[tenant]).len() as u64).sum::<u64>();
+        let lost: u64 = ["a", "b", "uplink"].iter().flat_map(|name| world.losses(name)).map(|(_, count)| count).sum();
+        prop_assert!(!world.engine.pending());
+        prop_assert_eq!(came + lost, sent, "{:?} {:?} {:?}", world.losses("a"), world.losses("b"), world.losses("uplink"));
+    }
 }

@@ -16,6 +16,7 @@ use plimsoll_wire::Ecn;
 use super::super::Dataplane;
 use super::super::crossing::Via;
 use super::super::drops::Loss;
+use super::super::hosted::is_in_pool;
 use super::super::pool::Buffer;
 use super::known::KnownFlows;
 use super::{COMMON, Inward, MOST, QUANTUM, Waits, can_be_known, source_of};
@@ -29,7 +30,7 @@ impl Dataplane {
         let count = ingress.take_some(station, &mut taken[..quantum.min(QUANTUM)], now);
         // These are taken out meanwhile, so that frames can be read while ports are written.
         let mut pool = self.inward.pools[at].take().expect("in its place between deliveries");
-        for (arrival, _) in &self.inward.taken[..count] {
+        for (arrival, _) in self.inward.taken[..count].iter().filter(|(arrival, _)| !is_in_pool(arrival)) {
             pool.fetch(Buffer::from_address(arrival.addr).1);
         }
         let mut known = self.inward.known[at].take();
@@ -46,6 +47,11 @@ impl Dataplane {
             };
             let Some((arrival, verdict)) = next else { break };
             number += 1;
+            if is_in_pool(&arrival) {
+                self.deliver_in_pool(station, (&arrival, verdict), delivered, now);
+                delivered += 1;
+                continue;
+            }
             let (_, buffer) = Buffer::from_address(arrival.addr);
             let Waits { vnet, waited, place, via, followed, datagram } = *pool.held(buffer);
             self.inward.via = via;
@@ -58,10 +64,7 @@ impl Dataplane {
                 pool.give(buffer);
                 continue;
             }
-            self.inward.delivered[delivered] = (arrival.at, waited);
-            if waited.is_some() {
-                self.inward.before[at].note(waited);
-            }
+            self.inward.note_taken(station, delivered, (arrival.at, waited));
             let lane = self.inward.lane_of(station, &arrival);
             let received = Received { len: frame.len(), vnet, at: None, waited };
             if wrapped {

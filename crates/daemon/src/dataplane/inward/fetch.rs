@@ -19,12 +19,20 @@ impl Dataplane {
         if self.fleet.is_some() || self.threads.crossing.is_some() {
             return self.fetch_and_look(core, batch, now);
         }
+        let direct = self.stores_direct();
         let mut fetched = 0;
         while fetched < batch {
-            let Self { uplink, inward, macs, buffers: Buffers { landing, .. }, .. } = self;
+            let Self { uplink, inward, macs, tenants, buffers: Buffers { landing, .. }, .. } = self;
             let Some(port) = &mut uplink.port else { break };
             let stored = port.receive_with(landing, |frame, received| {
                 let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_of(macs, mac));
+                if direct
+                    && core.queue(station) == station
+                    && let Some(hosted) = tenants.program_at(station)
+                    && let Some(stored) = hosted.store_direct(inward, station, (frame, received), now)
+                {
+                    return stored;
+                }
                 inward.store(core.queue(station), frame, received, Provenance::default(), now)
             });
             let Some(stored) = self.brought(stored) else { break };
