@@ -6,6 +6,7 @@
 //! Invariant: the sides of a row take turns, and the median of the rounds counts.
 
 mod accuracy;
+mod answers;
 mod backpressure;
 mod control;
 mod cost;
@@ -115,6 +116,8 @@ enum Part {
     Vnic,
     /// Tenants' programs beside the same programs compiled for this machine.
     Programs,
+    /// `get` requests answered by a tenant's program, beside memcached.
+    Answers,
     /// A tenant beside a vNIC's client that scribbles over its memory.
     Isolation,
     /// Guests on vhost-user beside DPDK's own vhost port, and beside Open vSwitch.
@@ -151,6 +154,7 @@ fn main() -> Result<()> {
             Part::Ingress => ingress::measure(effort),
             Part::Threads => threads::measure(options.rounds),
             Part::Programs => programs::measure(effort),
+            Part::Answers => answers::measure(&options.plimsoll, options.rounds),
             Part::Simulator => simulator::measure(options.rounds),
             Part::Forward | Part::Overlay | Part::Accuracy | Part::Cost if !root => {
                 eprintln!("bench: skipped: it makes namespaces and TAPs, which needs root");

@@ -86,7 +86,7 @@ fn instances(module: &Path, effort: Effort) -> Result<Row> {
 }
 
 /// Compiles a program of `examples/programs/`, or the empty one, for WebAssembly or for this machine.
-fn compile(folder: &Path, name: &str, native: bool) -> Result<PathBuf> {
+pub fn compile(folder: &Path, name: &str, native: bool) -> Result<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let source = if name == "empty" {
         let source = folder.join("empty.c");

@@ -132,6 +132,8 @@ pub enum Role {
     Steady,
     /// Writes anything anywhere in its region and sends between, until it is stopped.
     Scribble,
+    /// Asks a tenant's program for values.
+    Ask,
 }
 
 /// Packets a second of a steady client.
@@ -142,6 +144,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 
 /// The client process: does its part, and prints how many of its packets left in a second.
 pub fn client(socket: &Path, role: Role, flows: u16) -> Result<()> {
+    if role == Role::Ask {
+        return crate::answers::client(socket);
+    }
     net::pin(0);
     let mut vnic = Vnic::connect(socket)?;
     let mut queues = Vec::new();
