@@ -35,6 +35,27 @@ enum plimsoll_verdict {
     PLIMSOLL_PASS = 0,     /* it goes on in its direction */
     PLIMSOLL_DROP = 1,     /* it is dropped */
     PLIMSOLL_REDIRECT = 2, /* it goes to `port` */
+    PLIMSOLL_UNIT = 3,     /* it goes to a coprocessor, and comes back: see plimsoll_ask */
+};
+
+/* What coprocessors do with a packet, from a place in it on. */
+enum plimsoll_operation {
+    PLIMSOLL_DEFLATE = 0, /* compresses (RFC 1951) */
+    PLIMSOLL_INFLATE = 1, /* expands */
+    PLIMSOLL_SEAL = 2,    /* encrypts by AES-128-GCM, and puts a tag of 16 bytes behind it; struct plimsoll_key */
+    PLIMSOLL_OPEN = 3,    /* decrypts, and removes the tag; struct plimsoll_key */
+    PLIMSOLL_MATCH = 4,   /* finds the first of some regular expressions: a length of 4 bytes, and the expressions, one a line */
+};
+
+/* Added to the operation, the port of a packet that comes back. */
+#define PLIMSOLL_FROM_UNIT 128
+
+/* The result of an operation that has failed: the packet is as it was. */
+#define PLIMSOLL_FAILED 0xffffffffu
+
+/* The argument of PLIMSOLL_SEAL and PLIMSOLL_OPEN. No nonce may be used twice with a key to seal. */
+struct plimsoll_key {
+    unsigned char key[16], nonce[12];
 };
 
 /* The port that stands for the network; others are the tenant's own. */
@@ -48,7 +69,8 @@ struct plimsoll_packet {
     uint32_t size;     /* bytes of its buffer */
     uint8_t verdict;   /* enum plimsoll_verdict */
     uint8_t port;      /* where it came from; with PLIMSOLL_REDIRECT, where it goes */
-    uint8_t unused[6];
+    uint16_t offset;   /* with PLIMSOLL_UNIT, where its input begins */
+    uint32_t argument; /* with PLIMSOLL_UNIT, the address of the argument; of a packet that comes back, the result */
     uint64_t arrived;  /* nanoseconds */
 };
 
@@ -104,6 +126,20 @@ static inline uint32_t plimsoll_address(const void *at) {
 
 static inline uint64_t plimsoll_state(const void *at, uint32_t length) {
     return (uint64_t)plimsoll_address(at) << 32 | length;
+}
+
+/* Sends a packet to a coprocessor, from `offset` on. It comes back in a later batch of the same direction. The argument is read once this
+ * function of the program ends. */
+static inline void plimsoll_ask(struct plimsoll_packet *packet, enum plimsoll_operation operation, uint32_t offset, const void *argument) {
+    packet->verdict = PLIMSOLL_UNIT;
+    packet->port = (uint8_t)operation;
+    packet->offset = (uint16_t)offset;
+    packet->argument = argument ? plimsoll_address(argument) : 0;
+}
+
+/* Whether a packet comes back from a coprocessor that has done this; packet->argument is the result. */
+static inline int plimsoll_came_back(const struct plimsoll_packet *packet, enum plimsoll_operation operation) {
+    return packet->port == (PLIMSOLL_FROM_UNIT | operation);
 }
 
 /* Numbers of packets are big-endian, and lie at any place. */

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use comfy_table::CellAlignment::{Left, Right};
 use plimsoll_offload::{
-    Fault, Limits, LoadError, Metering, Module, Packet, Program, Runtime, Slot, Verdict, Way,
+    Fault, Limits, LoadError, Metering, Module, Packet, Program, Runtime, Slot, Verdict, Way, Worker,
 };
 use plimsoll_ports::{Capture, PcapConfig, PcapPort};
 use plimsoll_units::{Bytes, Nanos};
@@ -102,6 +102,9 @@ fn check(args: &ProgramCheck) -> Result<(), Failure> {
     print(&format!("{}: a daemon would load it\n{body}", args.program.file.display()))
 }
 
+/// How often a packet may come back from a coprocessor.
+const ROUNDS: u32 = 16;
+
 /// What has become of a capture's packets.
 #[derive(Debug, Default)]
 struct Counts {
@@ -111,6 +114,11 @@ struct Counts {
     redirected: Count,
     dropped: Count,
     added: u64,
+    /// Requests to coprocessors.
+    units: u64,
+    /// Packets that went to a coprocessor again and again.
+    endless: u64,
+    worker: Worker,
     malformed: u64,
     faults: u64,
     /// Packets of batches in which the program was at fault.
@@ -181,9 +189,25 @@ impl Counts {
         at: Nanos,
         mut out: Option<&mut Capture>,
     ) {
-        if batch.is_empty() {
-            return;
+        for _ in 0..ROUNDS {
+            if batch.is_empty() {
+                return;
+            }
+            self.pass_once(program, way, batch, at, out.as_deref_mut());
         }
+        self.endless += batch.len() as u64;
+        batch.drain(..).for_each(|packet| program.give(packet.slot));
+    }
+
+    /// Passes a batch through the program; what comes back from a coprocessor is in the batch then.
+    fn pass_once(
+        &mut self,
+        program: &mut Program,
+        way: Way,
+        batch: &mut Vec<Packet>,
+        at: Nanos,
+        mut out: Option<&mut Capture>,
+    ) {
         let ran = program.run(way, batch, at).cloned();
         self.fuel += program.fuel().unwrap_or_default();
         let given = batch.len() as u64;
@@ -205,6 +229,17 @@ impl Counts {
                 Verdict::Redirect(_) => self.redirected.add(packet.len),
                 Verdict::Drop => {
                     self.dropped.add(packet.len);
+                    continue;
+                }
+                Verdict::Unit(call) => {
+                    let back = program.request(packet, call).and_then(|mut request| {
+                        let result = self.worker.answer(&mut request);
+                        program.give_back(&request, result)
+                    });
+                    self.units += u64::from(back.is_some());
+                    self.malformed += u64::from(back.is_none());
+                    batch.extend(back);
+                    program.give(packet.slot);
                     continue;
                 }
             }
@@ -234,6 +269,7 @@ impl Counts {
             ("without a verdict or a place", self.malformed),
             ("lost by a fault", self.faulty),
             ("longer than a buffer", self.long),
+            ("for ever at coprocessors", self.endless),
         ] {
             if packets > 0 {
                 row(what, packets, None);
@@ -241,8 +277,12 @@ impl Counts {
         }
         let added =
             if self.added > 0 { format!(", {} added by the program", self.added) } else { String::new() };
+        let units = match self.units {
+            0 => String::new(),
+            count => format!(", {count} requests to coprocessors"),
+        };
         let each = self.fuel.checked_div(self.read - self.long).unwrap_or_default();
-        format!("{rows}\n\n{} packets read{added}, about {each} instructions each\n", self.read)
+        format!("{rows}\n\n{} packets read{added}{units}, about {each} instructions each\n", self.read)
     }
 
     fn machine(&self) -> serde_json::Value {
@@ -253,6 +293,8 @@ impl Counts {
             "redirected": count(self.redirected),
             "dropped": count(self.dropped),
             "added": self.added,
+            "unit_requests": self.units,
+            "endless": self.endless,
             "malformed": self.malformed,
             "faults": self.faults,
             "faulty": self.faulty,

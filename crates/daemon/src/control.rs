@@ -308,7 +308,7 @@ impl Control {
             }
         };
         let Prepared { checked, number, changes: for_threads, seats, programs } = prepared;
-        let NewPrograms { programs: _, changes: modules, prepared: loaded } = programs;
+        let NewPrograms { programs: _, units: _, changes: modules, prepared: loaded } = programs;
         let mut changes = plan(&before, &checked);
         if !modules.is_empty() && plimsoll_policy::diff(&before, &checked).is_empty() {
             changes.clear();
@@ -501,6 +501,7 @@ fn prepare(
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
     change.programs = core::mem::take(&mut programs.programs);
+    change.units = programs.units.take();
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }

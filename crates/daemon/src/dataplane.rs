@@ -53,6 +53,7 @@ mod snapshot;
 mod sources;
 mod standby;
 mod tenants;
+mod units;
 mod verify;
 mod watch;
 
@@ -102,6 +103,7 @@ pub(crate) use several::thread_of;
 pub use several::{SeveralError, several};
 pub use snapshot::{NodeNow, PortNow, Snapshot};
 pub use standby::{OnePort, Place, StandbyChange, StandbyNow};
+pub use units::{UnitWeights, Units};
 pub use verify::{Sampler, Step};
 
 use crate::departures::DepartureLog;
@@ -226,6 +228,8 @@ pub struct Dataplane {
     /// How long copies into and out of tenants' memory take.
     pub(crate) copying: apart::Copying,
     pub(crate) copies: depart::Copies,
+    /// Coprocessors for tenants' programs, where the policy has weights at some.
+    pub(crate) units: Option<Box<Units>>,
 }
 
 /// Other threads under the same policy.
@@ -384,6 +388,7 @@ impl Dataplane {
             buffers: Buffers::default(),
             copying: apart::Copying::default(),
             copies: depart::Copies::default(),
+            units: None,
             policy: policy::InForce::new(setup.program),
             tenants,
         };
@@ -422,6 +427,7 @@ impl Dataplane {
         let probes = Some(self.probe_ports(now));
         let looks = self.tend_standby(now);
         let apart = self.tend_apart(now);
+        let units = self.tend_units(now);
         let ticks = self.tend_programs(now);
         self.take_newest_lease(now);
         let released = self.release_paced(now) + self.come_across(now);
@@ -451,7 +457,7 @@ impl Dataplane {
         let renewal = self.renew(busy, now);
         let (next, limited) = self.next_due();
         let lazily =
-            [tended, probes, looks, apart, core.free_at(), self.due.release_at, ticks, tells, renewal]
+            [tended, probes, looks, apart, core.free_at(), self.due.release_at, units, ticks, tells, renewal]
                 .into_iter()
                 .flatten()
                 .min();

@@ -10,6 +10,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use plimsoll_offload::Runtime;
+use plimsoll_ports::realtime;
 
 /// Time between epochs: a half of what a call may take.
 const PERIOD: Duration = Duration::from_micros(250);
@@ -79,6 +80,9 @@ impl Drop for Epochs {
 
 impl Shared {
     fn keep(&self, runtime: &Runtime) {
+        // The engine's thread may go before all ordinary ones, and with it a program that is to be ended. Where this is not permitted, the
+        // engine is not either.
+        let _ = realtime::take_above();
         let mut quiet = 0;
         while !self.ended.load(Ordering::SeqCst) {
             let busy = self.begun.swap(false, Ordering::Relaxed) || self.running.load(Ordering::Acquire) > 0;

@@ -42,6 +42,7 @@ mod startup;
 mod stats;
 mod thread;
 mod timer;
+mod units;
 mod urgency;
 mod wait;
 
@@ -62,6 +63,7 @@ pub use dataplane::{
     SeveralError, Slot, Snapshot, StandbyChange, StandbyNow, Step, Tally, ThisCore, Turn, Whither, Whose,
     engine_config, fleet_map, lane_spec, own_mac, several,
 };
+pub use dataplane::{UnitWeights, Units};
 pub use departures::{Departure, DepartureLog, KEPT, Passage};
 pub use epochs::Epochs;
 pub use experiment::ExperimentCore;

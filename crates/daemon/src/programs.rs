@@ -18,7 +18,7 @@ use plimsoll_policy::{Checked, TenantConfig, TenantProgram};
 use plimsoll_units::Nanos;
 
 use crate::broker::{Broker, Number};
-use crate::dataplane::{Hosted, RESERVED};
+use crate::dataplane::{Hosted, RESERVED, UnitWeights, Units};
 use crate::epochs::Epochs;
 
 /// Why a tenant's program cannot be used.
@@ -58,6 +58,8 @@ pub(crate) struct Programs {
 #[derive(Debug, Default)]
 struct State {
     started: Option<(Runtime, Arc<Epochs>)>,
+    /// Whether the engine has coprocessors.
+    has_units: bool,
     /// What is in force, by tenant.
     loaded: BTreeMap<String, Loaded>,
 }
@@ -75,6 +77,8 @@ struct Loaded {
 pub(crate) struct NewPrograms {
     /// By tenant; none for a tenant that no longer has one.
     pub(crate) programs: Vec<(String, Option<Box<Hosted>>)>,
+    /// Coprocessors, where these are the first programs that use some.
+    pub(crate) units: Option<Box<Units>>,
     /// The modules that are new while the policy's text is the same, one on each line.
     pub(crate) changes: String,
     pub(crate) prepared: Prepared,
@@ -94,6 +98,13 @@ struct Modules {
 /// The tenants of a policy that have a program.
 pub(crate) fn with_programs(checked: &Checked) -> impl Iterator<Item = (&TenantConfig, &TenantProgram)> {
     checked.config.tenants.iter().filter_map(|tenant| Some((tenant, tenant.program.as_ref()?)))
+}
+
+/// Each tenant's weights at the coprocessors; none for one without a program.
+#[must_use]
+pub fn unit_weights(checked: &Checked) -> Vec<(String, UnitWeights)> {
+    let weights = |stated: &TenantProgram| stated.units.named().map(|(_, weight)| weight);
+    with_programs(checked).map(|(tenant, stated)| (tenant.name.clone(), weights(stated))).collect()
 }
 
 /// What a tenant's program may use under a policy.
@@ -210,11 +221,21 @@ impl Programs {
                     new.changes.push_str(&line);
                 }
                 let (runtime, epochs) = state.start().map_err(|why| failed(&tenant.name, stated, why))?;
-                let started = modules.start(&runtime, &epochs, &loaded);
+                let started = modules.start(&runtime, &epochs, (&tenant.name, &loaded));
                 let hosted = started.map_err(|why| failed(&tenant.name, stated, why))?;
                 new.programs.push((tenant.name.clone(), Some(Box::new(hosted))));
             }
             new.prepared.0.insert(tenant.name.clone(), loaded);
+        }
+        let uses =
+            unit_weights(checked).into_iter().find(|(_, weights)| weights.iter().any(|&weight| weight > 0));
+        if let Some((tenant, stated)) = uses
+            .filter(|_| !state.has_units)
+            .and_then(|(name, _)| with_programs(checked).find(|(tenant, _)| tenant.name == name))
+        {
+            let started = Units::start()
+                .map_err(|error| failed(&tenant.name, stated, format!("no thread for it: {error}")));
+            new.units = Some(Box::new(started?));
         }
         let gone = state.loaded.keys().filter(|name| !new.prepared.0.contains_key(*name));
         new.programs.extend(gone.map(|name| (name.clone(), None)));
@@ -223,7 +244,9 @@ impl Programs {
 
     /// Notes that what was prepared is in force.
     pub(crate) fn in_force(&self, prepared: Prepared) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).loaded = prepared.0;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_units |= prepared.0.values().any(|loaded| loaded.stated.units != Default::default());
+        state.loaded = prepared.0;
     }
 }
 
@@ -245,9 +268,10 @@ impl State {
 impl Loaded {
     /// Whether a program that was started as the one serves as the other, too.
     fn is_same(&self, other: &Self) -> bool {
-        // The core's share is the station's, and is changed while the program runs.
-        let apart_from_cpu = |stated: &TenantProgram| TenantProgram { cpu: None, ..stated.clone() };
-        apart_from_cpu(&self.stated) == apart_from_cpu(&other.stated)
+        // Shares of the core and of coprocessors are changed while the program runs.
+        let apart_from_shares =
+            |stated: &TenantProgram| TenantProgram { cpu: None, units: Default::default(), ..stated.clone() };
+        apart_from_shares(&self.stated) == apart_from_shares(&other.stated)
             && self.limits == other.limits
             && self.module == other.module
     }
@@ -272,22 +296,26 @@ impl Modules {
     }
 
     /// Compiles a module, unless it was compiled with the same limits, and starts a program.
-    fn start(&mut self, runtime: &Runtime, epochs: &Arc<Epochs>, loaded: &Loaded) -> Result<Hosted, String> {
+    fn start(
+        &mut self,
+        runtime: &Runtime,
+        epochs: &Arc<Epochs>,
+        (tenant, loaded): (&str, &Loaded),
+    ) -> Result<Hosted, String> {
         let Loaded { stated, limits, module } = loaded;
         let same = |(bytes, of, _): &&(Arc<[u8]>, Limits, Module)| Arc::ptr_eq(bytes, module) && of == limits;
         let compiled = match self.compiled.iter().find(same) {
             Some((_, _, compiled)) => compiled.clone(),
             None => {
                 let compiled = runtime.load(module, limits).map_err(|error| error.to_string())?;
-                let report = compiled.report();
-                keeps_state(stated, report.saves(), report.restores())?;
                 self.compiled.push((Arc::clone(module), *limits, compiled.clone()));
                 compiled
             }
         };
+        keeps_state(stated, compiled.report().saves(), compiled.report().restores())?;
         let running = epochs.run();
         let program = Program::new(&compiled).map_err(|error| error.to_string());
         drop(running);
-        Ok(Hosted::new(program?, stated, Some(Arc::clone(epochs))))
+        Ok(Hosted::new(program?, (tenant, stated), Some(Arc::clone(epochs))))
     }
 }

@@ -304,7 +304,7 @@ fn ports(page: &mut Page, stats: &Stats) {
 
 /// Tenants' programs.
 fn programs(page: &mut Page, stats: &Stats) {
-    let figures: [Figure<ProgramStats>; 8] = [
+    let figures: [Figure<ProgramStats>; 9] = [
         ("calls_total", "counter", "Calls of a tenant's program with packets.", |seen| seen.calls as f64),
         ("packets_total", "counter", "Packets that it was given.", |seen| seen.packets as f64),
         (
@@ -316,6 +316,9 @@ fn programs(page: &mut Page, stats: &Stats) {
         ("added_total", "counter", "Packets that it has added.", |seen| seen.added as f64),
         ("redirected_total", "counter", "Packets that it has sent to another port.", |seen| {
             seen.redirected as f64
+        }),
+        ("to_units_total", "counter", "Packets that it has sent to coprocessors.", |seen| {
+            seen.to_units as f64
         }),
         ("faults_total", "counter", "Calls that have failed.", |seen| seen.faults as f64),
         ("overruns_total", "counter", "Calls that have taken too long.", |seen| seen.overruns as f64),

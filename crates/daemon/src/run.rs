@@ -36,7 +36,7 @@ use crate::fleet::{self, FleetError};
 use crate::local::LocalSocket;
 use crate::open::{OpenError, carries};
 use crate::privileges;
-use crate::programs::{Programs, ProgramsError, with_programs};
+use crate::programs::{Programs, ProgramsError, unit_weights, with_programs};
 use crate::reader::{self, Answers, FileReader};
 use crate::record::{self, Record};
 use crate::reopen::{Away, lose, reopen};
@@ -366,6 +366,7 @@ fn build(
         lane.into_iter().for_each(|lane| lane.program = program.take());
     }
     programs.in_force(started.prepared);
+    let units = started.units;
     carries(&active.whose(), &uplink, config.uplink.mtu)?;
     idle.iter().try_for_each(|idle| carries(&Whose::Standby, idle, config.uplink.mtu))?;
     let tenants = if lanes.len() == 1 { "tenant" } else { "tenants" };
@@ -387,6 +388,9 @@ fn build(
         lanes,
         log: logs.first().map(Arc::clone).unwrap_or_default(),
     });
+    if let Some(units) = units {
+        engine.set_units(units, &unit_weights(checked));
+    }
     if config.uplink.standby.is_some() {
         engine.set_standby(active, idle, config.uplink.hold_off, Nanos::ZERO);
     }

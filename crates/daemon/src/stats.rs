@@ -306,6 +306,9 @@ pub struct ProgramStats {
     pub added: u64,
     /// Packets that it has sent to another port than they were going to.
     pub redirected: u64,
+    /// Packets that it has sent to coprocessors.
+    #[serde(default)]
+    pub to_units: u64,
     /// Calls that have done what WebAssembly forbids, or answered a wrong number of packets.
     pub faults: u64,
     /// Calls that have taken too long.
@@ -318,9 +321,19 @@ pub struct ProgramStats {
 
 impl From<ProgramNow> for ProgramStats {
     fn from(now: ProgramNow) -> Self {
-        let ProgramNow { calls, packets, direct, added, redirected, faults, overruns, halted, kept_state } =
-            now;
-        Self { calls, packets, direct, added, redirected, faults, overruns, halted, kept_state }
+        let ProgramNow {
+            calls,
+            packets,
+            direct,
+            added,
+            redirected,
+            to_units,
+            faults,
+            overruns,
+            halted,
+            kept_state,
+        } = now;
+        Self { calls, packets, direct, added, redirected, to_units, faults, overruns, halted, kept_state }
     }
 }
 

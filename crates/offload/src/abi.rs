@@ -19,8 +19,9 @@
 //! | address of its buffer | 8 to 11 |
 //! | the buffer's length | 12 to 15 |
 //! | verdict | 16 |
-//! | the port that it came from; with the verdict [`Verdict::Redirect`] the one that it goes to | 17 |
-//! | not used | 18 to 23 |
+//! | the port that it came from; with the verdict [`Verdict::Redirect`] the one that it goes to, with [`Verdict::Unit`] the operation | 17 |
+//! | with [`Verdict::Unit`] where its input begins, in bytes from its beginning | 18 to 19 |
+//! | with [`Verdict::Unit`] the address of the argument; of a packet that comes back, the result | 20 to 23 |
 //! | when it arrived, in nanoseconds | 24 to 31 |
 
 /// The version of the layout, which the exported function `plimsoll_abi_1` names.
@@ -89,12 +90,29 @@ pub enum Verdict {
     Drop,
     /// It goes to this port: 0 is the network, others are the tenant's own.
     Redirect(u8),
+    /// It goes to a coprocessor, and comes back to the program.
+    Unit(UnitCall),
 }
+
+/// What a program wants of a coprocessor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UnitCall {
+    /// The number of the operation ([`crate::Operation`]).
+    pub operation: u8,
+    /// Where in the packet its input begins; what is before it stays.
+    pub offset: u16,
+    /// The address of the argument in the program's memory.
+    pub argument: u32,
+}
+
+/// Added to the number of an operation, the port of a packet that comes back from a coprocessor.
+pub const FROM_UNIT: u8 = 128;
 
 impl Verdict {
     /// From its two bytes in a batch.
-    pub(crate) const fn read(verdict: u8, port: u8) -> Option<Self> {
+    pub(crate) const fn read(verdict: u8, port: u8, offset: u16, argument: u32) -> Option<Self> {
         match verdict {
+            3 => Some(Self::Unit(UnitCall { operation: port, offset, argument })),
             0 => Some(Self::Pass),
             1 => Some(Self::Drop),
             2 => Some(Self::Redirect(port)),
@@ -112,6 +130,7 @@ pub(crate) struct Entry {
     pub(crate) size: u32,
     pub(crate) verdict: u8,
     pub(crate) port: u8,
+    pub(crate) result: u32,
     pub(crate) arrived: u64,
 }
 
@@ -123,16 +142,24 @@ impl Entry {
         to[8..12].copy_from_slice(&self.buffer.to_le_bytes());
         to[12..16].copy_from_slice(&self.size.to_le_bytes());
         (to[16], to[17]) = (self.verdict, self.port);
-        to[18..24].fill(0);
+        to[18..20].fill(0);
+        to[20..24].copy_from_slice(&self.result.to_le_bytes());
         to[24..].copy_from_slice(&self.arrived.to_le_bytes());
     }
 
-    /// What a program may have written: where the packet lies, its length, its verdict and its port.
+    /// What a program may have written: where the packet lies, its length, and its verdict, if there is such a one.
     #[inline]
-    pub(crate) fn read(from: &[u8; ENTRY]) -> (u32, u32, u8, u8) {
+    pub(crate) fn read(from: &[u8; ENTRY]) -> (u32, u32, Option<Verdict>) {
         // One load each.
         let &[a, b, c, d, e, f, g, h, ..] = from;
-        (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), from[16], from[17])
+        let &[.., i, j, k, l, _, _, _, _, _, _, _, _] = from;
+        let verdict = Verdict::read(
+            from[16],
+            from[17],
+            u16::from_le_bytes([from[18], from[19]]),
+            u32::from_le_bytes([i, j, k, l]),
+        );
+        (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]), verdict)
     }
 }
 
@@ -149,14 +176,20 @@ mod tests {
             size: 2_048,
             verdict: 2,
             port: 9,
+            result: 0x1122_3344,
             arrived: 0x0123_4567_89ab_cdef,
         };
         let mut bytes = [0xee; ENTRY];
         entry.write(&mut bytes);
-        assert_eq!(Entry::read(&bytes), (entry.data, 60, 2, 9));
+        assert_eq!(Entry::read(&bytes), (entry.data, 60, Some(Verdict::Redirect(9))));
+        bytes[16..20].copy_from_slice(&[3, 1, 42, 0]);
+        let call = UnitCall { operation: 1, offset: 42, argument: 0x1122_3344 };
+        assert_eq!(Entry::read(&bytes).2, Some(Verdict::Unit(call)));
+        assert!((4..=255).all(|verdict| Verdict::read(verdict, 0, 0, 0).is_none()));
+        entry.write(&mut bytes);
         assert_eq!(bytes[8..16], [0, 0, 0xff, 0xff, 0, 8, 0, 0]);
         assert_eq!(bytes[24..], entry.arrived.to_le_bytes());
         assert_eq!(bytes[..4], [4, 3, 2, 1]);
-        assert_eq!(bytes[18..24], [0; 6]);
+        assert_eq!(bytes[18..24], [0, 0, 0x44, 0x33, 0x22, 0x11]);
     }
 }

@@ -40,10 +40,12 @@ mod abi;
 mod pool;
 mod program;
 mod runtime;
+mod unit;
 mod verify;
 
-pub use abi::{ABI, BATCH, Verdict, Way};
+pub use abi::{ABI, BATCH, FROM_UNIT, UnitCall, Verdict, Way};
 pub use pool::Slot;
 pub use program::{Decided, Fault, Packet, Place, Program, Ran, Start, StateError};
 pub use runtime::{Limits, LoadError, Metering, Module, Runtime};
+pub use unit::{LONGEST_ARGUMENT, Operation, Request, Unit, Worker};
 pub use verify::{Refusal, Report, verify};

@@ -12,9 +12,12 @@ use wasmtime::{
     Instance, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc, UpdateDeadline, WasmBacktrace,
 };
 
-use crate::abi::{BATCH, ENTRY, Entry, HEAD, INIT, RESTORE, ROOM, SAVE, STAGED, TICK, Verdict, Way};
+use crate::abi::{
+    BATCH, ENTRY, Entry, FROM_UNIT, HEAD, INIT, RESTORE, ROOM, SAVE, STAGED, TICK, UnitCall, Verdict, Way,
+};
 use crate::pool::{Pool, Slot};
 use crate::runtime::{Limits, Metering, Module, Runtime};
+use crate::unit::{Operation, Request};
 use crate::verify::PAGE;
 
 /// A packet that is given to a program.
@@ -24,8 +27,10 @@ pub struct Packet {
     pub slot: Slot,
     /// Its length in bytes.
     pub len: u32,
-    /// The port that it came from.
+    /// The port that it came from; of a packet that comes back from a coprocessor, [`FROM_UNIT`] and the operation.
     pub port: u8,
+    /// What a coprocessor has answered.
+    pub result: u32,
 }
 
 impl Packet {
@@ -35,7 +40,7 @@ impl Packet {
     /// A packet at the beginning of a buffer.
     #[must_use]
     pub fn new(slot: Slot, len: u32, port: u8) -> Self {
-        Self { slot, len, port }
+        Self { slot, len, port, result: 0 }
     }
 }
 
@@ -135,6 +140,9 @@ pub enum StateError {
     /// The state would lie outside its memory.
     #[error("`{0}` names memory that it does not have")]
     Outside(&'static str),
+    /// It is longer than a state may be, as both programs' tenants wait while it is copied.
+    #[error("it has {0} bytes, and a state may have {MOST_STATE}")]
+    TooLong(usize),
     /// `state_room` has returned 0.
     #[error("`state_room` returned 0 for {0} bytes")]
     NoRoom(usize),
@@ -142,6 +150,9 @@ pub enum StateError {
     #[error("`state_restore` returned {0}, and not 0")]
     Declined(i32),
 }
+
+/// Most bytes of a state that one program hands to another.
+pub const MOST_STATE: usize = 1 << 20;
 
 /// What bounds a program's memory and the time of its calls.
 struct Bounds {
@@ -252,6 +263,28 @@ impl Program {
         &self.bytes(decided.slot)[decided.at as usize..][..decided.len as usize]
     }
 
+    /// What a program wants done by a coprocessor, copied out of its memory. None where there is no such operation, or its argument does
+    /// not lie in the program's memory.
+    #[must_use]
+    pub fn request(&self, decided: &Decided, call: UnitCall) -> Option<Request> {
+        let operation = Operation::numbered(call.operation)?;
+        let behind = self.memory.data(&self.store).get(call.argument as usize..).unwrap_or_default();
+        let length = operation.argument_length(behind.get(..4.min(behind.len()))?)?;
+        let (packet, argument) = (self.packet(decided).to_vec(), behind.get(..length)?.to_vec());
+        let offset = usize::from(call.offset);
+        let cost = (packet.len().saturating_sub(offset) + length).max(1) as u32;
+        Some(Request { operation, packet, offset, most: self.pool.size() as usize, argument, cost })
+    }
+
+    /// Puts a packet that a coprocessor has answered into a free buffer, for the next batch. None without one.
+    pub fn give_back(&mut self, request: &Request, result: u32) -> Option<Packet> {
+        let packet = request.packet.get(..request.packet.len().min(self.pool.size() as usize))?;
+        let slot = self.pool.take()?;
+        self.bytes_mut(slot)[..packet.len()].copy_from_slice(packet);
+        let port = FROM_UNIT | request.operation.number();
+        Some(Packet { slot, len: packet.len() as u32, port, result })
+    }
+
     /// Whether the program looks at packets of this direction; others pass it.
     #[must_use]
     pub fn looks_at(&self, way: Way) -> bool {
@@ -338,6 +371,9 @@ impl Program {
     pub fn save(&mut self) -> Result<Vec<u8>, StateError> {
         let named: u64 = self.state_call(SAVE, ())?;
         let (at, len) = ((named >> 32) as usize, (named & u64::from(u32::MAX)) as usize);
+        if len > MOST_STATE {
+            return Err(StateError::TooLong(len));
+        }
         let state = self.memory.data(&self.store).get(at..at.saturating_add(len));
         state.map(<[u8]>::to_vec).ok_or(StateError::Outside(SAVE))
     }
@@ -400,11 +436,13 @@ impl Program {
         let (places, _) = places.as_chunks_mut();
         for (number, (place, slot)) in places.iter_mut().zip(&self.slots).enumerate() {
             let buffer = self.pool.address(*slot);
-            let (len, port) = packets.get(number).map_or((0, 0), |packet| (packet.len, packet.port));
+            let (len, port, result) =
+                packets.get(number).map_or((0, 0, 0), |packet| (packet.len, packet.port, packet.result));
             // An added packet that gets no verdict is not sent.
             let verdict = u8::from(number >= packets.len());
             let size = self.pool.size();
-            Entry { data: buffer, len, buffer, size, verdict, port, arrived: now.as_u64() }.write(place);
+            Entry { data: buffer, len, buffer, size, verdict, port, result, arrived: now.as_u64() }
+                .write(place);
         }
     }
 
@@ -416,8 +454,8 @@ impl Program {
         let Self { slots, pool, ran, .. } = self;
         slots.drain(answered..).for_each(|slot| pool.give(slot));
         for (number, (&slot, place)) in slots.iter().zip(places).enumerate() {
-            let (data, len, verdict, port) = Entry::read(place);
-            let decided = Verdict::read(verdict, port).zip(pool.place(slot, data, len));
+            let (data, len, verdict) = Entry::read(place);
+            let decided = verdict.zip(pool.place(slot, data, len));
             let Some((verdict, at)) = decided else {
                 ran.malformed += 1;
                 pool.give(slot);

@@ -120,6 +120,9 @@ pub fn verify(module: &[u8], limits: &Limits) -> Result<Report, Refusal> {
         let what = format!("it has {} bytes, and a program may have {}", module.len(), limits.module);
         return Err(Refusal::new(what, None));
     }
+    if !module.starts_with(b"\0asm") {
+        return Err(Refusal::new("it is no WebAssembly module: it does not begin as one", 0));
+    }
     let names = names(module);
     let within = |error: BinaryReaderError| Refusal {
         function: function_at(module, error.offset()).map(|at| name_of(&names, at)),

@@ -307,12 +307,23 @@ mapping! {
         memory: SIZE,
         /// Its part of the core that programs run on.
         cpu: Map(&PROGRAM_CPU),
+        /// Its weights at the coprocessors that it may use.
+        units: Map(&PROGRAM_UNITS),
         /// Most packets that leave it for one that enters it; 1 when absent.
         amplification: Whole(1, 64),
         /// What a reload does with its state where the program changes.
         state: Words(&[("drop", "The new program begins anew."), ("keep", "The old program saves it, and the new one takes it over.")]),
         /// What becomes of its tenant's packets once it was halted, as its calls have taken too long.
         fails: Words(&[("closed", "They are lost."), ("open", "They pass as if there were no program.")]),
+    }
+
+    pub(crate) static PROGRAM_UNITS = "ProgramUnits" {
+        /// Compressing and expanding (deflate, RFC 1951).
+        deflate: Whole(1, 1_000),
+        /// Sealing and opening by AES-128-GCM.
+        aes: Whole(1, 1_000),
+        /// Searching for regular expressions.
+        regex: Whole(1, 1_000),
     }
 
     pub(crate) static PROGRAM_CPU = "ProgramCpu" {

@@ -50,7 +50,7 @@ pub use keys::{
     LIMITS, MAX_WEIGHT, NAMES, SUB_FILE, schema, sub_schema,
 };
 pub use law::{Errors, Law, Problem, ProblemRecord};
-pub use offload::{Fails, StateKept, TenantProgram};
+pub use offload::{Fails, StateKept, TenantProgram, UnitWeights};
 pub use peers::{Peers, UNLIMITED};
 pub use plimsoll_document::{FileId, Mark, Severity, SourceFile, Sources};
 pub use press::{Ecn, Mediate, Part, PartError, Press, PressMode, PressRate, Watch};

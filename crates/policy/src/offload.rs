@@ -19,6 +19,8 @@ pub struct TenantProgram {
     pub memory: Bytes,
     /// Its part of the core that programs run on, in place of its tenant's weight.
     pub cpu: Option<u32>,
+    /// Its weights at the coprocessors.
+    pub units: UnitWeights,
     /// Most packets that leave it for one that enters it.
     pub amplification: u32,
     /// What a reload does with its state where the module, or what it may use, has changed.
@@ -45,10 +47,38 @@ impl TenantProgram {
             module,
             memory: Self::MEMORY,
             cpu: None,
+            units: UnitWeights::default(),
             amplification: 1,
             state: StateKept::default(),
             fails: Fails::default(),
         }
+    }
+}
+
+/// A program's weights at the coprocessors; 0: it may not use that one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct UnitWeights {
+    /// Compressing and expanding.
+    pub deflate: u32,
+    /// Sealing and opening.
+    pub aes: u32,
+    /// Searching for patterns.
+    pub regex: u32,
+}
+
+impl UnitWeights {
+    /// In the order of the coprocessors, with their names.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, u32); 3] {
+        [("deflate", self.deflate), ("aes", self.aes), ("regex", self.regex)]
+    }
+}
+
+impl fmt::Display for UnitWeights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stated = self.named().into_iter().filter(|(_, weight)| *weight > 0);
+        let stated: Vec<String> = stated.map(|(unit, weight)| format!("{unit}: {weight}")).collect();
+        write!(f, "{{{}}}", stated.join(", "))
     }
 }
 
@@ -98,9 +128,12 @@ impl Fails {
 
 impl fmt::Display for TenantProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { module, memory: _, cpu, amplification, state, fails } = self;
+        let Self { module, memory: _, cpu, units, amplification, state, fails } = self;
         write!(f, "{{module: {}, memory: {}", module.display(), self.memory_text())?;
         cpu.map_or(Ok(()), |weight| write!(f, ", cpu: {{weight: {weight}}}"))?;
+        if *units != UnitWeights::default() {
+            write!(f, ", units: {units}")?;
+        }
         write!(f, ", amplification: {amplification}, state: {}, fails: {}}}", state.word(), fails.word())
     }
 }

@@ -349,3 +349,30 @@ fn a_program_that_was_just_begun_compiles_and_does_the_same_in_each_language() {
         );
     }
 }
+
+#[test]
+fn the_tunnel_seals_what_leaves_and_opens_what_comes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let tunnel = compiled(folder.path(), "tunnel", &[]).display().to_string();
+    let secret = packet((4_000, 5_000), b"a secret that is not to be read");
+    let frames = [secret.clone(), packet((4_000, 7), b"no secret"), arp()];
+    let input = capture(folder.path(), &frames);
+    let [sealed, opened] = ["sealed", "opened"].map(|name| folder.path().join(name).display().to_string());
+    let told =
+        json(&["program", "run", &tunnel, "--read", &input, "--way", "egress", "--write", &sealed, "--json"]);
+    assert_eq!((&told["passed"]["packets"], &told["unit_requests"]), (&3.into(), &1.into()), "{told}");
+    let mut out = written(&sealed);
+    out.sort_by_key(Vec::len);
+    assert!(out[..2] == [frames[1].clone(), arp()] || out[..2] == [arp(), frames[1].clone()]);
+    assert!(is_whole(&out[2]) && out[2].len() == secret.len() + 24, "{:?}", out[2]);
+    assert!(!out[2].windows(6).any(|bytes| bytes == b"secret"));
+    // What was changed on its way does not arrive.
+    let mut forged = out[2].clone();
+    *forged.last_mut().expect("a tag") ^= 1;
+    let input = capture(folder.path(), &[out[2].clone(), forged, frames[1].clone()]);
+    let told = json(&["program", "run", &tunnel, "--read", &input, "--write", &opened, "--json"]);
+    assert_eq!((&told["passed"]["packets"], &told["dropped"]["packets"]), (&2.into(), &1.into()), "{told}");
+    let mut out = written(&opened);
+    out.sort_by_key(Vec::len);
+    assert_eq!(out, [frames[1].clone(), secret]);
+}

@@ -86,11 +86,10 @@ impl Dataplane {
         let ports = self.uplink.port.iter().chain(self.uplink.idle());
         let staged: usize = ports.map(Port::staged).sum();
         self.uplink.tally.lost_many(Loss::Stopped, staged as u64);
-        for lane in self.tenants.all() {
-            let Some(mut hosted) = lane.program.take() else { continue };
-            lost += lane.lose_outgoing(&mut hosted, Loss::Stopped);
-            lane.program = Some(hosted);
-        }
+        let at_units = self.at_units() as u64;
+        self.uplink.tally.lost_many(Loss::Stopped, at_units);
+        lost += at_units;
+        lost += self.tenants.all().map(Lane::stop_program).sum::<u64>();
         lost + staged as u64
     }
 
@@ -289,6 +288,7 @@ impl Dataplane {
         let programs = self.tenants.lanes.iter().flatten().filter_map(|lane| lane.program.as_ref());
         !self.backpressure.paced.is_empty()
             || programs.into_iter().any(|hosted| hosted.has_packets())
+            || self.at_units() > 0
             || lanes.chain(&self.uplink.port).any(Port::pending)
     }
 }

@@ -84,6 +84,10 @@ pub enum Loss {
     ProgramTooLong,
     /// The tenant's program has sent it, and there was no descriptor or buffer for it.
     ProgramNoRoom,
+    /// The tenant's program has sent it to a coprocessor that the tenant may not use, or with an argument that is not in its memory.
+    ProgramNoUnit,
+    /// The tenant's program has sent it to a coprocessor, and as many wait there as may.
+    ProgramUnitFull,
 }
 
 /// Events that are counted although no frame was lost.
@@ -197,7 +201,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -233,6 +237,8 @@ impl Loss {
         Self::ProgramNoPort,
         Self::ProgramTooLong,
         Self::ProgramNoRoom,
+        Self::ProgramNoUnit,
+        Self::ProgramUnitFull,
     ];
 
     /// The reason as operators see it.
@@ -274,6 +280,8 @@ impl Loss {
             Self::ProgramNoPort => "program_no_port",
             Self::ProgramTooLong => "program_too_long",
             Self::ProgramNoRoom => "program_no_room",
+            Self::ProgramNoUnit => "program_no_unit",
+            Self::ProgramUnitFull => "program_unit_full",
         }
     }
 }

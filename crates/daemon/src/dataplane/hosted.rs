@@ -14,13 +14,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use plimsoll_offload::{Packet, Program, Slot, StateError, Way};
+use plimsoll_offload::{Packet, Program, Request, Slot, StateError, Way};
 use plimsoll_policy::{Fails, StateKept, TenantProgram};
 use plimsoll_ports::Frame;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Status;
 use plimsoll_wire::{Offload, parse_front};
 
+use direct::Arrived;
 pub(super) use direct::{Lifted, is_in_pool};
 
 use super::Dataplane;
@@ -45,8 +46,11 @@ const MOST_OUT: usize = 64;
 /// How long a call may take, by what packets have taken before: others wait for the core meanwhile.
 const CALL: Span = Span::micros(50);
 
+/// A call that took longer than this should have been ended before.
+const LONGEST: Span = Span::micros(1_500);
+
 /// A program is halted when so many of its calls have taken too long within this time.
-const MOST_OVERRUNS: u32 = 4;
+const MOST_OVERRUNS: usize = 4;
 const OVERRUNS_WITHIN: Span = Span::secs(60);
 
 /// How often `tick` is called.
@@ -55,15 +59,18 @@ const TICK: Span = Span::millis(100);
 /// A tenant's program, with the packets that wait for it.
 pub struct Hosted {
     program: Program,
+    /// Its tenant's name.
+    tenant: Arc<str>,
     fails: Fails,
     state: StateKept,
     /// Ends calls that take too long; without it, fuel does.
     epochs: Option<Arc<Epochs>>,
-    /// Frames from the uplink that wait at the tenant's station and lie in the program's pool, in the station's order; and how long each
-    /// had been in the kernel.
-    arrived: VecDeque<(Slot, Option<Span>)>,
+    /// Frames from the uplink that wait at the tenant's station and lie in the program's pool, in the station's order.
+    arrived: VecDeque<Arrived>,
     /// Packets for the tenant, in the program's pool.
     incoming: VecDeque<Packet>,
+    /// Packets of the tenant's that come back from coprocessors, in the program's pool.
+    returned: VecDeque<Packet>,
     /// Frames of the tenant's, in its lane's buffers.
     outgoing: VecDeque<Copied>,
     /// How far the first of these has been given to the program: its frames, and payload bytes of the next one.
@@ -72,7 +79,8 @@ pub struct Hosted {
     batch: Vec<Packet>,
     /// What a packet has taken lately.
     cost: Span,
-    overruns: (u32, Nanos),
+    /// When the last calls took too long, the oldest first.
+    overruns: VecDeque<Nanos>,
     ticked: Nanos,
     pub(crate) now: ProgramNow,
 }
@@ -90,6 +98,8 @@ pub struct ProgramNow {
     pub added: u64,
     /// Packets that it has sent to another port than they were going to.
     pub redirected: u64,
+    /// Packets that it has sent to coprocessors.
+    pub to_units: u64,
     /// Calls that have done what WebAssembly forbids, or answered a wrong number of packets.
     pub faults: u64,
     /// Calls that have taken too long.
@@ -103,20 +113,26 @@ pub struct ProgramNow {
 impl Hosted {
     /// A program that has been started, as the policy states it. `epochs` are those of its runtime, if calls end by them.
     #[must_use]
-    pub fn new(program: Program, stated: &TenantProgram, epochs: Option<Arc<Epochs>>) -> Self {
+    pub fn new(
+        program: Program,
+        (tenant, stated): (&str, &TenantProgram),
+        epochs: Option<Arc<Epochs>>,
+    ) -> Self {
         let slots = program.free();
         Self {
             program,
+            tenant: tenant.into(),
             fails: stated.fails,
             state: stated.state,
             epochs,
             arrived: VecDeque::with_capacity(slots),
             incoming: VecDeque::with_capacity(slots),
+            returned: VecDeque::new(),
             outgoing: VecDeque::with_capacity(2 * MOST_OUT),
             begun: (0, 0),
             batch: Vec::with_capacity(BATCH),
             cost: Span::ns(100),
-            overruns: (0, Nanos::ZERO),
+            overruns: VecDeque::with_capacity(MOST_OVERRUNS),
             ticked: Nanos::ZERO,
             now: ProgramNow::default(),
         }
@@ -136,12 +152,22 @@ impl Hosted {
 
     /// Whether packets wait for it.
     pub(crate) fn has_packets(&self) -> bool {
-        !self.incoming.is_empty() || !self.outgoing.is_empty()
+        !self.incoming.is_empty() || !self.outgoing.is_empty() || !self.returned.is_empty()
+    }
+
+    /// Takes a packet back from a coprocessor; false without a free buffer.
+    pub(super) fn come_back(&mut self, request: &Request, result: u32, way: Way) -> bool {
+        let Some(packet) = self.program.give_back(request, result) else { return false };
+        match way {
+            Way::Ingress => self.incoming.push_back(packet),
+            Way::Egress => self.returned.push_back(packet),
+        }
+        true
     }
 
     /// Whether as many packets wait for it as one call takes.
     pub(super) fn is_full(&self) -> bool {
-        self.incoming.len() + self.outgoing.len() >= self.most()
+        self.incoming.len() + self.outgoing.len() + self.returned.len() >= self.most()
     }
 
     /// When `tick` is to be called next, if the program has it.
@@ -209,6 +235,8 @@ impl Hosted {
 
     /// Puts packets of the tenant's into the batch, at most `most`, and gives frames back to their sender that are there whole.
     fn fill(&mut self, lane: &mut Lane, most: usize) {
+        let returned = self.returned.len().min(most);
+        self.batch.extend(self.returned.drain(..returned));
         while self.batch.len() < most {
             let Some(&Copied { buffer, ref origin, .. }) = self.outgoing.front() else { break };
             let (frames, (number, gone)) = (origin.frames(), self.begun);
@@ -243,15 +271,21 @@ impl Hosted {
         }
     }
 
-    /// Notes that a call has taken too long; answers whether the program is halted for that now.
+    /// Notes that a call has taken too long; answers whether the program is halted for that.
     fn overrun(&mut self, now: Nanos) -> bool {
         self.now.overruns += 1;
-        if now.since(self.overruns.1) > OVERRUNS_WITHIN {
-            self.overruns = (0, now);
+        self.overruns.push_back(now);
+        if self.overruns.len() < MOST_OVERRUNS || self.now.halted {
+            return false;
         }
-        self.overruns.0 += 1;
-        self.now.halted |= self.overruns.0 >= MOST_OVERRUNS;
+        let first = self.overruns.pop_front().unwrap_or(now);
+        self.now.halted = now.since(first) <= OVERRUNS_WITHIN;
         self.now.halted
+    }
+
+    /// Whether a call that has returned took longer than one may: what cannot be ended in its midst, as the filling of much memory.
+    pub(super) fn is_too_long(took: Span) -> bool {
+        took >= LONGEST
     }
 
     /// Takes over from the program before it: its packets, and its state where that is to be kept. Answers why the state was not.
@@ -263,13 +297,17 @@ impl Hosted {
         self.now.kept_state = kept.as_ref().map(Result::is_ok);
         self.outgoing.append(&mut before.outgoing);
         self.begun = core::mem::take(&mut before.begun);
-        for packet in before.incoming.drain(..) {
+        let incoming = before.incoming.drain(..).map(|packet| (packet, true));
+        let all: Vec<_> = incoming.chain(before.returned.drain(..).map(|packet| (packet, false))).collect();
+        for (packet, comes_in) in all {
             let bytes = &before.program.bytes(packet.slot)[..packet.len as usize];
-            let slot = self.program.take().filter(|_| bytes.len() <= self.program.limits().buffer as usize);
-            match slot {
+            let fits = bytes.len() <= self.program.limits().buffer as usize;
+            match if fits { self.program.take() } else { None } {
+                None if fits => tally.lost(Loss::ProgramNoRoom),
                 Some(slot) => {
                     self.program.bytes_mut(slot)[..bytes.len()].copy_from_slice(bytes);
-                    self.incoming.push_back(Packet { slot, ..packet });
+                    let to = if comes_in { &mut self.incoming } else { &mut self.returned };
+                    to.push_back(Packet { slot, ..packet });
                 }
                 None => tally.lost(Loss::ProgramTooLong),
             }
@@ -423,9 +461,19 @@ impl Lane {
     /// Takes its program out, as its tenant is gone; what waits for it is lost.
     pub(super) fn drop_program(&mut self) -> Option<Box<Hosted>> {
         let mut hosted = self.program.take()?;
-        self.tally.lost_many(Loss::ReceiverGone, hosted.incoming.len() as u64);
+        self.tally.lost_many(Loss::ReceiverGone, (hosted.incoming.len() + hosted.returned.len()) as u64);
         self.lose_outgoing(&mut hosted, Loss::Stopped);
         Some(hosted)
+    }
+
+    /// Counts what waits for its program at a stop.
+    pub(super) fn stop_program(&mut self) -> u64 {
+        let Some(mut hosted) = self.program.take() else { return 0 };
+        let inside = (hosted.arrived.len() + hosted.incoming.len() + hosted.returned.len()) as u64;
+        self.tally.lost_many(Loss::Stopped, inside);
+        let sent = self.lose_outgoing(&mut hosted, Loss::Stopped);
+        self.program = Some(hosted);
+        inside + sent
     }
 
     /// Drops what it has sent and its program has not seen.

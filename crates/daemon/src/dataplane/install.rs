@@ -30,7 +30,9 @@ use super::mac_table::Owner;
 use super::mediate::{Guest, Mediating};
 use super::setup::{fleet_map, pull, untouched};
 use super::standby::StandbyChange;
+use super::units::{UnitWeights, Units};
 use super::{Dataplane, Whose};
+use crate::programs::unit_weights;
 use crate::seats::Meeting;
 
 /// A policy to put in force, with the ports that it brings.
@@ -66,6 +68,10 @@ pub struct Change {
     pub mediated: Vec<Mediating>,
     /// Tenants that have another program than before, or none any more, by name.
     pub programs: Vec<(String, Option<Box<Hosted>>)>,
+    /// Coprocessors for programs, where the engine has none and the policy wants some.
+    pub units: Option<Box<Units>>,
+    /// Each tenant's weights at them.
+    pub unit_weights: Vec<(String, UnitWeights)>,
     /// The tenants with `ecn: untouched`.
     pub untouched: Vec<String>,
     /// The uplink's second port.
@@ -116,6 +122,8 @@ impl Change {
             sampled: None,
             mediated: Mediating::between(old, new),
             programs: Vec::new(),
+            units: None,
+            unit_weights: unit_weights(new),
             untouched: untouched(&new.config),
             standby: match &new.config.uplink {
                 uplink if uplink.standby.is_some() => StandbyChange::Keep(uplink.hold_off),
@@ -214,6 +222,8 @@ impl Dataplane {
         self.count_known();
         self.inward.install(&change.program, &self.tenants.lanes, now);
         self.install_programs(change.programs, &mut installed, now);
+        self.units = change.units.or_else(|| self.units.take());
+        self.weigh_units(&change.unit_weights);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_receivers(&self.tenants.lanes, &change.program, now);
         }
@@ -428,6 +438,7 @@ impl Dataplane {
             lane.source = None;
             if lane.tenant.is_none() {
                 installed.programs.extend(lane.drop_program());
+                self.inward.set_work(u32::try_from(index).unwrap_or(u32::MAX), false);
                 installed.closed.extend(lane.detach());
                 self.macs.release(Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX)));
                 if lane.pool.in_use() == 0 {

@@ -25,7 +25,7 @@ use super::apart::Charged;
 use super::cpu::Core;
 use super::crossing::Via;
 use super::drops::Loss;
-use super::hosted::{Lifted, is_in_pool};
+use super::hosted::{Hosted, Lifted, is_in_pool};
 use super::mac_table::Mac;
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -55,6 +55,8 @@ pub(crate) struct Inward {
     before: Vec<Before>,
     /// The way of the frame that is stored, or delivered.
     pub(super) via: Via,
+    /// When the thread's CPU clock was last looked at, and what it told.
+    looked: (Nanos, Span),
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
     since: Option<Nanos>,
 }
@@ -128,6 +130,9 @@ const FETCHES: usize = 512;
 /// Time that programs may take before frames have their turn to depart; the last call that begins within it ends.
 const PROGRAMS: Span = Span::micros(100);
 
+/// How long a look at the thread's CPU clock is good for.
+const LOOK: Span = Span::micros(500);
+
 /// Frames that are fetched at once, unless they come from other hosts of a fleet, as one that has to be opened takes a microsecond. The
 /// clock is read once for them, and the delays of a tenant's frames among them are noted together.
 const FETCH: usize = 128;
@@ -153,6 +158,7 @@ impl Inward {
             delivered,
             before,
             via: Via::Uplink,
+            looked: (Nanos::ZERO, Span::ZERO),
             since: None,
         }
     }
@@ -176,7 +182,7 @@ impl Inward {
     /// Notes whether a lane's program has packets to look at, for which it gets its share of the core.
     #[inline]
     pub(crate) fn set_work(&mut self, lane: u32, has_work: bool) {
-        if lane + 1 < self.stations() {
+        if lane < self.stations() - 1 {
             self.ingress.set_work(lane + 1, has_work);
         }
     }
@@ -217,6 +223,20 @@ impl Inward {
         let further = self.known.len()..self.pools.len();
         self.known.extend(further.map(|station| KnownFlows::for_station(station, self.knows)));
         self.uncounted.reserve(self.known.len());
+    }
+
+    /// Looks at the thread's CPU clock, unless that was done a moment ago: it costs a system call.
+    fn look_at_clock(&mut self, core: &impl Core, now: Nanos) {
+        if now.since(self.looked.0) > LOOK {
+            self.looked = (now, core.used());
+        }
+    }
+
+    /// CPU time that the thread has used since a moment after the last look, at least.
+    fn used_since(&self, core: &impl Core, begun: Nanos) -> Span {
+        let (at, used) = self.looked;
+        let since = core.used().as_u64().saturating_sub(used.as_u64());
+        Span::ns(since.saturating_sub(begun.since(at).as_u64()))
     }
 
     /// Whether a frame waits at a station that it may have now.
@@ -448,7 +468,7 @@ impl Dataplane {
                 now = after;
             } else if let Some(station) = self.inward.ingress.next(now) {
                 if self.runs_program(station) {
-                    let (count, after) = self.take_programs_turn(station, now, clock);
+                    let (count, after) = self.take_programs_turn(core, station, now, clock);
                     (delivered, programs) = (delivered + count, programs + after.since(now));
                     now = after;
                     if programs >= PROGRAMS {
@@ -476,7 +496,7 @@ impl Dataplane {
 
     /// Whether a station's program is to run, rather than frames be delivered to it: it runs once it has a batch, or all that there is.
     fn runs_program(&self, station: u32) -> bool {
-        self.tenants.has_programs && self.inward.ingress.has_work(station) && {
+        self.inward.ingress.has_work(station) && {
             let lane = self.tenants.lanes.get((station - 1) as usize).and_then(Option::as_ref);
             let hosted = lane.and_then(|lane| lane.program.as_ref());
             hosted.is_none_or(|hosted| hosted.is_full()) || !self.inward.may_take(station)
@@ -486,11 +506,13 @@ impl Dataplane {
     /// Runs a station's program, and charges it for the time.
     fn take_programs_turn(
         &mut self,
+        core: &impl Core,
         station: u32,
         now: Nanos,
         clock: &impl Fn(Part) -> Nanos,
     ) -> (usize, Nanos) {
         let lane = station - 1;
+        self.inward.look_at_clock(core, now);
         let count = self.run_program(lane, now);
         self.note_moved(lane as usize);
         let after = clock(Part::Deliver);
@@ -499,6 +521,9 @@ impl Dataplane {
             hosted.took(count, took);
         }
         self.inward.processed(station, took, after);
+        if Hosted::is_too_long(took) && Hosted::is_too_long(self.inward.used_since(core, now)) {
+            self.note_long_call(lane, after);
+        }
         // What a program takes is no sign of memory that keeps the thread waiting.
         self.copying.part += 1;
         (count, after)

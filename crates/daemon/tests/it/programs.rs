@@ -1,7 +1,7 @@
 //! Tenants' programs in the engine: what they see, what becomes of it, and what they cannot do.
 
-use plimsoll_daemon::{Change, Hosted, ProgramNow, program_limits};
-use plimsoll_offload::{Metering, Program, Runtime};
+use plimsoll_daemon::{Change, Hosted, ProgramNow, Units, program_limits};
+use plimsoll_offload::{Metering, Operation, Program, Runtime};
 use plimsoll_policy::{Checked, Fails, StateKept, TenantProgram};
 use plimsoll_units::Span;
 use plimsoll_wire::VnetHeader;
@@ -62,11 +62,15 @@ fn stated() -> TenantProgram {
 
 /// A program for tenant `a` that has been started.
 fn hosted(checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
+    hosted_for("a", checked, module, stated)
+}
+
+fn hosted_for(tenant: &str, checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
     let runtime = Runtime::new(Metering::Fuel).expect("this machine");
-    let limits = program_limits(checked, "a", stated);
+    let limits = program_limits(checked, tenant, stated);
     let compiled = runtime.load(module, &limits).unwrap_or_else(|error| panic!("{error}"));
     let program = Program::new(&compiled).unwrap_or_else(|error| panic!("{error}"));
-    Box::new(Hosted::new(program, stated, None))
+    Box::new(Hosted::new(program, (tenant, stated), None))
 }
 
 /// Puts another program in place of the one that tenant `a` has.
@@ -501,4 +505,176 @@ proptest! {
         prop_assert!(!world.engine.pending());
         prop_assert_eq!(came + lost, sent, "{:?} {:?} {:?}", world.losses("a"), world.losses("b"), world.losses("uplink"));
     }
+}
+
+/// Sends each packet to this operation from byte 46 on, and passes those that come back, with the result in bytes 42 to 45.
+fn through_unit(name: &str, operation: u8, argument: u32) -> String {
+    let ask = format!(
+        "(if (i32.lt_u (i32.load8_u offset=17 (local.get $at)) (i32.const 128))
+            (then
+                (i32.store8 offset=16 (local.get $at) (i32.const 3))
+                (i32.store8 offset=17 (local.get $at) (i32.const {operation}))
+                (i32.store16 offset=18 (local.get $at) (i32.const 46))
+                (i32.store offset=20 (local.get $at) (i32.const {argument})))
+            (else (i32.store offset=42 (local.get $data) (i32.load offset=20 (local.get $at)))))"
+    );
+    each(name, &ask)
+}
+
+/// Turns until something holds, which is told what came out on the wire, as units are threads.
+fn until(world: &mut World, mut holds: impl FnMut(&mut World, Vec<Vec<u8>>) -> bool) {
+    let begun = std::time::Instant::now();
+    let mut out = Vec::new();
+    while !holds(world, out) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "not in time");
+        out = world.run(STEP, STEP);
+    }
+}
+
+fn with_units(world: &mut World, weights: [u32; 3]) {
+    let units = Units::start().expect("threads");
+    world.engine.set_units(Box::new(units), &[("a".to_owned(), weights)]);
+}
+
+#[test]
+fn a_coprocessor_changes_a_packet_which_comes_back_to_its_program() {
+    let mut world = world(&through_unit("ingress", Operation::Deflate.number(), 0));
+    with_units(&mut world, [1, 0, 0]);
+    let mut frame = udp(ELSEWHERE, A, 1, 0, 1_200);
+    frame[46..].fill(7);
+    arrive(&mut world, &frame);
+    let mut came = Vec::new();
+    until(&mut world, |world, _| {
+        came.extend(drain(&mut world.tenants[0]));
+        !came.is_empty()
+    });
+    assert_eq!((&came[0][..42], &came[0][42..46]), (&frame[..42], &[0; 4][..]));
+    let mut back = came.remove(0);
+    assert!(back.len() < 100, "{} bytes", back.len());
+    assert_eq!(plimsoll_offload::Worker::default().serve(Operation::Inflate, &mut back, (46, 2_048), &[]), 0);
+    assert_eq!(back[46..], frame[46..]);
+    let ProgramNow { packets, to_units, .. } = now(&mut world);
+    assert_eq!((packets, to_units), (2, 1));
+    assert!(!world.engine.pending() && world.losses("a").is_empty());
+}
+
+#[test]
+fn a_coprocessor_that_a_tenant_may_not_use_or_an_argument_elsewhere_loses_its_packet_only() {
+    for (operation, argument) in [(0, 0), (2, 65_536 * 100), (4, 65_536 * 100), (9, 0)] {
+        let mut world = world(&through_unit("egress", operation, argument));
+        with_units(&mut world, [0, 1, 1]);
+        world.send(0, &udp(A, ELSEWHERE, 1, 0, 100));
+        assert!(world.run(WHILE, STEP).is_empty());
+        assert_eq!(world.losses("a"), [("program_no_unit", 1)], "{operation}");
+        assert!(!world.engine.pending());
+    }
+}
+
+#[test]
+fn what_is_at_a_coprocessor_while_its_program_is_taken_out_goes_on() {
+    let (mut world, checked) =
+        world_of(POLICY, &through_unit("egress", Operation::Match.number(), 8), &stated());
+    with_units(&mut world, [0, 0, 1]);
+    for told in 0..40 {
+        world.send(0, &udp(A, ELSEWHERE, 1, told, 1_000));
+    }
+    let mut out = world.run(STEP, STEP);
+    install(&mut world, &checked, None);
+    until(&mut world, |world, left| {
+        out.extend(left);
+        !world.engine.pending()
+    });
+    out.extend(world.run(WHILE, STEP));
+    assert_eq!(out.len(), 40);
+    assert!(world.losses("a").is_empty() && world.losses("uplink").is_empty());
+}
+
+#[test]
+fn tenants_share_a_coprocessor_by_weight_in_bytes() {
+    let fields = through_unit("ingress", Operation::Deflate.number(), 0);
+    let (mut world, checked) = world_of(POLICY, &fields, &stated());
+    let programs = vec![("b".to_owned(), Some(hosted_for("b", &checked, &module(&fields), &stated())))];
+    let change = Change { programs, ..Change::between(&checked, &checked) };
+    world.engine.install(change, world.now);
+    let units = Box::new(Units::start().expect("threads"));
+    world.engine.set_units(units, &[("a".to_owned(), [1, 0, 0]), ("b".to_owned(), [3, 0, 0])]);
+    // The one with the smaller share has the longer packets.
+    let lengths = [1_500, 300];
+    let frames = [A, B].map(|to| udp(ELSEWHERE, to, 1, 0, lengths[usize::from(to == B)]));
+    let mut bytes = [0_u64; 2];
+    until(&mut world, |world, _| {
+        for frame in &frames {
+            (0..40).for_each(|_| arrive(world, frame));
+        }
+        for (tenant, bytes) in bytes.iter_mut().enumerate() {
+            *bytes += drain(&mut world.tenants[tenant]).len() as u64 * (lengths[tenant] as u64 - 46);
+        }
+        bytes[0] > 1_500_000
+    });
+    let ratio = bytes[1] as f64 / bytes[0] as f64;
+    assert!((2.7..3.3).contains(&ratio), "{bytes:?}");
+}
+
+#[test]
+fn a_tenant_that_is_taken_out_while_its_program_has_packets_leaves_no_work_behind() {
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, max: 1Mbps, descriptors: 4}");
+    let (mut world, checked) = world_of(&text, &(each("ingress", "") + &each("egress", "")), &stated());
+    (0..40).for_each(|told| _ = world.send(0, &udp(A, ELSEWHERE, 1, told, 1_000)));
+    // One turn leaves packets for the program: it has no descriptor for what it would send.
+    world.run(STEP, STEP);
+    (0..40).for_each(|told| _ = world.send(1, &udp(B, A, 1, told, 1_000)));
+    let new = policy("uplink: {port: memory, rate: 10Gbps}\ntenants:\n  b: {port: memory}\n");
+    let change = world.change(&checked, &new);
+    world.engine.install(change, world.now);
+    // Would not end otherwise.
+    world.run(Span::millis(100), STEP);
+    assert!(!world.engine.pending());
+}
+
+#[test]
+fn a_program_that_was_halted_is_not_called_again() {
+    let endless = "(loop $for_ever (br $for_ever))";
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, ingress: {max: 8Mbps}}");
+    let (mut world, _) = world_of(&text, &each("ingress", endless), &stated());
+    for _ in 0..20 {
+        (0..20).for_each(|told| arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 1_000)));
+        world.run(Span::millis(5), STEP);
+    }
+    let ProgramNow { calls, overruns, halted, .. } = now(&mut world);
+    assert_eq!((calls, overruns, halted), (4, 4, true));
+    assert_eq!(world.engine.take_told().iter().filter(|line| line.contains("HALTED")).count(), 1);
+}
+
+#[test]
+fn a_program_cannot_write_whose_address_is_whose() {
+    // Writes the neighbour's source address into all that lies behind its first packet.
+    let forge = "(local.set $x (i64.const 4096))
+        (loop $l
+            (memory.copy (i32.add (local.get $data) (i32.wrap_i64 (local.get $x))) (i32.const 64) (i32.const 6))
+            (local.set $x (i64.add (local.get $x) (i64.const 1)))
+            (br_if $l (i64.lt_u (local.get $x) (i64.const 60000))))";
+    let data = "(data (i32.const 64) \"\\02\\00\\00\\00\\00\\02\")";
+    let text = POLICY.replace("a: {port: memory}", "a: {port: memory, ingress: {max: 8Mbps}}");
+    let (mut world, _) = world_of(&text, &(each("ingress", forge) + data), &stated());
+    for round in 0..30 {
+        (0..20).for_each(|told| arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 1_000)));
+        world.run(Span::millis(100), Span::micros(100));
+        world.send(1, &udp(B, ELSEWHERE, 1, round, 60));
+        world.run(WHILE, STEP);
+    }
+    assert!(world.losses("b").is_empty() && world.events("b").is_empty(), "{:?}", world.events("b"));
+}
+
+#[test]
+fn a_state_that_is_too_long_is_not_copied() {
+    let state = "(func (export \"state_save\") (result i64) (i64.const 0x200000))
+        (func (export \"state_room\") (param i32) (result i32) (i32.const 8))
+        (func (export \"state_restore\") (param i32) (result i32) (i32.const 0))";
+    let program = TenantProgram { state: StateKept::Keep, ..stated() };
+    let fields = each("ingress", "") + state;
+    let (mut world, checked) = world_of(POLICY, &fields, &program);
+    let next = hosted(&checked, &module(&fields), &program);
+    install(&mut world, &checked, Some(next));
+    let told = world.engine.take_told().join("\n");
+    assert!(told.contains("it has 2097152 bytes, and a state may have 1048576"), "{told}");
 }

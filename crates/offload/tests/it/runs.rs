@@ -1,6 +1,6 @@
 //! What becomes of packets.
 
-use plimsoll_offload::{Decided, Limits, Packet, Start, Verdict, Way};
+use plimsoll_offload::{Decided, Limits, Packet, Start, UnitCall, Verdict, Way};
 use plimsoll_units::Nanos;
 
 use crate::support::{ALL, ingress, load, packets, program, text};
@@ -27,12 +27,13 @@ fn each_packet_has_its_verdict() {
          (i32.store8 offset=17 (local.get $at) (i32.const 7))",
     );
     let mut program = program(&text, &Limits::default());
-    let batch = packets(&mut program, 4);
+    let batch = packets(&mut program, 5);
     let before = program.free();
     let ran = program.run(Way::Ingress, &batch, Nanos::ZERO).expect("it runs").clone();
     let verdicts: Vec<_> = ran.packets.iter().map(|packet| packet.verdict).collect();
-    assert_eq!(verdicts, [Verdict::Pass, Verdict::Drop, Verdict::Redirect(7)]);
-    assert_eq!((ran.malformed, program.free()), (1, before + 2), "the fourth has none that there is");
+    let call = UnitCall { operation: 7, offset: 0, argument: 0 };
+    assert_eq!(verdicts, [Verdict::Pass, Verdict::Drop, Verdict::Redirect(7), Verdict::Unit(call)]);
+    assert_eq!((ran.malformed, program.free()), (1, before + 2), "the fifth has none that there is");
     assert!(program.fuel().is_some_and(|fuel| (10..1_000).contains(&fuel)), "{:?}", program.fuel());
     assert_eq!(program.packet(&ran.packets[2]), [2; 60]);
 }

@@ -7,12 +7,13 @@ use plimsoll_units::Bytes;
 
 use super::Reader;
 use super::syntax::ProgramEntry;
-use crate::keys::{MAX_WEIGHT, PROGRAM, PROGRAM_CPU};
-use crate::offload::{Fails, StateKept, TenantProgram};
+use crate::keys::{MAX_WEIGHT, PROGRAM, PROGRAM_CPU, PROGRAM_UNITS};
+use crate::offload::{Fails, StateKept, TenantProgram, UnitWeights};
 
 /// Bounds of a program's memory: less holds no pool, and a gibibyte is what an operator still means.
 const LEAST_MEMORY: Bytes = Bytes::new(2 << 20);
 const MOST_MEMORY: Bytes = Bytes::new(1 << 30);
+const MOST_UNIT_WEIGHT: u32 = 1_000;
 /// As many as a batch has places.
 const MOST_AMPLIFICATION: u32 = 64;
 
@@ -35,6 +36,17 @@ pub(super) fn program(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Pr
         let weight =
             cpu.get("weight").and_then(|tree| reader.positive(tree, "`weight` of `cpu`", MAX_WEIGHT));
         program.cpu = weight.map(|weight| weight.value);
+    }
+    if let Some(tree) = keys.get("units") {
+        let units = reader.fields(tree, tree.at, &format!("`units` of {what}"), &PROGRAM_UNITS);
+        let mut weight = |unit: &str| {
+            let stated = units.get(unit)?;
+            reader
+                .positive(stated, &format!("`{unit}` of `units`"), MOST_UNIT_WEIGHT)
+                .map(|weight| weight.value)
+        };
+        let [deflate, aes, regex] = ["deflate", "aes", "regex"].map(|unit| weight(unit).unwrap_or(0));
+        program.units = UnitWeights { deflate, aes, regex };
     }
     if let Some(tree) = keys.get("amplification") {
         let found = reader.positive(tree, "`amplification`", MOST_AMPLIFICATION);

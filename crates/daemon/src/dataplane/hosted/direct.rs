@@ -6,19 +6,29 @@
 //! Invariant: such frames are at the station in the order in which the program's pool has them.
 
 use plimsoll_nic::{Arrival, Verdict};
-use plimsoll_offload::{Packet, Way};
+use plimsoll_offload::{Packet, Slot, Way};
 use plimsoll_policy::Program;
 use plimsoll_ports::Received;
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::{Ecn, Front, VnetHeader, parse};
 
 use super::super::Dataplane;
 use super::super::crossing::Via;
 use super::super::drops::Loss;
 use super::super::inward::{COMMON, Inward};
+use super::super::mac_table::Mac;
 use super::super::outward::check;
 use super::super::tenants::Tenants;
 use super::{Hosted, RESERVED};
+
+/// A frame that waits in the pool, and what was known of it before the program could reach it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) slot: Slot,
+    sender: Mac,
+    /// How long it had been in the kernel.
+    waited: Option<Span>,
+}
 
 /// The address of a frame at a station that lies in the pool of the tenant's program.
 const IN_POOL: u64 = 1 << 63;
@@ -57,11 +67,13 @@ impl Hosted {
         if !finished || frame.len() > limits.buffer as usize || self.program.free() <= RESERVED as usize {
             return None;
         }
+        // One that is malformed is counted where all are. Nothing of the frame is looked at later: the program may have written there.
+        let sender = check(&parse(frame), Front::whole(frame), received).ok()?.0.src_mac.0;
         let slot = self.program.take()?;
         let stored = inward.offer(station, IN_POOL, frame, now);
         if stored.is_ok() {
             self.program.bytes_mut(slot)[..frame.len()].copy_from_slice(frame);
-            self.arrived.push_back((slot, received.waited));
+            self.arrived.push_back(Arrived { slot, sender, waited: received.waited });
         } else {
             self.program.give(slot);
         }
@@ -75,39 +87,32 @@ impl Dataplane {
         self.tenants.has_programs && !self.backpressure.mediates && self.backpressure.heavy.is_none()
     }
 
-    /// Hands a frame that lies in the pool of its tenant's program over to the program.
+    /// Hands a frame that lies in the pool of its tenant's program over to the program. False where it is lost.
     pub(in super::super) fn deliver_in_pool(
         &mut self,
         station: u32,
         (arrival, verdict): (&Arrival, Verdict),
         number: usize,
         now: Nanos,
-    ) {
+    ) -> bool {
         let index = station - COMMON - 1;
-        let Some(lane) = self.tenants.lane(index) else { return };
-        let Some(hosted) = &mut lane.program else { return };
-        let Some((slot, waited)) = hosted.arrived.pop_front() else { return };
-        self.inward.note_taken(station, number, (arrival.at, waited));
+        self.inward.via = Via::Uplink;
+        let Some(lane) = self.tenants.lane(index) else { return false };
+        let Some(hosted) = &mut lane.program else { return false };
+        let Some(Arrived { slot, sender, waited }) = hosted.arrived.pop_front() else { return false };
         let untouched = lane.untouched;
         let frame = &mut hosted.program.bytes_mut(slot)[..arrival.len as usize];
         if verdict != Verdict::Pass && (verdict != Verdict::Mark || untouched || !Ecn::Ce.write(frame)) {
             hosted.program.give(slot);
-            return self.arrivals_tally().lost(Loss::IngressOverMax);
+            self.arrivals_tally().lost(Loss::IngressOverMax);
+            return false;
         }
-        let received = Received { len: frame.len(), ..Received::default() };
-        let sender = check(&parse(frame), Front::whole(frame), &received).map(|(parsed, _)| parsed.src_mac.0);
-        match sender {
-            Ok(sender) => {
-                hosted.incoming.push_back(Packet::new(slot, arrival.len, Packet::NETWORK));
-                hosted.now.direct += 1;
-                self.inward.set_work(index, true);
-                self.learn_outside(sender, now);
-            }
-            Err(why) => {
-                hosted.program.give(slot);
-                why.count(&mut self.uplink.tally, 1);
-            }
-        }
+        hosted.incoming.push_back(Packet::new(slot, arrival.len, Packet::NETWORK));
+        hosted.now.direct += 1;
+        self.inward.note_taken(station, number, (arrival.at, waited));
+        self.inward.set_work(index, true);
+        self.learn_outside(sender, now);
+        true
     }
 
     /// Takes the frames that wait at a tenant's station out of the pool of its program, which is to be replaced.
@@ -115,7 +120,7 @@ impl Dataplane {
         let hosted = self.tenants.lane(index).and_then(|lane| lane.program.as_deref_mut());
         match hosted.filter(|hosted| !hosted.arrived.is_empty()) {
             Some(hosted) => self.inward.take_all(index + COMMON + 1, || {
-                let (slot, waited) = hosted.arrived.pop_front()?;
+                let Arrived { slot, waited, .. } = hosted.arrived.pop_front()?;
                 let bytes = hosted.program.bytes(slot).to_vec();
                 hosted.program.give(slot);
                 Some((bytes, waited))

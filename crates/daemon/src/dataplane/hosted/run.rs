@@ -3,7 +3,7 @@
 //! Not here: where packets wait for them (`hosted`).
 //! Invariant: a call's packets leave it with one verdict each, or are all lost for a counted reason.
 
-use plimsoll_offload::{Fault, Packet, Verdict, Way};
+use plimsoll_offload::{Decided, Fault, Packet, Place, UnitCall, Verdict, Way};
 use plimsoll_policy::Fails;
 use plimsoll_ports::{Received, Sending};
 use plimsoll_units::Nanos;
@@ -22,22 +22,25 @@ impl Dataplane {
             self.inward.set_work(index, false);
             return 0;
         };
+        let mut count = 0;
         if hosted.ticks_at().is_some_and(|at| at <= now) {
-            hosted.ticked = now;
+            (hosted.ticked, count) = (now, 1);
             let ticked = in_time(hosted.epochs.clone().as_ref(), || hosted.program.tick(now));
             if let Err(fault) = ticked {
                 self.note_fault(&mut hosted, index, &fault, now);
             }
         }
         let most = hosted.most();
-        let incoming = hosted.incoming.len().min(most);
-        hosted.batch.extend(hosted.incoming.drain(..incoming));
-        let mut count = self.run_batch(&mut hosted, Way::Ingress, index, now);
+        if !hosted.now.halted {
+            let incoming = hosted.incoming.len().min(most);
+            hosted.batch.extend(hosted.incoming.drain(..incoming));
+            count += self.run_batch(&mut hosted, Way::Ingress, index, now);
+        }
         if let Some(lane) = self.tenants.lane(index).filter(|_| !hosted.now.halted) {
-            // Each packet that leaves needs a descriptor.
+            // Each packet that leaves needs a descriptor; one that adds more of them than there are loses those.
             let room = lane.tenant.map_or(0, |tenant| self.scheduler.nic.tenant_room(tenant));
-            let room = room / hosted.program.limits().amplification.max(1);
-            hosted.fill(lane, most.min(room as usize));
+            let fit = (room / hosted.program.limits().amplification.max(1)).max(room.min(1));
+            hosted.fill(lane, most.min(fit as usize));
             count += self.run_batch(&mut hosted, Way::Egress, index, now);
         }
         if hosted.now.halted && hosted.has_packets() {
@@ -92,7 +95,7 @@ impl Dataplane {
     /// Does what a program has decided about one packet.
     fn act(&mut self, hosted: &mut Hosted, number: usize, (way, index): (Way, u32), now: Nanos) {
         let decided = hosted.program.ran().packets[number];
-        hosted.now.added += u64::from(decided.added);
+        hosted.now.added += u64::from(decided.added && decided.verdict != Verdict::Drop);
         let own = match way {
             Way::Ingress => TENANT,
             Way::Egress => Packet::NETWORK,
@@ -100,6 +103,7 @@ impl Dataplane {
         let to = match decided.verdict {
             Verdict::Pass => own,
             Verdict::Redirect(to) => to,
+            Verdict::Unit(call) => return self.to_unit(hosted, (&decided, call), (way, index)),
             Verdict::Drop => {
                 if let Some(lane) = self.tenants.lane(index).filter(|_| !decided.added) {
                     lane.tally.lost(Loss::ProgramDropped);
@@ -121,8 +125,27 @@ impl Dataplane {
         hosted.program.give(decided.slot);
     }
 
+    /// Hands a packet to a coprocessor, from which it comes back to the program.
+    fn to_unit(
+        &mut self,
+        hosted: &mut Hosted,
+        (decided, call): (&Decided, UnitCall),
+        (way, index): (Way, u32),
+    ) {
+        let request = hosted.program.request(decided, call);
+        let asked = match request {
+            Some(request) => self.ask_unit(index, &hosted.tenant, way, request),
+            None => Err(Loss::ProgramNoUnit),
+        };
+        match asked {
+            Ok(()) => hosted.now.to_units += 1,
+            Err(why) => self.tenants.lane(index).into_iter().for_each(|lane| lane.tally.lost(why)),
+        }
+        hosted.program.give(decided.slot);
+    }
+
     /// Sends a packet as its tenant's. It is copied: while it waits for its turn, the program could change what was checked.
-    fn send_of_program(&mut self, index: usize, bytes: &[u8], now: Nanos) {
+    pub(in super::super) fn send_of_program(&mut self, index: usize, bytes: &[u8], now: Nanos) {
         let Some(lane) = self.tenants.lanes[index].as_deref_mut() else { return };
         let has_room = lane.tenant.is_some_and(|tenant| self.scheduler.nic.tenant_room(tenant) > 0);
         let buffer = if has_room { lane.pool.take(bytes.len()) } else { None };
@@ -133,7 +156,7 @@ impl Dataplane {
     }
 
     /// Hands a packet to the tenant.
-    fn give_to_tenant(&mut self, index: u32, bytes: &[u8]) {
+    pub(in super::super) fn give_to_tenant(&mut self, index: u32, bytes: &[u8]) {
         let Some(lane) = self.tenants.lane(index) else { return };
         let Some(port) = &mut lane.port else { return lane.tally.lost(Loss::ReceiverGone) };
         let sending = port.send(bytes, None);
@@ -145,6 +168,15 @@ impl Dataplane {
         let handed = self.lane_refused(sending.map(Emitted::from), index);
         if let (Handed::Lost(why), Some(lane)) = (handed, self.tenants.lane(index)) {
             lane.tally.lost(why);
+        }
+    }
+
+    /// Notes that a call which has returned took longer than one may.
+    pub(in super::super) fn note_long_call(&mut self, index: u32, now: Nanos) {
+        let Some(mut hosted) = self.tenants.lane(index).and_then(|lane| lane.program.take()) else { return };
+        self.note_fault(&mut hosted, index, &Fault::OverBudget(Place::default()), now);
+        if let Some(lane) = self.tenants.lane(index) {
+            lane.program = Some(hosted);
         }
     }
 
@@ -181,6 +213,10 @@ impl Dataplane {
             self.give_to_tenant(index as u32, &hosted.program.bytes(packet.slot)[..packet.len as usize]);
             hosted.program.give(packet.slot);
         }
+        while let Some(packet) = hosted.returned.pop_front() {
+            self.send_of_program(index, &hosted.program.bytes(packet.slot)[..packet.len as usize], now);
+            hosted.program.give(packet.slot);
+        }
         while let Some(Copied { buffer, received, origin, .. }) = hosted.outgoing.pop_front() {
             let (frames, payload) = core::mem::take(&mut hosted.begun);
             let Some(lane) = self.tenants.lane(index as u32) else { return };
@@ -197,8 +233,8 @@ impl Dataplane {
     /// Drops packets that waited for a program which was halted.
     fn lose_waiting(&mut self, hosted: &mut Hosted, index: u32) {
         let Some(lane) = self.tenants.lane(index) else { return };
-        lane.tally.lost_many(Loss::ProgramHalted, hosted.incoming.len() as u64);
-        for packet in hosted.incoming.drain(..) {
+        lane.tally.lost_many(Loss::ProgramHalted, (hosted.incoming.len() + hosted.returned.len()) as u64);
+        for packet in hosted.incoming.drain(..).chain(hosted.returned.drain(..)) {
             hosted.program.give(packet.slot);
         }
         lane.lose_outgoing(hosted, Loss::ProgramHalted);

@@ -48,8 +48,7 @@ impl Dataplane {
             let Some((arrival, verdict)) = next else { break };
             number += 1;
             if is_in_pool(&arrival) {
-                self.deliver_in_pool(station, (&arrival, verdict), delivered, now);
-                delivered += 1;
+                delivered += usize::from(self.deliver_in_pool(station, (&arrival, verdict), delivered, now));
                 continue;
             }
             let (_, buffer) = Buffer::from_address(arrival.addr);

@@ -1,0 +1,237 @@
+//! Requests of tenants' programs to coprocessors: they wait for their tenant's share of the unit.
+//!
+//! Why: a unit serves what comes first, so that a tenant with longer requests would get most of it.
+//! From: FairNIC §3.4 and §4.4; the limiter is `plimsoll-smartnic`'s.
+//! Not here: the threads (`crate::units`), the programs (`hosted`).
+//! Invariant: a request comes back to the tenant that made it, to the program that it has then, or is lost for a counted reason.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use plimsoll_offload::{Request, Unit, Way};
+use plimsoll_smartnic::{Cost, Limiter, LimiterConfig};
+use plimsoll_units::{Nanos, Span};
+
+use super::Dataplane;
+use super::drops::Loss;
+use crate::units::{Job, ROOM, UnitThread};
+
+/// A tenant's weights at the units, in their order; 0: it may not use that one.
+pub type UnitWeights = [u32; Unit::ALL.len()];
+
+/// What a tenant of weight one is granted in a round: more than the longest packet.
+const QUANTUM: Cost = Cost(16 << 10);
+
+/// Requests of a tenant that wait for one unit, at most.
+const MOST: usize = 64;
+
+/// How soon the engine looks for what a unit has done, while it has something to do.
+const LOOK: Span = Span::micros(50);
+
+/// Whose request it is.
+#[derive(Clone, Debug)]
+struct Of {
+    lane: u32,
+    /// A reload may give the lane to another tenant, which must not get the packet.
+    tenant: Arc<str>,
+    way: Way,
+    /// The limiter that has issued it.
+    epoch: u32,
+}
+
+/// The units, with the requests that wait for them.
+#[derive(Debug)]
+pub struct Units {
+    units: Vec<Queues>,
+    /// By lane.
+    weights: Vec<UnitWeights>,
+    epoch: u32,
+}
+
+/// One unit.
+#[derive(Debug)]
+struct Queues {
+    limiter: Limiter,
+    thread: UnitThread<Of>,
+    /// By lane.
+    waiting: Vec<VecDeque<Job<Of>>>,
+    /// By lane: whether the limiter knows of the first request.
+    offered: Vec<bool>,
+    /// Requests in the unit, or done and not taken back.
+    inside: usize,
+}
+
+fn limiter(weights: impl Iterator<Item = u32>) -> Limiter {
+    let weights: Vec<u32> = weights.map(|weight| weight.max(1)).collect();
+    let cores = weights.len() as u32;
+    Limiter::new(&LimiterConfig { quantum: QUANTUM, longest: 1, slice: Cost(0), weights, cores })
+}
+
+impl Units {
+    /// Starts the units' threads.
+    ///
+    /// # Errors
+    /// When the system has no more threads.
+    pub fn start() -> std::io::Result<Self> {
+        let queues = |unit| {
+            let (waiting, offered, inside) = (Vec::new(), Vec::new(), 0);
+            Ok(Queues {
+                limiter: limiter([].into_iter()),
+                thread: UnitThread::start(unit)?,
+                waiting,
+                offered,
+                inside,
+            })
+        };
+        let units = Unit::ALL.into_iter().map(queues).collect::<std::io::Result<_>>()?;
+        Ok(Self { units, weights: Vec::new(), epoch: 0 })
+    }
+
+    /// Sets the tenants' weights, by lane. Requests that wait go on waiting.
+    fn set_weights(&mut self, weights: Vec<UnitWeights>) {
+        self.epoch += 1;
+        for (number, unit) in self.units.iter_mut().enumerate() {
+            unit.limiter = limiter(weights.iter().map(|weights| weights[number]));
+            let lanes = weights.len().max(unit.waiting.len());
+            unit.waiting.resize_with(lanes, VecDeque::new);
+            unit.offered = vec![false; lanes];
+        }
+        self.weights = weights;
+    }
+
+    /// Takes a request of a tenant's program.
+    fn ask(&mut self, lane: u32, tenant: &Arc<str>, way: Way, request: Request) -> Result<(), Loss> {
+        let number = request.operation.unit() as usize;
+        let may = self.weights.get(lane as usize).is_some_and(|weights| weights[number] > 0);
+        let unit = &mut self.units[number];
+        if !may {
+            return Err(Loss::ProgramNoUnit);
+        }
+        let waiting = &mut unit.waiting[lane as usize];
+        if waiting.len() >= MOST {
+            return Err(Loss::ProgramUnitFull);
+        }
+        let of = Of { lane, tenant: Arc::clone(tenant), way, epoch: 0 };
+        waiting.push_back(Job { of, request, result: 0 });
+        Ok(())
+    }
+
+    /// Hands requests to the units, as far as the limiters let them go there.
+    fn feed(&mut self) {
+        let epoch = self.epoch;
+        self.units.iter_mut().for_each(|unit| unit.feed(epoch));
+    }
+
+    /// The next request that a unit has answered.
+    fn done(&mut self) -> Option<Job<Of>> {
+        let epoch = self.epoch;
+        self.units.iter_mut().find_map(|unit| {
+            let job = unit.thread.done()?;
+            unit.inside -= 1;
+            if job.of.epoch == epoch {
+                unit.limiter.handle_complete(job.of.lane, cost(&job.request));
+            }
+            Some(job)
+        })
+    }
+
+    /// Requests that wait or are being served.
+    fn held(&self) -> usize {
+        self.units
+            .iter()
+            .map(|unit| unit.inside + unit.waiting.iter().map(VecDeque::len).sum::<usize>())
+            .sum()
+    }
+}
+
+/// What a request takes of its unit, by its input's length when it was made: that is the same when it comes back.
+fn cost(request: &Request) -> Cost {
+    Cost(request.cost.min(QUANTUM.0))
+}
+
+impl Queues {
+    fn feed(&mut self, epoch: u32) {
+        for lane in 0..self.offered.len() {
+            self.offer(lane);
+        }
+        while self.inside < ROOM
+            && let Some(issue) = self.limiter.poll_issue()
+        {
+            let lane = issue.tenant as usize;
+            self.offered[lane] = false;
+            let Some(mut job) = self.waiting[lane].pop_front() else { continue };
+            job.of.epoch = epoch;
+            self.inside += 1;
+            // There is room for as many as may be inside.
+            let _ = self.thread.ask(job);
+            self.offer(lane);
+        }
+    }
+
+    /// Tells the limiter of a tenant's first request, if it does not know of it.
+    fn offer(&mut self, lane: usize) {
+        let Some(job) = self.waiting[lane].front().filter(|_| !self.offered[lane]) else { return };
+        self.offered[lane] =
+            self.limiter.handle_request(lane as u32, lane as u32, cost(&job.request)).is_ok();
+    }
+}
+
+impl Dataplane {
+    /// Puts coprocessors in, and each tenant's weights at them.
+    pub fn set_units(&mut self, units: Box<Units>, weights: &[(String, UnitWeights)]) {
+        self.units = Some(units);
+        self.weigh_units(weights);
+    }
+
+    /// Sets the tenants' weights at the coprocessors.
+    pub(super) fn weigh_units(&mut self, weights: &[(String, UnitWeights)]) {
+        let Some(units) = &mut self.units else { return };
+        let of = |name: &str| {
+            weights.iter().find(|(known, _)| known == name).map_or([0; 3], |(_, weights)| *weights)
+        };
+        let lanes = self.tenants.lanes.iter();
+        units.set_weights(lanes.map(|lane| lane.as_ref().map_or([0; 3], |lane| of(&lane.name))).collect());
+    }
+
+    /// Takes a request of a tenant's program to a coprocessor.
+    pub(super) fn ask_unit(
+        &mut self,
+        lane: u32,
+        tenant: &Arc<str>,
+        way: Way,
+        request: Request,
+    ) -> Result<(), Loss> {
+        let Some(units) = &mut self.units else { return Err(Loss::ProgramNoUnit) };
+        units.ask(lane, tenant, way, request)?;
+        units.feed();
+        Ok(())
+    }
+
+    /// Gives programs back what coprocessors have answered. Answers when to look again, while some have something to do.
+    pub(super) fn tend_units(&mut self, now: Nanos) -> Option<Nanos> {
+        while let Some(Job { of, request, result }) = self.units.as_mut()?.done() {
+            let lane =
+                self.tenants.lane(of.lane).filter(|lane| lane.tenant.is_some() && *lane.name == *of.tenant);
+            let Some(lane) = lane else {
+                self.uplink.tally.lost(Loss::ReceiverGone);
+                continue;
+            };
+            let back = lane.program.as_mut().map(|hosted| hosted.come_back(&request, result, of.way));
+            match (back, of.way) {
+                (Some(true), _) => self.inward.set_work(of.lane, true),
+                (Some(false), _) => lane.tally.lost(Loss::ProgramNoRoom),
+                // A reload has taken the program out meanwhile.
+                (None, Way::Ingress) => self.give_to_tenant(of.lane, &request.packet),
+                (None, Way::Egress) => self.send_of_program(of.lane as usize, &request.packet, now),
+            }
+        }
+        let units = self.units.as_mut()?;
+        units.feed();
+        (units.held() > 0).then(|| now + LOOK)
+    }
+
+    /// Packets at coprocessors.
+    pub(super) fn at_units(&self) -> usize {
+        self.units.as_ref().map_or(0, |units| units.held())
+    }
+}
