@@ -235,3 +235,75 @@ impl Dataplane {
         self.units.as_ref().map_or(0, |units| units.held())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use plimsoll_offload::Operation;
+
+    use super::*;
+
+    fn request(length: usize) -> Request {
+        let packet = (0..length as u32).map(|n| (n * n >> 3) as u8).collect();
+        Request {
+            operation: Operation::Deflate,
+            packet,
+            offset: 0,
+            most: 2_048,
+            argument: Vec::new(),
+            cost: length as u32,
+        }
+    }
+
+    fn units(weights: &[UnitWeights]) -> Units {
+        let mut units = Units::start().expect("threads");
+        units.set_weights(weights.to_vec());
+        units
+    }
+
+    #[test]
+    fn tenants_that_always_want_a_unit_get_its_bytes_by_weight() {
+        let mut units = units(&[[1, 0, 0], [3, 0, 0]]);
+        let names: [Arc<str>; 2] = ["a".into(), "b".into()];
+        // The one with the smaller share has the longer requests, and as many of them.
+        let lengths = [1_500, 200];
+        let mut served = [0_u64; 2];
+        let begun = Instant::now();
+        while served[0] < 1_000_000 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "not in time: {served:?}");
+            for lane in 0..2 {
+                while units
+                    .ask(lane, &names[lane as usize], Way::Egress, request(lengths[lane as usize]))
+                    .is_ok()
+                {}
+            }
+            units.feed();
+            while let Some(job) = units.done() {
+                served[job.of.lane as usize] += u64::from(job.request.cost);
+            }
+        }
+        let ratio = served[1] as f64 / served[0] as f64;
+        assert!((2.7..3.3).contains(&ratio), "{served:?}");
+    }
+
+    #[test]
+    fn other_weights_take_effect_while_requests_are_served_and_wait() {
+        let mut units = units(&[[1, 0, 0]]);
+        let name: Arc<str> = "a".into();
+        let asked = (0..).take_while(|_| units.ask(0, &name, Way::Ingress, request(1_000)).is_ok()).count();
+        assert_eq!(asked, MOST);
+        units.feed();
+        units.set_weights(vec![[0; 3], [1, 0, 0]]);
+        assert_eq!(units.ask(0, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
+        assert_eq!(units.ask(2, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
+        units.ask(1, &name, Way::Ingress, request(9)).expect("it may");
+        let (mut back, begun) = (0, Instant::now());
+        while units.held() > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{back} are back");
+            units.feed();
+            back += std::iter::from_fn(|| units.done()).count();
+        }
+        assert_eq!(back, MOST + 1);
+    }
+}

@@ -62,15 +62,11 @@ fn stated() -> TenantProgram {
 
 /// A program for tenant `a` that has been started.
 fn hosted(checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
-    hosted_for("a", checked, module, stated)
-}
-
-fn hosted_for(tenant: &str, checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
     let runtime = Runtime::new(Metering::Fuel).expect("this machine");
-    let limits = program_limits(checked, tenant, stated);
+    let limits = program_limits(checked, "a", stated);
     let compiled = runtime.load(module, &limits).unwrap_or_else(|error| panic!("{error}"));
     let program = Program::new(&compiled).unwrap_or_else(|error| panic!("{error}"));
-    Box::new(Hosted::new(program, (tenant, stated), None))
+    Box::new(Hosted::new(program, ("a", stated), None))
 }
 
 /// Puts another program in place of the one that tenant `a` has.
@@ -587,32 +583,6 @@ fn what_is_at_a_coprocessor_while_its_program_is_taken_out_goes_on() {
     out.extend(world.run(WHILE, STEP));
     assert_eq!(out.len(), 40);
     assert!(world.losses("a").is_empty() && world.losses("uplink").is_empty());
-}
-
-#[test]
-fn tenants_share_a_coprocessor_by_weight_in_bytes() {
-    let fields = through_unit("ingress", Operation::Deflate.number(), 0);
-    let (mut world, checked) = world_of(POLICY, &fields, &stated());
-    let programs = vec![("b".to_owned(), Some(hosted_for("b", &checked, &module(&fields), &stated())))];
-    let change = Change { programs, ..Change::between(&checked, &checked) };
-    world.engine.install(change, world.now);
-    let units = Box::new(Units::start().expect("threads"));
-    world.engine.set_units(units, &[("a".to_owned(), [1, 0, 0]), ("b".to_owned(), [3, 0, 0])]);
-    // The one with the smaller share has the longer packets.
-    let lengths = [1_500, 300];
-    let frames = [A, B].map(|to| udp(ELSEWHERE, to, 1, 0, lengths[usize::from(to == B)]));
-    let mut bytes = [0_u64; 2];
-    until(&mut world, |world, _| {
-        for frame in &frames {
-            (0..40).for_each(|_| arrive(world, frame));
-        }
-        for (tenant, bytes) in bytes.iter_mut().enumerate() {
-            *bytes += drain(&mut world.tenants[tenant]).len() as u64 * (lengths[tenant] as u64 - 46);
-        }
-        bytes[0] > 1_500_000
-    });
-    let ratio = bytes[1] as f64 / bytes[0] as f64;
-    assert!((2.7..3.3).contains(&ratio), "{bytes:?}");
 }
 
 #[test]
