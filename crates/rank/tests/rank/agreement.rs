@@ -1,0 +1,93 @@
+//! The interpreter and the module mean the same, and keep to the cost.
+
+use plimsoll_rank::{Field, Packet, Program};
+use proptest::prelude::*;
+
+use crate::kit::{Node, packets, programs};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A random program gives the same ranks interpreted and as WebAssembly, packet for packet, within its cost.
+    #[test]
+    fn the_module_does_what_the_interpreter_does(
+        text in programs(),
+        packets in prop::collection::vec((packets(), any::<bool>()), 1..40),
+    ) {
+        let program = Program::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let mut node = Node::new(&program);
+        for (packet, arrives) in &packets {
+            if *arrives {
+                node.enqueue(packet);
+            } else {
+                node.dequeue(packet);
+            }
+        }
+    }
+
+    /// Each operator, on values at the edges.
+    #[test]
+    fn operators_agree_at_the_edges(
+        a in edges(),
+        b in edges(),
+        sign in prop::sample::select(vec!["+", "-", "*", "/", "%", "<", "<=", ">", ">=", "==", "!=", "&&", "||"]),
+    ) {
+        let text = format!("enqueue {{ rank = {a} {sign} {b} }}");
+        let program = Program::parse(&text).expect("legal");
+        Node::new(&program).enqueue(&Packet::default());
+    }
+}
+
+fn edges() -> impl Strategy<Value = u64> {
+    let shifted = (0_u32..64, -2_i64..=2).prop_map(|(shift, by)| (1_u64 << shift).wrapping_add_signed(by));
+    prop_oneof![shifted, Just(u64::MAX), any::<u64>()]
+}
+
+/// The rank that a program gives to a packet of class `class`.
+fn rank(text: &str, class: u64) -> u64 {
+    let program = Program::parse(text).expect("legal");
+    Node::new(&program).enqueue(&Packet::default().with(Field::Number, class))
+}
+
+#[test]
+fn products_bind_before_sums_and_sums_before_comparisons() {
+    assert_eq!(rank("enqueue { rank = 2 + 3 * 4 - 6 / 3 }", 0), 12);
+    assert_eq!(rank("enqueue { rank = 10 - 4 - 3 }", 0), 3);
+    assert_eq!(rank("enqueue { rank = 1 + 1 == 2 && !0 || 0 }", 0), 1);
+    assert_eq!(rank("enqueue { rank = min(7, 2 + 3, 9) + max(1, 8) }", 0), 13);
+}
+
+#[test]
+fn each_class_has_its_own_variables() {
+    let program = Program::parse("state n[class] = 5 enqueue { n[class] = n[class] + 1 rank = n[class] }");
+    let program = program.expect("legal");
+    let mut node = Node::new(&program);
+    let mut of = |class| node.enqueue(&Packet::default().with(Field::Number, class));
+    assert_eq!((of(0), of(0), of(1), of(0)), (6, 7, 6, 8));
+    // Classes beyond the last share its variables.
+    assert_eq!((of(1_023), of(1_024), of(u64::MAX)), (6, 7, 8));
+}
+
+#[test]
+fn the_cost_is_that_of_the_dearest_path() {
+    let cost = |text: &str| Program::parse(text).expect("legal").compile().enqueue_cost;
+    let (none, one) = ("enqueue { rank = 1 }", "enqueue { if 1 { rank = 1 } else { rank = 1 } }");
+    assert_eq!(cost(none), 4, "the call, the number, the assignment, the result");
+    assert_eq!(cost(one), 8, "four more for the condition");
+    let dear = "enqueue { rank = 1 if now { rank = 1 * 1 } }";
+    assert_eq!(cost(dear), cost("enqueue { rank = 1 if now { rank = 1 * 1 } else { rank = 2 } }"));
+}
+
+/// Where nothing branches, or the dearest path is taken, a call costs exactly what is stated.
+#[test]
+fn the_cost_is_reached() {
+    for value in
+        ["1 + 2", "1 - 2", "2 * 18446744073709551615", "3 / 2", "3 % 2", "min(1, 2)", "max(1, 2)", "1 && !2"]
+    {
+        let program =
+            Program::parse(&format!("state n[class] = 0 enqueue {{ rank = {value} }}")).expect("legal");
+        let mut node = Node::new(&program);
+        node.enqueue(&Packet::default());
+        assert_eq!(node.used, node.module.enqueue_cost, "{value}");
+    }
+}
