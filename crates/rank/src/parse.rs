@@ -53,7 +53,7 @@ pub(crate) fn program(text: &str) -> Result<Program, Error> {
     }
     let enqueue = enqueue.ok_or_else(|| parser.error(parser.peek(), Problem::NoEnqueue))?;
     let (node, class) = parser.names.into_state();
-    Ok(Program { node, class, enqueue, dequeue: dequeue.unwrap_or_default() })
+    Ok(Program { node, class, enqueue, dequeue: dequeue.unwrap_or(Function::NOTHING) })
 }
 
 impl<'a> Parser<'a> {

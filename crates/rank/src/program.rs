@@ -22,11 +22,16 @@ pub struct Program {
 }
 
 /// `enqueue` or `dequeue`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub(crate) body: Vec<Statement>,
-    /// Locals, the rank among them.
+    /// Locals. The first is the rank, in `dequeue` too, so that both are called alike.
     pub(crate) locals: u32,
+}
+
+impl Function {
+    /// The `dequeue` of a program without one.
+    pub(crate) const NOTHING: Self = Self { body: Vec::new(), locals: 1 };
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

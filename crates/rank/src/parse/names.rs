@@ -24,7 +24,7 @@ const RESERVED: [&str; 13] = [
 ];
 
 impl<'a> Names<'a> {
-    /// Begins a function. Each has a place for the rank, so that both are called alike.
+    /// Begins a function, in which only the rank is a local so far.
     pub(super) fn begin(&mut self, enqueue: bool) {
         self.in_enqueue = enqueue;
         self.locals = 1;

@@ -1,9 +1,9 @@
 //! The interpreter and the module mean the same, and keep to the cost.
 
-use plimsoll_rank::{Field, Packet, Program};
+use plimsoll_rank::{Field, Packet};
 use proptest::prelude::*;
 
-use crate::kit::{Node, packets, programs};
+use crate::kit::{Code, Node, packets, programs};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
@@ -14,8 +14,8 @@ proptest! {
         text in programs(),
         packets in prop::collection::vec((packets(), any::<bool>()), 1..40),
     ) {
-        let program = Program::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        let mut node = Node::new(&program);
+        let code = Code::new(&text);
+        let mut node = Node::new(&code);
         for (packet, arrives) in &packets {
             if *arrives {
                 node.enqueue(packet);
@@ -32,9 +32,8 @@ proptest! {
         b in edges(),
         sign in prop::sample::select(vec!["+", "-", "*", "/", "%", "<", "<=", ">", ">=", "==", "!=", "&&", "||"]),
     ) {
-        let text = format!("enqueue {{ rank = {a} {sign} {b} }}");
-        let program = Program::parse(&text).expect("legal");
-        Node::new(&program).enqueue(&Packet::default());
+        let code = Code::new(&format!("enqueue {{ rank = {a} {sign} {b} }}"));
+        Node::new(&code).enqueue(&Packet::default());
     }
 }
 
@@ -45,8 +44,8 @@ fn edges() -> impl Strategy<Value = u64> {
 
 /// The rank that a program gives to a packet of class `class`.
 fn rank(text: &str, class: u64) -> u64 {
-    let program = Program::parse(text).expect("legal");
-    Node::new(&program).enqueue(&Packet::default().with(Field::Number, class))
+    let code = Code::new(text);
+    Node::new(&code).enqueue(&Packet::default().with(Field::Number, class))
 }
 
 #[test]
@@ -59,9 +58,8 @@ fn products_bind_before_sums_and_sums_before_comparisons() {
 
 #[test]
 fn each_class_has_its_own_variables() {
-    let program = Program::parse("state n[class] = 5 enqueue { n[class] = n[class] + 1 rank = n[class] }");
-    let program = program.expect("legal");
-    let mut node = Node::new(&program);
+    let code = Code::new("state n[class] = 5 enqueue { n[class] = n[class] + 1; rank = n[class] }");
+    let mut node = Node::new(&code);
     let mut of = |class| node.enqueue(&Packet::default().with(Field::Number, class));
     assert_eq!((of(0), of(0), of(1), of(0)), (6, 7, 6, 8));
     // Classes beyond the last share its variables.
@@ -70,7 +68,7 @@ fn each_class_has_its_own_variables() {
 
 #[test]
 fn the_cost_is_that_of_the_dearest_path() {
-    let cost = |text: &str| Program::parse(text).expect("legal").compile().enqueue_cost;
+    let cost = |text: &str| Code::new(text).module.enqueue_cost;
     let (none, one) = ("enqueue { rank = 1 }", "enqueue { if 1 { rank = 1 } else { rank = 1 } }");
     assert_eq!(cost(none), 4, "the call, the number, the assignment, the result");
     assert_eq!(cost(one), 8, "four more for the condition");
@@ -84,10 +82,9 @@ fn the_cost_is_reached() {
     for value in
         ["1 + 2", "1 - 2", "2 * 18446744073709551615", "3 / 2", "3 % 2", "min(1, 2)", "max(1, 2)", "1 && !2"]
     {
-        let program =
-            Program::parse(&format!("state n[class] = 0 enqueue {{ rank = {value} }}")).expect("legal");
-        let mut node = Node::new(&program);
+        let code = Code::new(&format!("state n[class] = 0 enqueue {{ rank = {value} }}"));
+        let mut node = Node::new(&code);
         node.enqueue(&Packet::default());
-        assert_eq!(node.used, node.module.enqueue_cost, "{value}");
+        assert_eq!(node.used, code.module.enqueue_cost, "{value}");
     }
 }

@@ -18,40 +18,54 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
     Engine::new(&config).expect("the machine can run WebAssembly")
 });
 
+/// A program in both forms.
+pub struct Code {
+    program: Program,
+    pub module: Module,
+    compiled: wasmtime::Module,
+}
+
+impl Code {
+    pub fn new(text: &str) -> Self {
+        let program = Program::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let module = program.compile();
+        let compiled = wasmtime::Module::new(&ENGINE, &module.wasm).expect("a module is valid");
+        Self { program, module, compiled }
+    }
+}
+
 /// A node whose program runs interpreted and as WebAssembly.
 pub struct Node<'a> {
+    code: &'a Code,
     interpreter: Interpreter<'a>,
-    pub module: Module,
-    /// Instructions of the last call.
-    pub used: u64,
     store: Store<()>,
     memory: Memory,
     enqueue: TypedFunc<i32, i64>,
     dequeue: TypedFunc<i32, ()>,
+    /// Instructions of the last call.
+    pub used: u64,
 }
 
 impl<'a> Node<'a> {
-    pub fn new(program: &'a Program) -> Self {
-        let module = program.compile();
-        let code = wasmtime::Module::new(&ENGINE, &module.wasm).expect("a module is valid");
+    pub fn new(code: &'a Code) -> Self {
         let mut store = Store::new(&ENGINE, ());
-        let instance = Instance::new(&mut store, &code, &[]).expect("a module imports nothing");
+        let instance = Instance::new(&mut store, &code.compiled, &[]).expect("a module imports nothing");
         instance.get_typed_func::<(), ()>(&mut store, plimsoll_rank::MARKER).expect("the marker");
         Self {
-            interpreter: Interpreter::new(program),
-            module,
-            used: 0,
+            code,
+            interpreter: Interpreter::new(&code.program),
             memory: instance.get_memory(&mut store, "memory").expect("a memory"),
             enqueue: instance.get_typed_func(&mut store, "enqueue").expect("`enqueue`"),
             dequeue: instance.get_typed_func(&mut store, "dequeue").expect("`dequeue`"),
             store,
+            used: 0,
         }
     }
 
     pub fn enqueue(&mut self, packet: &Packet) -> u64 {
         let at = self.put(packet);
         let compiled = self.enqueue.call(&mut self.store, at).expect("a program does not trap");
-        self.assert_cost(self.module.enqueue_cost);
+        self.assert_cost(self.code.module.enqueue_cost);
         let rank = self.interpreter.enqueue(packet);
         assert_eq!(compiled.cast_unsigned(), rank, "WebAssembly against the interpreter");
         rank
@@ -60,7 +74,7 @@ impl<'a> Node<'a> {
     pub fn dequeue(&mut self, packet: &Packet) {
         let at = self.put(packet);
         self.dequeue.call(&mut self.store, at).expect("a program does not trap");
-        self.assert_cost(self.module.dequeue_cost);
+        self.assert_cost(self.code.module.dequeue_cost);
         self.interpreter.dequeue(packet);
     }
 
@@ -80,14 +94,14 @@ impl<'a> Node<'a> {
 
 /// A push-in first-out queue: least rank first, then by arrival.
 pub struct Pifo<'a> {
-    pub node: Node<'a>,
+    node: Node<'a>,
     queue: BTreeMap<(u64, u64), Packet>,
     arrivals: u64,
 }
 
 impl<'a> Pifo<'a> {
-    pub fn new(program: &'a Program) -> Self {
-        Self { node: Node::new(program), queue: BTreeMap::new(), arrivals: 0 }
+    pub fn new(code: &'a Code) -> Self {
+        Self { node: Node::new(code), queue: BTreeMap::new(), arrivals: 0 }
     }
 
     /// Queues a packet, and returns the number of its arrival.
@@ -117,14 +131,14 @@ pub fn packets() -> impl Strategy<Value = Packet> {
 
 /// Texts of random programs, all of them legal.
 pub fn programs() -> impl Strategy<Value = String> {
-    (block(false), block(true), expression(false), any::<u64>()).prop_map(
-        |(enqueue, dequeue, rank, first)| {
-            format!(
-                "state a = {first} state b[class] = 3\nstate c[class] = {first} state d = 0\n\
-             enqueue {{ {enqueue} rank = {rank} if a < d {{ rank = rank + 1 }} }}\ndequeue {{ {dequeue} }}"
-            )
-        },
-    )
+    let dequeue = prop::option::weighted(0.8, block(true));
+    (block(false), dequeue, expression(false), any::<u64>()).prop_map(|(enqueue, dequeue, rank, first)| {
+        let dequeue = dequeue.map_or(String::new(), |block| format!("dequeue {{ {block} }}"));
+        format!(
+            "state a = {first}; state b[class] = 3\nstate c[class] = {first} state d = 0\n\
+             enqueue {{ {enqueue} rank = {rank}; if a < d {{ rank = rank + 1 }} }}\n{dequeue}"
+        )
+    })
 }
 
 fn expression(dequeue: bool) -> impl Strategy<Value = String> + Clone {

@@ -4,4 +4,5 @@
 
 mod agreement;
 mod errors;
+mod examples;
 mod kit;
