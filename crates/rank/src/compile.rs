@@ -104,7 +104,9 @@ pub(crate) fn module(program: &Program) -> Module {
 /// A function's code, and its cost.
 fn function(function: &Function, layout: Layout, returns_rank: bool) -> (wasm_encoder::Function, u64) {
     let mut code = Code::new(function.locals, layout);
-    code.find_class();
+    if function.uses_class {
+        code.find_class();
+    }
     code.block(&function.body);
     if returns_rank {
         code.rank();

@@ -31,12 +31,15 @@ struct Parser<'a> {
     depth: u32,
     /// Whether the rank has a value on each path to the next word.
     ranked: bool,
+    /// Whether the function so far uses a class's variables.
+    uses_class: bool,
 }
 
 /// Reads a program.
 pub(crate) fn program(text: &str) -> Result<Program, Error> {
     let tokens = words(text)?;
-    let mut parser = Parser { text, tokens, next: 0, names: Names::default(), depth: 0, ranked: false };
+    let mut parser =
+        Parser { text, tokens, next: 0, names: Names::default(), depth: 0, ranked: false, uses_class: false };
     let (mut enqueue, mut dequeue) = (None, None);
     loop {
         let start = parser.take();
@@ -72,12 +75,12 @@ impl<'a> Parser<'a> {
     /// The rest of `enqueue` or `dequeue`.
     fn function(&mut self, enqueue: bool) -> Result<Function, Error> {
         self.names.begin(enqueue);
-        self.ranked = false;
+        (self.ranked, self.uses_class) = (false, false);
         let body = self.block()?;
         if enqueue && !self.ranked {
             return Err(self.error(self.last(), Problem::NoRank));
         }
-        Ok(Function { body, locals: self.names.locals() })
+        Ok(Function { body, locals: self.names.locals(), uses_class: self.uses_class })
     }
 
     fn block(&mut self) -> Result<Vec<Statement>, Error> {
@@ -153,6 +156,7 @@ impl<'a> Parser<'a> {
     /// The variable of this name, and its index.
     fn variable(&mut self, start: Token<'a>, name: &'a str) -> Result<Variable, Error> {
         let variable = self.names.find(name).map_err(|problem| self.error(start, problem))?;
+        self.uses_class |= matches!(variable, Variable::Class(_));
         match (variable, self.index()?) {
             (Variable::Class(_), false) => Err(self.error(start, Problem::NeedsClass(name.to_owned()))),
             (Variable::Node(_) | Variable::Local(_), true) => {

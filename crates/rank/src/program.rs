@@ -27,11 +27,13 @@ pub(crate) struct Function {
     pub(crate) body: Vec<Statement>,
     /// Locals. The first is the rank, in `dequeue` too, so that both are called alike.
     pub(crate) locals: u32,
+    /// Whether it reads or assigns a class's variables.
+    pub(crate) uses_class: bool,
 }
 
 impl Function {
     /// The `dequeue` of a program without one.
-    pub(crate) const NOTHING: Self = Self { body: Vec::new(), locals: 1 };
+    pub(crate) const NOTHING: Self = Self { body: Vec::new(), locals: 1, uses_class: false };
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

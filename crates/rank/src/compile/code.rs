@@ -31,9 +31,6 @@ impl Code {
 
     /// Keeps the address of the class's variables.
     pub(super) fn find_class(&mut self) {
-        if self.layout.row == 0 {
-            return;
-        }
         self.field(Field::Number);
         self.number(MOST_CLASSES - 1);
         self.call(Helper::Min);

@@ -4,15 +4,13 @@
 //! Not here: the engine's promises (`plimsoll-nic`).
 //! Invariant: a PIFO with the program and the engine hold the same packets whenever either is asked for the next one.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
-use plimsoll_policy::{Placement, check_str};
+use plimsoll_nic::QueueId;
 use plimsoll_rank::{Field, Packet};
-use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
 
+use crate::engine::{Arrival, Engine, arrivals};
 use crate::kit::{Code, Pifo};
 
 static WFQ: LazyLock<Code> = LazyLock::new(|| Code::new(include_str!("../../../../examples/rank/wfq.rank")));
@@ -23,91 +21,8 @@ static SRPT: LazyLock<Code> =
 static TOKEN_BUCKET: LazyLock<Code> =
     LazyLock::new(|| Code::new(include_str!("../../../../examples/rank/token_bucket.rank")));
 
-/// The engine with a policy, driven in virtual time.
-struct Engine {
-    nic: Nic,
-    doorbells: DoorbellQueue,
-    /// One flow queue for each class that was asked for.
-    queues: HashMap<usize, QueueId>,
-    posted: u64,
-}
-
-impl Engine {
-    fn new(policy: &str, catch_up: Span) -> Self {
-        let program =
-            check_str("test.yaml", policy).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-        let config = Config { queues: 256, catch_up, ..Config::default() };
-        let nic = Nic::new(&program.program, &config);
-        Self { nic, doorbells: DoorbellQueue::default(), queues: HashMap::new(), posted: 0 }
-    }
-
-    /// A new flow queue of the class `name`.
-    fn open(&mut self, name: &str) -> QueueId {
-        let program = self.nic.program();
-        let class = program.find(name).expect("the policy names it");
-        let limits = program.path(class).filter_map(|id| program.node(id).max).collect();
-        self.nic.open_queue(&Placement { class, limits }).expect("a flow queue is left")
-    }
-
-    /// The only flow queue of the class `cN`.
-    fn queue_of(&mut self, class: usize) -> QueueId {
-        if let Some(&queue) = self.queues.get(&class) {
-            return queue;
-        }
-        let queue = self.open(&format!("c{class}"));
-        self.queues.insert(class, queue);
-        queue
-    }
-
-    /// Posts a packet and rings, and returns the number of its arrival.
-    fn send(&mut self, queue: QueueId, len: u32, tag: u32, now: u64) -> u64 {
-        let descriptor = Descriptor { addr: self.posted, len, tag, ..Descriptor::default() };
-        self.nic.post(queue, descriptor).expect("the queue has room");
-        self.doorbells.bell(queue);
-        let nic = &mut self.nic;
-        self.doorbells.flush(|words| nic.ring(words, Nanos::new(now)));
-        self.posted += 1;
-        self.posted - 1
-    }
-
-    /// Lets the engine send until before `until`, from `now` on, and calls `sent` with the moment and the arrival's number.
-    fn run(&mut self, now: u64, until: u64, mut sent: impl FnMut(u64, u64)) {
-        let mut now = now;
-        let mut batch = Vec::with_capacity(1);
-        while now < until {
-            self.nic.poll_transmit(Nanos::new(now), &mut batch);
-            if let Some(pull) = batch.pop() {
-                sent(now, pull.addr);
-                self.nic.complete(&pull, Outcome::Sent);
-                while self.nic.poll_completion().is_some() {}
-                continue;
-            }
-            let Some(due) = self.nic.poll_timeout() else { return };
-            now = due.as_u64().max(now + 1);
-        }
-    }
-}
-
-/// A packet that arrives some time after the one before.
-#[derive(Clone, Debug)]
-struct Arrival {
-    after: u64,
-    class: usize,
-    len: u32,
-    /// Slack in microseconds, or bytes left.
-    tag: u32,
-}
-
-fn arrivals(classes: usize) -> impl Strategy<Value = Vec<Arrival>> {
-    let after = prop_oneof![4 => Just(0_u64), 4 => 0_u64..3_000, 1 => 0_u64..60_000];
-    let len = prop_oneof![Just(1_500_u32), Just(60), 60_u32..=1_500];
-    let arrival = (after, 0..classes, len, 1_u32..60);
-    let arrival = arrival.prop_map(|(after, class, len, tag)| Arrival { after, class, len, tag });
-    prop::collection::vec(arrival, 1..200)
-}
-
-/// Plays `arrivals` to the engine, and returns what left, with what the PIFO gave for it: pairs of (engine, PIFO), each a moment or
-/// rank and the number of the arrival.
+/// Plays `arrivals` to the engine and to the PIFO, and asks the PIFO for a packet whenever one leaves the engine. Returns pairs of
+/// the engine's packet and the PIFO's, by the number of their arrivals.
 fn beside(
     engine: &mut Engine,
     pifo: &mut Pifo<'_>,
@@ -144,7 +59,7 @@ fn policy_of(kind: &str, classes: usize, listed: impl Fn(usize) -> String) -> St
 /// What leaves under `wfq` with these weights, engine and program.
 fn wfq(weights: &[u64], arrivals: &[Arrival]) -> Vec<(u64, u64)> {
     let policy = policy_of("wfq", weights.len(), |class| format!("c{class}: {}", weights[class]));
-    let (mut engine, mut pifo) = (Engine::new(&policy, Span::ZERO), Pifo::new(&WFQ));
+    let (mut engine, mut pifo) = (Engine::new(&policy), Pifo::new(&WFQ));
     beside(&mut engine, &mut pifo, arrivals, |engine, arrival, now| {
         let class = arrival.class % weights.len();
         let queue = engine.queue_of(class);
@@ -182,7 +97,7 @@ fn lstf(
     arrivals: &[Arrival],
     mut place: impl FnMut(&mut Engine, &Arrival) -> (QueueId, u32),
 ) -> Vec<(u64, u64)> {
-    let (mut engine, mut pifo) = (Engine::new(policy, Span::ZERO), Pifo::new(&LSTF));
+    let (mut engine, mut pifo) = (Engine::new(policy), Pifo::new(&LSTF));
     beside(&mut engine, &mut pifo, arrivals, |engine, arrival, now| {
         let (queue, micros) = place(engine, arrival);
         let number = engine.send(queue, arrival.len, micros, now);
@@ -213,7 +128,7 @@ proptest! {
     #[test]
     fn lstf_of_packets(arrivals in arrivals(1)) {
         let policy = "{uplink: {port: memory, rate: 10Gbps}, policy: {root: {wfq: [c0]}, c0: {flows: lstf}}}";
-        let order = lstf(policy, &arrivals, |engine, arrival| (engine.open("c0"), arrival.tag));
+        let order = lstf(policy, &arrivals, |engine, arrival| (engine.open("c0"), arrival.micros));
         prop_assert!(is_same(&order), "{order:?}");
     }
 
@@ -261,7 +176,7 @@ proptest! {
             "{{uplink: {{port: memory, rate: 100Gbps}}, \
              policy: {{root: {{wfq: [c0]}}, c0: {{flows: fifo, max: {rate}bps, burst: {burst}B}}}}}}"
         );
-        let (mut engine, mut pifo) = (Engine::new(&policy, Span::ZERO), Pifo::new(&TOKEN_BUCKET));
+        let (mut engine, mut pifo) = (Engine::new(&policy), Pifo::new(&TOKEN_BUCKET));
         let mut left = Vec::new();
         let mut now = 1_000_000;
         for arrival in &arrivals {
@@ -286,3 +201,40 @@ proptest! {
 
 /// More nanoseconds than the longest packet takes on a link of 100 Gb/s.
 const LINK_TIME: u64 = 122;
+
+/// The differences between `wfq.rank` and the engine that docs/rank.md states, for one class of great weight among others of
+/// weight 1, all of which have packets throughout.
+#[test]
+fn wfq_of_a_great_weight() {
+    for (weight, classes, packets) in [(8, 2, 0), (100, 2, 0), (8, 16, 5), (100, 16, 13)] {
+        let weights: Vec<u64> = (0..classes).map(|class| if class == 0 { weight } else { 1 }).collect();
+        let arrival = |number| Arrival { after: 0, class: number % classes, len: 1_500, micros: 0 };
+        let arrivals: Vec<Arrival> = (0..classes * 200).map(arrival).collect();
+        let order = wfq(&weights, &arrivals);
+        assert_eq!(most_ahead(&arrivals, classes, &order), packets * 1_500, "{weight}, {classes}");
+    }
+}
+
+/// The costs that docs/rank.md states.
+#[test]
+fn costs_of_the_examples() {
+    let cost = |code: &Code| (code.module.enqueue_cost, code.module.dequeue_cost);
+    assert_eq!(
+        [&WFQ, &LSTF, &SRPT, &TOKEN_BUCKET].map(|code| cost(code)),
+        [(177, 109), (18, 1), (5, 1), (304, 1)]
+    );
+}
+
+/// The start of a class of weight 1 grows by 2^20 for each byte, and its rank holds 60 bits of it: what comes after 2^40 bytes has
+/// the greatest rank, and leaves in the order of arrival.
+#[test]
+fn wfq_ranks_last_for_a_tebibyte_for_each_unit_of_weight() {
+    let mut pifo = Pifo::new(&WFQ);
+    let packet = Packet::default().with(Field::Len, 1 << 30).with(Field::Weight, 1).with(Field::Total, 2);
+    for _ in 0..1_025 {
+        pifo.push(packet.clone());
+    }
+    let ranks: Vec<u64> = core::iter::from_fn(|| pifo.pop(0)).map(|(_, rank)| rank).collect();
+    assert!(ranks[1_022] < ranks[1_023] && ranks[1_023] < u64::MAX);
+    assert_eq!(ranks[1_024], u64::MAX);
+}

@@ -3,6 +3,7 @@
 //! One binary, so that all of them share the kit.
 
 mod agreement;
+mod engine;
 mod errors;
 mod examples;
 mod kit;
