@@ -4,23 +4,6 @@
 //! From: Loom §5 (generated functions beside generic PIFOs); the WebAssembly core specification, with `i64` read as unsigned.
 //! Not here: who runs it. Code of one function is in `compile::code`, saturating arithmetic in `compile::helpers`.
 //! Invariant: a function runs at most as many instructions as its cost says, and does not trap while the record lies in memory.
-//!
-//! What a module exports:
-//!
-//! | name | type | what |
-//! |---|---|---|
-//! | `plimsoll_rank_1` | `()` | never called: its name says that this table holds |
-//! | `memory` | memory, of fixed size | the record and the state |
-//! | `enqueue` | `(i32) -> i64` | the rank, unsigned, of the packet whose record stands at this address |
-//! | `dequeue` | `(i32)` | updates the state for a packet that leaves |
-//!
-//! What is in its memory:
-//!
-//! | address | what |
-//! |---|---|
-//! | 0 to [`RECORD_ROOM`] | free for packet records; a record has each [`Field`] at its offset |
-//! | [`RECORD_ROOM`] | the node's variables in the order of the text, 8 bytes each |
-//! | behind them | for each class from 0 to [`MOST_CLASSES`] - 1, its variables |
 
 mod code;
 mod helpers;
@@ -30,14 +13,30 @@ use wasm_encoder::{
     MemoryType, TypeSection, ValType,
 };
 
+#[cfg(doc)]
+use crate::packet::Field;
 use crate::program::{Function, MOST_CLASSES, Program};
 use code::Code;
 use helpers::Helper;
 
-#[cfg(doc)]
-use crate::packet::Field;
-
 /// A program as WebAssembly.
+///
+/// It imports nothing, and exports:
+///
+/// | name | type | what |
+/// |---|---|---|
+/// | `plimsoll_rank_1` | `()` | never called: its name says that this table holds |
+/// | `memory` | memory, of fixed size | the record and the state |
+/// | `enqueue` | `(i32) -> i64` | the rank, unsigned, of the packet whose record stands at this address |
+/// | `dequeue` | `(i32)` | updates the state for a packet that leaves |
+///
+/// In its memory are:
+///
+/// | address | what |
+/// |---|---|
+/// | 0 to [`RECORD_ROOM`] | free for packet records; a record has each [`Field`] at its offset |
+/// | [`RECORD_ROOM`] | the node's variables in the order of the text, 8 bytes each |
+/// | behind them | for each class from 0 to [`MOST_CLASSES`] - 1, its variables |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Module {
     /// The module's bytes.

@@ -2,7 +2,7 @@
 //!
 //! Why: the cost is counted where instructions are written, so that the two cannot drift apart.
 //! Not here: the module around it (`compile`).
-//! Invariant: `cost` counts every instruction of the dearest path to here, and one more for each call.
+//! Invariant: `cost` counts every instruction of the worst path to here, and one more for each call.
 
 use wasm_encoder::{BlockType, Function, Instruction, MemArg, ValType};
 
@@ -29,7 +29,7 @@ impl Code {
         Self { function, layout, locals, cost: 1 } // a call costs one by itself
     }
 
-    /// Keeps the address of the class's variables.
+    /// Keeps how far the class's variables lie behind those of class 0.
     pub(super) fn find_class(&mut self) {
         self.field(Field::Number);
         self.number(MOST_CLASSES - 1);
@@ -104,31 +104,37 @@ impl Code {
         }
     }
 
+    /// Both of two operands are true if the lesser is, and either is if any of their bits is set.
     fn apply(&mut self, operator: Operator) {
-        match Helper::of(operator) {
-            Some(helper) => self.call(helper),
-            None => self.compare(operator),
+        match operator {
+            Operator::Add => self.call(Helper::Add),
+            Operator::Subtract => self.call(Helper::Subtract),
+            Operator::Multiply => self.call(Helper::Multiply),
+            Operator::Divide => self.call(Helper::Divide),
+            Operator::Remainder => self.call(Helper::Remainder),
+            Operator::Min => self.call(Helper::Min),
+            Operator::Max => self.call(Helper::Max),
+            Operator::Less => self.compare(Instruction::I64LtU),
+            Operator::LessEqual => self.compare(Instruction::I64LeU),
+            Operator::Greater => self.compare(Instruction::I64GtU),
+            Operator::GreaterEqual => self.compare(Instruction::I64GeU),
+            Operator::Equal => self.compare(Instruction::I64Eq),
+            Operator::NotEqual => self.compare(Instruction::I64Ne),
+            Operator::And => {
+                self.call(Helper::Min);
+                self.number(0);
+                self.compare(Instruction::I64Ne);
+            }
+            Operator::Or => {
+                self.emit(Instruction::I64Or);
+                self.number(0);
+                self.compare(Instruction::I64Ne);
+            }
         }
     }
 
-    /// An operator that says 1 or 0. Whether both or either of two operands are zero is what their least or most says.
-    fn compare(&mut self, operator: Operator) {
-        match operator {
-            Operator::And => self.call(Helper::Min),
-            Operator::Or => self.emit(Instruction::I64Or),
-            _ => {}
-        }
-        if matches!(operator, Operator::And | Operator::Or) {
-            self.number(0);
-        }
-        self.emit(match operator {
-            Operator::Less => Instruction::I64LtU,
-            Operator::LessEqual => Instruction::I64LeU,
-            Operator::Greater => Instruction::I64GtU,
-            Operator::GreaterEqual => Instruction::I64GeU,
-            Operator::Equal => Instruction::I64Eq,
-            _ => Instruction::I64Ne,
-        });
+    fn compare(&mut self, comparison: Instruction<'_>) {
+        self.emit(comparison);
         self.emit(Instruction::I64ExtendI32U);
     }
 

@@ -1,11 +1,12 @@
 //! Saturating arithmetic as functions of a module.
 //!
 //! Why: WebAssembly's operators wrap, and its division traps.
-//! Not here: operators that are one instruction (`code`).
+//! Not here: comparisons, which are one instruction (`code`).
 //! Invariant: a helper gives what [`Operator::apply`] gives.
 
 use wasm_encoder::{BlockType, Function, InstructionSink, ValType};
 
+#[cfg(doc)]
 use crate::arithmetic::Operator;
 
 /// A function of two unsigned operands. Its number in the module is its place in [`Helper::ALL`].
@@ -23,20 +24,6 @@ pub(super) enum Helper {
 impl Helper {
     pub(super) const ALL: [Self; 7] =
         [Self::Add, Self::Subtract, Self::Multiply, Self::Divide, Self::Remainder, Self::Min, Self::Max];
-
-    /// The helper that an operator needs.
-    pub(super) fn of(operator: Operator) -> Option<Self> {
-        match operator {
-            Operator::Add => Some(Self::Add),
-            Operator::Subtract => Some(Self::Subtract),
-            Operator::Multiply => Some(Self::Multiply),
-            Operator::Divide => Some(Self::Divide),
-            Operator::Remainder => Some(Self::Remainder),
-            Operator::Min => Some(Self::Min),
-            Operator::Max => Some(Self::Max),
-            _ => None,
-        }
-    }
 
     /// Most instructions that a call runs.
     pub(super) fn cost(self) -> u64 {

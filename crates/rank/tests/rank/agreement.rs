@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::kit::{Code, Node, packets, programs};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     /// A random program gives the same ranks interpreted and as WebAssembly, packet for packet, within its cost.
     #[test]
@@ -87,16 +87,16 @@ fn each_class_has_its_own_variables() {
 }
 
 #[test]
-fn the_cost_is_that_of_the_dearest_path() {
+fn the_cost_is_that_of_the_worst_path() {
     let cost = |text: &str| Code::new(text).module.enqueue_cost;
     let (none, one) = ("enqueue { rank = 1 }", "enqueue { if 1 { rank = 1 } else { rank = 1 } }");
     assert_eq!(cost(none), 4, "the call, the number, the assignment, the result");
     assert_eq!(cost(one), 8, "four more for the condition");
-    let dear = "enqueue { rank = 1 if now { rank = 1 * 1 } }";
-    assert_eq!(cost(dear), cost("enqueue { rank = 1 if now { rank = 1 * 1 } else { rank = 2 } }"));
+    let one_way = "enqueue { rank = 1 if now { rank = 1 * 1 } }";
+    assert_eq!(cost(one_way), cost("enqueue { rank = 1 if now { rank = 1 * 1 } else { rank = 2 } }"));
 }
 
-/// Where nothing branches, or the dearest path is taken, a call costs exactly what is stated.
+/// Where nothing branches, or the worst path is taken, a call costs exactly what is stated.
 #[test]
 fn the_cost_is_reached() {
     for value in

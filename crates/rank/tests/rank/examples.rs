@@ -215,6 +215,14 @@ fn wfq_of_a_great_weight() {
     }
 }
 
+#[test]
+fn examples_have_ten_lines_beside_comments() {
+    for code in [&WFQ, &LSTF, &SRPT, &TOKEN_BUCKET] {
+        let lines = code.text.lines().filter(|line| !line.starts_with('#')).count();
+        assert!(lines <= 10, "{}", code.text);
+    }
+}
+
 /// The costs that docs/rank.md states.
 #[test]
 fn costs_of_the_examples() {

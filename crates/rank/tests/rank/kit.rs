@@ -20,6 +20,7 @@ static ENGINE: LazyLock<Engine> = LazyLock::new(|| {
 
 /// A program in both forms.
 pub struct Code {
+    pub text: String,
     program: Program,
     pub module: Module,
     compiled: wasmtime::Module,
@@ -30,7 +31,7 @@ impl Code {
         let program = Program::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         let module = program.compile();
         let compiled = wasmtime::Module::new(&ENGINE, &module.wasm).expect("a module is valid");
-        Self { program, module, compiled }
+        Self { text: text.to_owned(), program, module, compiled }
     }
 }
 
