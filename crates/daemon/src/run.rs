@@ -319,7 +319,7 @@ fn say_urgency() -> bool {
     if let Err(error) = &tried {
         eprintln!(
             "plimsoll: the engine may not go before other processes ({error}): where cores are busy, limits with a \
-             short burst lose some of their rate. Run as root, or with `LimitRTPRIO=1` in the unit"
+             short burst lose some of their rate. Run as root, or with `LimitRTPRIO=2` in the unit"
         );
     }
     tried.is_ok()
