@@ -35,6 +35,8 @@ pub struct System {
     pub completions: Option<TransmitCompletions>,
     /// Whether each tenant has descriptors of its own; else each may take all.
     pub accounting: bool,
+    /// Whether coprocessors of its hosts have a limiter.
+    pub limiter: bool,
     /// Whether the scenario's faults are injected here.
     pub faults: bool,
     /// Whether the scenario's backpressure is at work here.
