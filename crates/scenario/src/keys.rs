@@ -124,6 +124,8 @@ mapping! {
         nic: Words(&[("engine", ""), ("fifo", "")]),
         /// Its receive ring.
         receive: Map(&RECEIVE),
+        /// A SmartNIC's cores, in virtual time.
+        partition: Map(&PARTITION),
         /// The engine's CPU time.
         cpu: Map(&CPU),
         /// CPU time of its tenants' cores.
@@ -153,6 +155,26 @@ mapping! {
         round: TIME,
         /// Whether these times are means.
         vary: Flag,
+    }
+
+    pub(crate) static PARTITION = "Partition" {
+        /// The number of each tenant's cores.
+        cores = "{shop: 8, batch: 1}": Named(&Whole(1, 1_024)),
+        /// The unit that programs on all cores call.
+        coprocessor: Map(&COPROCESSOR),
+    }
+
+    pub(crate) static COPROCESSOR = "Coprocessor" {
+        /// Time of a request, whatever its length.
+        time: TIME,
+        /// How fast it works through a request's bytes.
+        rate: RATE,
+        /// Bytes that each tenant's program asks it to work on for each packet.
+        calls = "{shop: 4KiB}": Named(&SIZE),
+        /// What its limiter grants a tenant of weight 1 in a round.
+        quantum: SIZE,
+        /// The longest request in quanta; longer ones are split.
+        longest: Whole(1, 1_024),
     }
 
     pub(crate) static CPU = "Cpu" {
@@ -288,6 +310,8 @@ mapping! {
         completions: COMPLETIONS,
         /// Whether each tenant has descriptors of its own.
         accounting: Flag,
+        /// Whether coprocessors divide their time among tenants, in virtual time.
+        limiter: Flag,
         /// Whether `faults` are injected here.
         faults: Flag,
         /// Transmit queues of `mq`.

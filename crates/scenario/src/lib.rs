@@ -14,6 +14,7 @@ mod measure;
 mod model;
 mod network;
 mod paper;
+mod partition;
 mod policy_file;
 mod press;
 mod promises;
@@ -38,6 +39,7 @@ pub use network::{
     TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
+pub use partition::{Coprocessor, Partition};
 pub use plimsoll_control::Idle;
 pub use policy_file::{Wiring, check_text};
 pub use press::{Excess, PressModel, Slots};

@@ -224,6 +224,8 @@ impl<'a> Measures<'a> {
             Gauge::EgressPercentile(percent) => percentile(&waits(|found| &found.egress_waits), percent),
             Gauge::NicMean => mean(&waits(|found| &found.nic_waits)),
             Gauge::NicPercentile(percent) => percentile(&waits(|found| &found.nic_waits), percent),
+            Gauge::CallMean => mean(&waits(|found| &found.calls)),
+            Gauge::CallPercentile(percent) => percentile(&waits(|found| &found.calls), percent),
             Gauge::IngressMean => mean(&waits(|found| &found.waits)),
             Gauge::IngressPercentile(percent) => percentile(&waits(|found| &found.waits), percent),
             Gauge::Counter(name) => run.counters.get(name).map_or(f64::NAN, |count| *count as f64),

@@ -9,6 +9,7 @@ use plimsoll_control::Idle;
 use plimsoll_policy::Mark;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
+use crate::partition::Partition;
 use crate::sections::PolicySections;
 
 /// A machine.
@@ -22,6 +23,8 @@ pub struct Host {
     pub nic: NicKind,
     /// Its receive ring; packets are taken at once without one.
     pub receive: Option<ReceiveRing>,
+    /// The cores that process received packets, where each tenant has its own.
+    pub partition: Option<Partition>,
     /// CPU time of its engine for a packet.
     pub cpu: EngineCost,
     /// CPU time of its tenants' cores; none without.
@@ -44,6 +47,7 @@ impl Host {
             place,
             nic: NicKind::Engine,
             receive: None,
+            partition: None,
             cpu: EngineCost::default(),
             cores: None,
             transmit: TransmitRing::default(),

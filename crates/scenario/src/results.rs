@@ -128,6 +128,9 @@ pub struct WorkloadResult {
     pub waits: Vec<Sample>,
     /// The part of `waits` that each packet spent in the NIC, by the same moment.
     pub nic_waits: Vec<Sample>,
+    /// How long the core that processed each packet of its tenant's side waited for its call of a coprocessor, by the moment of
+    /// the answer; empty unless `measure.ingress` asks for them.
+    pub calls: Vec<Sample>,
     /// How long each packet of its tenant's side waited on the way out, from its doorbell until the link took it and
     /// without the time behind limits, by that moment; empty unless `measure.egress` asks for them.
     pub egress_waits: Vec<Sample>,

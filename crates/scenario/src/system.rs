@@ -1,7 +1,8 @@
 //! The systems that a scenario compares.
 //!
 //! Why: a claim about Plimsoll is a claim beside what Linux, earlier designs and other NICs do with the same traffic.
-//! From: `docs/scenarios.md`, "systems"; Loom (NSDI 2019), SENIC (NSDI 2014) and EyeQ for those that are models.
+//! From: `docs/scenarios.md`, "systems"; Loom (NSDI 2019), SENIC (NSDI 2014), EyeQ and FairNIC (SIGCOMM 2020) for those
+//! that are models.
 //! Not here: reading them (`read::system`), building them (`lab`, `sim`).
 //! Invariant: each name stands for one kind.
 
@@ -34,6 +35,8 @@ pub struct System {
     pub completions: Option<TransmitCompletions>,
     /// Whether each tenant has descriptors of its own; else each may take all.
     pub accounting: bool,
+    /// Whether coprocessors of its hosts have a limiter.
+    pub limiter: bool,
     /// Whether the scenario's faults are injected here.
     pub faults: bool,
     /// Whether the scenario's backpressure is at work here.
@@ -65,6 +68,8 @@ pub enum SystemKind {
     Hwrl,
     /// SENIC's hardware: a token bucket for each tenant, and modules that fetch packets over PCIe.
     ClassFetch,
+    /// A SmartNIC's default egress: tenants' queues are served in turn, a packet at a time.
+    RoundRobin,
 }
 
 /// Timing of the systems that are models alone.
@@ -129,7 +134,7 @@ impl Default for Fetch {
 
 impl SystemKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Fifo,
         Self::Htb,
         Self::Plimsoll,
@@ -139,6 +144,7 @@ impl SystemKind {
         Self::Ptb,
         Self::Hwrl,
         Self::ClassFetch,
+        Self::RoundRobin,
     ];
 
     /// The kind's name in a file.
@@ -154,13 +160,14 @@ impl SystemKind {
             Self::Ptb => "ptb",
             Self::Hwrl => "hwrl",
             Self::ClassFetch => "class_fetch",
+            Self::RoundRobin => "round_robin",
         }
     }
 
     /// Whether it is a model, of hardware or of a system that Linux lacks: it runs in virtual time only.
     #[must_use]
     pub const fn is_model(self) -> bool {
-        matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch)
+        matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch | Self::RoundRobin)
     }
 
     /// Whether it runs on Plimsoll's engine with a policy file ([`crate::Scenario::policy_file`]); the others are the

@@ -3,7 +3,7 @@
 //! Why: `plimsoll check` promises; a run that breaks the promise must say so by itself.
 //! From: network calculus. A class served at `rate` with some lag, first in first out, whose arrivals since it was last
 //! empty stay below one frame plus `rate` (half of it in any other order), waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
-//! Not here: the bounds themselves (`policy`).
+//! Not here: the bounds themselves (`policy`), and those of a policy that has been changed: from then on no packet is judged.
 //! Invariant: a packet is judged exactly if, when it comes, its class has kept to its rate since it was last empty, and no
 //! limit has made the class wait since then.
 
@@ -17,6 +17,8 @@ pub(crate) struct DelayBounds {
     classes: Vec<Option<Class>>,
     overhead: u32,
     burst: u64,
+    /// Whether shares have changed since the bounds were worked out.
+    changed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -75,7 +77,13 @@ impl DelayBounds {
             });
         }
         let overhead = u32::try_from(program.overhead.as_u64()).unwrap_or(u32::MAX);
-        Self { classes, overhead, burst: (program.max_frame + program.overhead).as_u64() }
+        let burst = (program.max_frame + program.overhead).as_u64();
+        Self { classes, overhead, burst, changed: false }
+    }
+
+    /// Takes note that a weight or a rate has changed: the bounds hold for shares as they were.
+    pub(crate) fn shares_changed(&mut self) {
+        self.changed = true;
     }
 
     /// Counts a packet that comes, or a segment of several frames with all their bytes, and says whether the bound holds for
@@ -101,7 +109,7 @@ impl DelayBounds {
             return; // the segment's last frame is what the bound is for
         }
         class.waiting -= 1;
-        if conforms && !class.limited {
+        if conforms && !class.limited && !self.changed {
             class.judged += 1;
             class.worst = class.worst.max(end.since(transmit.arrived));
         }

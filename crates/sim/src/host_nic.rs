@@ -390,6 +390,9 @@ impl HostNic {
 
     /// Changes the policy from the next doorbell on: the change goes in front of it, in the same write (Loom §4.3.2).
     pub(crate) fn change(&mut self, change: &Change) {
+        if matches!(change.setting, Setting::Weight(_) | Setting::Rate(_)) {
+            self.bounds.shares_changed();
+        }
         self.changes.extend(self.update(change));
     }
 

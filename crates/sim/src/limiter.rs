@@ -1,7 +1,7 @@
 //! Rate limiters of the systems that Plimsoll is compared with.
 //!
 //! Why: the engine is compared with what operators have without it, and with SENIC's hardware.
-//! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2).
+//! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2); FairNIC's default egress (§3.1.1).
 //! Not here: Plimsoll's own engine (`crate::host_nic`). These are models of timing for comparison: nothing live uses them.
 //! Invariant: packets of a tenant leave in the order in which they came, each once.
 
@@ -9,6 +9,7 @@ mod buckets;
 mod fetch;
 mod htb;
 mod lock;
+mod turns;
 
 use plimsoll_scenario::{System, SystemKind, Tenant};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -19,6 +20,7 @@ use buckets::Buckets;
 use fetch::ClassFetch;
 use htb::Htb;
 use lock::LockedHtb;
+use turns::Turns;
 
 /// The limiter of one host.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ pub(crate) enum Limiter {
     Buckets(Buckets),
     /// SENIC's hardware.
     Fetch(Box<ClassFetch>),
+    /// Queues that take turns.
+    Turns(Turns),
 }
 
 /// Packets of a tenant that may wait: Linux's `txqueuelen`.
@@ -52,6 +56,7 @@ impl Limiter {
             SystemKind::ClassFetch => {
                 Self::Fetch(Box::new(ClassFetch::new(model.fetch, &rates, mtu, chance)))
             }
+            SystemKind::RoundRobin => Self::Turns(Turns::new(tenants.len())),
             _ => Self::Htb(Box::new(LockedHtb::new(
                 Htb::new(tenants, line, mtu),
                 model,
@@ -67,6 +72,7 @@ impl Limiter {
             Self::Htb(htb) => htb.offer(tenant, packet, now),
             Self::Buckets(buckets) => buckets.offer(tenant, packet, now),
             Self::Fetch(fetch) => fetch.offer(tenant, packet, now),
+            Self::Turns(turns) => turns.offer(tenant, packet),
         }
     }
 
@@ -76,6 +82,7 @@ impl Limiter {
             Self::Htb(htb) => htb.dequeue(now),
             Self::Buckets(buckets) => buckets.dequeue(now),
             Self::Fetch(fetch) => fetch.dequeue(now, free),
+            Self::Turns(turns) => turns.dequeue(now, free),
         }
     }
 
@@ -85,6 +92,7 @@ impl Limiter {
             Self::Htb(htb) => htb.next(now),
             Self::Buckets(buckets) => buckets.next(),
             Self::Fetch(fetch) => fetch.next(),
+            Self::Turns(turns) => turns.next(now),
         }
     }
 
@@ -94,6 +102,7 @@ impl Limiter {
             Self::Htb(htb) => Box::new(htb.holds()),
             Self::Buckets(buckets) => Box::new(buckets.holds()),
             Self::Fetch(fetch) => Box::new(fetch.holds()),
+            Self::Turns(turns) => Box::new(turns.holds()),
         }
     }
 
@@ -101,7 +110,7 @@ impl Limiter {
     pub(crate) fn cpu(&self) -> Option<Span> {
         match self {
             Self::Htb(htb) => htb.cpu(),
-            Self::Buckets(_) | Self::Fetch(_) => None,
+            Self::Buckets(_) | Self::Fetch(_) | Self::Turns(_) => None,
         }
     }
 
@@ -109,7 +118,7 @@ impl Limiter {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         match self {
             Self::Fetch(fetch) => fetch.counters().to_vec(),
-            Self::Htb(_) | Self::Buckets(_) => Vec::new(),
+            Self::Htb(_) | Self::Buckets(_) | Self::Turns(_) => Vec::new(),
         }
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Meter {
     ingress: bool,
     pub(crate) waits: Vec<Sample>,
     pub(crate) nic_waits: Vec<Sample>,
+    pub(crate) calls: Vec<Sample>,
     /// Whether waits on the way out are kept.
     egress: bool,
     pub(crate) egress_waits: Vec<Sample>,
@@ -81,6 +82,7 @@ impl Meter {
             ingress: measure.ingress,
             waits: Vec::new(),
             nic_waits: Vec::new(),
+            calls: Vec::new(),
             egress: measure.egress,
             egress_waits: Vec::new(),
         }
@@ -124,6 +126,13 @@ impl Meter {
         if self.ingress && back == self.back && now < self.crossed.end {
             self.waits.push(Sample { at: now, latency: waited });
             self.nic_waits.push(Sample { at: now, latency: in_nic });
+        }
+    }
+
+    /// Notes the time of a call that a packet's core has made.
+    pub(crate) fn call(&mut self, took: Span, back: bool, now: Nanos) {
+        if self.ingress && back == self.back && now < self.crossed.end {
+            self.calls.push(Sample { at: now, latency: took });
         }
     }
 

@@ -2,9 +2,12 @@
 //!
 //! Why: a host that takes packets more slowly than the link brings them loses some here, whatever the sender's policy is.
 //! From: PicNIC §2 (stations 4 and 5): a ring of descriptors, emptied by a CPU that fetches a packet and then processes
-//! it; in the order of arrival, or by `nic`'s ingress, the code that also runs live.
+//! it; in the order of arrival, or by `nic`'s ingress, the code that also runs live. FairNIC §4.1: cores for each tenant.
 //! Not here: a packet's way after that (`world`), and which tenant is next (`nic`).
-//! Invariant: at most `ring` packets wait in the NIC; the CPU does one piece of work at a time.
+//! Invariant: at most `ring` packets wait in the NIC; the CPU, or each core, does one piece of work at a time.
+
+mod partition;
+mod unit;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,6 +19,8 @@ use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::packet::Packet;
 use crate::round::{Round, Step};
+use partition::Partition;
+pub(crate) use unit::Unit;
 
 /// A host's way in.
 #[derive(Debug)]
@@ -38,15 +43,18 @@ type Admits<'a> = &'a mut dyn FnMut(&Packet) -> bool;
 enum Service {
     Shared(Box<Shared>),
     Fair(Box<Fair>),
+    Partition(Box<Partition>),
 }
 
 /// The fate of a packet on the way in.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Processed, after a wait for the CPU; `in_nic` is the part of the wait in the NIC.
+    /// Processed, after a wait for the CPU; `in_nic` is the part of the wait in the NIC, and `called` the time of its call of
+    /// a coprocessor.
     Delivered {
         waited: Span,
         in_nic: Span,
+        called: Option<Span>,
     },
     Dropped(&'static str),
 }
@@ -214,6 +222,19 @@ impl Receive {
         Self { source, spec, cpu: Service::Fair(Box::new(fair)) }
     }
 
+    /// A way in on a SmartNIC, with cores for each tenant and, if `pools` are stated, a buffer pool for each.
+    pub(crate) fn partition(
+        spec: ReceiveRing,
+        source: SourceId,
+        cores: &[u32],
+        pools: Option<&[Station]>,
+        unit: Option<Unit>,
+        (chance, worked): (Chance, Worked),
+    ) -> Self {
+        let work = Takes::new(spec.vary, chance, worked);
+        Self { source, spec, cpu: Service::Partition(Box::new(Partition::new(cores, pools, unit, work))) }
+    }
+
     /// Takes a packet for a tenant; `false` when the ring is full. Where the file says so, a packet that finds many others is
     /// marked.
     pub(crate) fn offer(&mut self, mut packet: Packet, tenant: u32, now: Nanos) -> bool {
@@ -221,6 +242,7 @@ impl Receive {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.offer(&self.spec, packet, tenant, now),
             Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
+            Service::Partition(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
         }
     }
 
@@ -229,6 +251,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.len(),
             Service::Fair(cpu) => cpu.ring.len() + cpu.fetched.len() - cpu.free.len(),
+            Service::Partition(cpu) => cpu.holds().len(),
         }
     }
 
@@ -237,6 +260,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.front().map(|done| done.at),
             Service::Fair(cpu) => cpu.doing.map(|(at, _)| at).or_else(|| cpu.ingress.due()),
+            Service::Partition(cpu) => cpu.next(),
         }
     }
 
@@ -246,6 +270,7 @@ impl Receive {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.finish(),
             Service::Fair(cpu) => cpu.finish(&self.spec, now, admits),
+            Service::Partition(cpu) => cpu.finish(&self.spec, now),
         }
     }
 
@@ -254,6 +279,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(cpu) => cpu.work.spent,
             Service::Fair(cpu) => cpu.work.spent,
+            Service::Partition(cpu) => cpu.work.spent,
         }
     }
 
@@ -262,6 +288,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(_) => (self.spec.drain + self.spec.cost).times(delivered),
             Service::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
+            Service::Partition(cpu) => cpu.spent_on(tenant),
         }
     }
 
@@ -269,6 +296,7 @@ impl Receive {
     pub(crate) fn cpu_of_tenant(&self, tenant: u32) -> Span {
         match &self.cpu {
             Service::Shared(cpu) => cpu.spent_on.get(&tenant).copied().unwrap_or_default(),
+            Service::Partition(cpu) => cpu.spent_on(tenant),
             Service::Fair(cpu) => cpu.ingress.seen(tenant).cpu,
         }
     }
@@ -282,6 +310,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(cpu) => &cpu.work,
             Service::Fair(cpu) => &cpu.work,
+            Service::Partition(cpu) => &cpu.work,
         }
     }
 
@@ -292,13 +321,14 @@ impl Receive {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.work.worked = worked,
             Service::Fair(cpu) => cpu.work.worked = worked,
+            Service::Partition(cpu) => cpu.work.worked = worked,
         }
     }
 
     /// The tenants' queues, if each tenant has one.
     pub(crate) fn ingress(&mut self) -> Option<&mut Ingress> {
         match &mut self.cpu {
-            Service::Shared(_) => None,
+            Service::Shared(_) | Service::Partition(_) => None,
             Service::Fair(cpu) => Some(&mut cpu.ingress),
         }
     }
@@ -308,6 +338,7 @@ impl Receive {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.iter().map(|done| &done.packet).collect(),
             Service::Fair(cpu) => cpu.holds(),
+            Service::Partition(cpu) => cpu.holds(),
         }
     }
 }
@@ -329,7 +360,7 @@ impl Shared {
     fn finish(&mut self) -> Option<(Packet, Fate)> {
         let Done { waits: [waited, in_nic], packet, tenant, cost, .. } = self.held.pop_front()?;
         *self.spent_on.entry(tenant).or_default() += cost;
-        Some((packet, Fate::Delivered { waited, in_nic }))
+        Some((packet, Fate::Delivered { waited, in_nic, called: None }))
     }
 }
 
@@ -373,7 +404,7 @@ impl Fair {
             CpuWork::Process { tenant, packet, waited, in_nic, cost } => {
                 self.drain.processed(cost);
                 self.ingress.charge(tenant, cost, now);
-                Some((packet, Fate::Delivered { waited, in_nic }))
+                Some((packet, Fate::Delivered { waited, in_nic, called: None }))
             }
             CpuWork::Drop(packet) => Some((packet, Fate::Dropped(OVER_MAX))),
             CpuWork::Rest => {

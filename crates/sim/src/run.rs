@@ -253,6 +253,7 @@ impl Job<'_> {
             result.departures = core::mem::take(&mut meter.departures);
             result.waits = core::mem::take(&mut meter.waits);
             result.nic_waits = core::mem::take(&mut meter.nic_waits);
+            result.calls = core::mem::take(&mut meter.calls);
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
             result.retransmits = retransmits(world, index);
             result.resent = core::mem::take(&mut world.meters[index].resent.bytes);

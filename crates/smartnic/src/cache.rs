@@ -1,9 +1,9 @@
 //! The level-2 cache that all cores of a SmartNIC share, as on Cavium's CN2360.
 //!
-//! Why: a program with poor locality evicts its neighbours' lines, whatever cores they have; with a part of the sets for
-//! each program it evicts only its own.
-//! From: FairNIC §3.3 and §4.3: 16 ways, 2,048 sets, lines of 128 bytes; address bits 7 to 17 name the set, and the upper
-//! four of them, bits 14 to 17, are the colour. Least recently used lines are replaced; the paper does not say.
+//! Why: a program with poor locality evicts its neighbours' lines, whatever cores they have; with a part of the sets
+//! for each program it evicts only its own.
+//! From: FairNIC §3.3 and §4.3: 16 ways, 2,048 sets, lines of 128 bytes; address bits 7 to 17 name the set, and the
+//! upper four of them, bits 14 to 17, are the colour. Least recently used lines are replaced; the paper does not say.
 //! Not here: what a hit and a miss cost beyond [`MISS`], and the other levels.
 //! Invariant: a set holds the lines that were used last of all that map to it, [`WAYS`] at most.
 
@@ -66,8 +66,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Uses the line at an address; `false` if it has to be fetched, in place of the set's line that was used the longest
-    /// ago.
+    /// Uses the line at an address; `false` if it has to be fetched, in place of the set's line that was used the
+    /// longest ago.
     pub fn touch(&mut self, address: Address) -> bool {
         let line = address.0 / LINE;
         let set = &mut self.sets[address.set()];

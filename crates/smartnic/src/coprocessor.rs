@@ -5,21 +5,22 @@
 //! From: FairNIC §3.4 and §4.4: rounds in the manner of distributed weighted round robin (Li, Baumberger and Hahn,
 //! PPoPP 2009), without a central scheduler. The rounds and balances are stated below as they are implemented here.
 //! Not here: the unit itself (`sim` has a model), which core runs what, time.
-//! Invariant: a tenant that waits has been granted at most one quantum, and one request, more than its share of what was
-//! granted while it was active; a tenant earns nothing while it is idle.
+//! Invariant: a tenant that waits has been granted at most one quantum, and one request, more than its share of what
+//! was granted while it was active; a tenant earns nothing while it is idle.
 //!
-//! Each tenant has a weight `w`, a round and a balance. A request is issued if the balance is above zero, and its cost
-//! is then subtracted, so that the balance may fall below zero: that debt is kept. A tenant whose balance is used up goes to
-//! the next round, and gets `w` times the quantum, once no active tenant is in an earlier round, or has anything left of the
-//! present one. A tenant is active while it has a request that waits or is being served. One that becomes active again
-//! joins the latest round, where it is granted that round's quantum if it was not yet; what it had saved before is lost.
+//! Each tenant has a weight `w`, a round and a balance. A request is issued if the balance is above zero, and its
+//! cost is then subtracted, so that the balance may fall below zero: that debt is kept. A tenant whose balance is
+//! used up goes to the next round, and gets `w` times the quantum, once no active tenant is in an earlier round, or
+//! has anything left of the present one. A tenant is active while it has a request that waits or is being served. One
+//! that becomes active again joins the latest round, where it is granted that round's quantum if it was not yet; what
+//! it had saved before is lost.
 //!
 //! It would be enough for shares in the long run that no active tenant is in an earlier round. But then a tenant could
 //! be two quanta ahead of one whose long requests keep it in its round.
 //!
 //! Two rules beyond that keep waits short. A tenant has no more than one quantum in the unit at a time, or one
-//! request, so that a tenant that had the unit to itself holds a newcomer up by one quantum at most. And a request is no
-//! longer than a stated number of quanta; [`Limiter::pieces`] splits longer ones.
+//! request, so that a tenant that had the unit to itself holds a newcomer up by one quantum at most. And a request is
+//! no longer than a stated number of quanta; [`Limiter::pieces`] splits longer ones.
 
 use std::collections::VecDeque;
 
@@ -35,7 +36,8 @@ pub struct LimiterConfig {
     pub quantum: Cost,
     /// The longest request, in quanta of weight one.
     pub longest: u32,
-    /// What a core takes of its tenant's balance at a time and keeps for itself; zero to take each request's cost alone.
+    /// What a core takes of its tenant's balance at a time and keeps for itself; zero to take each request's cost
+    /// alone.
     pub slice: Cost,
     /// The tenants' weights, of which none is zero.
     pub weights: Vec<u32>,
@@ -243,7 +245,8 @@ impl Limiter {
         if valid { grant.left } else { 0 }
     }
 
-    /// Issues a tenant's oldest request: pays for it with what its core has, and takes more of the balance if that is not enough.
+    /// Issues a tenant's oldest request: pays for it with what its core has, and takes more of the balance if that is
+    /// not enough.
     fn issue(&mut self, tenant: usize) -> Issue {
         let (core, cost) = self.tenants[tenant].waiting.pop_front().expect("a request that may be issued");
         let price = i64::from(cost.0);

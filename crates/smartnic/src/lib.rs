@@ -1,6 +1,7 @@
 //! What tenants' programs share on a SmartNIC beside its link: coprocessors, and the cache of its cores.
 //!
-//! Why: a partition of the cores alone isolates nothing that all cores reach; FairNIC divides each such part explicitly.
+//! Why: a partition of the cores alone isolates nothing that all cores reach; FairNIC divides each such part
+//! explicitly.
 //! From: FairNIC (SIGCOMM 2020), §3.3, §3.4, §4.3 and §4.4.
 //! Not here: the link (`nic`), programs and their sandbox (`offload`). This is a crate of its own so that `sim` has it
 //! without the compiler that `offload` brings.

@@ -1,13 +1,13 @@
 //! FairNIC's Table 2: a key-value store beside a program that steps over a large allocation a line at a time.
 //!
-//! Eight cores serve requests, each of which uses lines of the store at random; eight others write one byte of each line of
-//! 16 MiB, in turn. A line takes `WORK` where it is in the cache. Where it is not, the store waits for `MISS` more; the
-//! other program does not wait, since it reads nothing.
+//! Eight cores serve requests, each of which uses lines of the store at random; eight others write one byte of each
+//! line of 16 MiB, in turn. A line takes `WORK` where it is in the cache. Where it is not, the store waits for `MISS`
+//! more; the other program does not wait, since it reads nothing.
 //!
-//! Two constants decide how much the store loses without stripes: `WORK` (3.1 times at 8 ns, 2.9 at 10 ns), and that the
-//! other program does not wait (2.0 times at 10 ns if it did). The paper's 7.4 times includes what waits for the memory's
-//! bandwidth add, of which there is no model here. That stripes keep all of what the store has on half of the cache follows from
-//! the geometry alone.
+//! Two constants decide how much the store loses without stripes: `WORK` (3.1 times at 8 ns, 2.9 at 10 ns), and that
+//! the other program does not wait (2.0 times at 10 ns if it did). The paper's 7.4 times includes what waits for the
+//! memory's bandwidth add, of which there is no model here. That stripes keep all of what the store has on half of
+//! the cache follows from the geometry alone.
 
 use plimsoll_smartnic::cache::heap::{Colours, Heap};
 use plimsoll_smartnic::cache::{Address, Cache, LINE, MISS};
@@ -55,8 +55,8 @@ impl Program {
     }
 }
 
-/// Lines of the store used in the second half of a run, beside the stepping program if there is one. `place` says where the
-/// memory of each lies.
+/// Lines of the store used in the second half of a run, beside the stepping program if there is one. `place` says
+/// where the memory of each lies.
 fn served(beside: bool, seed: u64, place: &dyn Fn(usize, u64) -> Address) -> u64 {
     let mut cache = Cache::default();
     let mut chance = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

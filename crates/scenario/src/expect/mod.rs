@@ -189,6 +189,9 @@ pub(crate) enum Gauge {
     NicPercentile(f64),
     IngressMean,
     IngressPercentile(f64),
+    /// How long cores wait for calls of a coprocessor.
+    CallMean,
+    CallPercentile(f64),
     Cpu,
     /// Time from one packet's crossing of the uplink to the next one's.
     GapMean,
@@ -209,7 +212,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 40] = [
+    const NAMES: [&str; 42] = [
         "throughput",
         "goodput",
         "requests",
@@ -240,6 +243,8 @@ impl Gauge {
         "nic_p99",
         "ingress_mean",
         "ingress_p99",
+        "call_mean",
+        "call_p99",
         "cpu",
         "gap_mean",
         "gap_stddev",
@@ -278,6 +283,7 @@ impl Gauge {
             "egress_mean" => Self::EgressMean,
             "nic_mean" => Self::NicMean,
             "ingress_mean" => Self::IngressMean,
+            "call_mean" => Self::CallMean,
             "cpu" => Self::Cpu,
             "gap_mean" => Self::GapMean,
             "gap_stddev" => Self::GapStddev,
@@ -300,9 +306,10 @@ impl Gauge {
 
     /// Measures with a number of their own: `least_of_100`, `most_of_100`, `beyond_4Gbps`.
     fn measured_by(name: &str) -> Option<Self> {
-        if let Some((way @ ("egress" | "nic" | "ingress"), percent)) = name.split_once('_') {
+        if let Some((way @ ("egress" | "nic" | "ingress" | "call"), percent)) = name.split_once('_') {
             return match (way, Self::named(percent)?) {
                 ("egress", Self::Percentile(percent)) => Some(Self::EgressPercentile(percent)),
+                ("call", Self::Percentile(percent)) => Some(Self::CallPercentile(percent)),
                 ("nic", Self::Percentile(percent)) => Some(Self::NicPercentile(percent)),
                 (_, Self::Percentile(percent)) => Some(Self::IngressPercentile(percent)),
                 _ => None,
@@ -327,6 +334,7 @@ impl Gauge {
                 Unit::Time
             }
             Self::IngressMean | Self::IngressPercentile(_) => Unit::Time,
+            Self::CallMean | Self::CallPercentile(_) => Unit::Time,
             Self::Sent | Self::Beyond(_) => Unit::Size,
             _ => Unit::Plain,
         }
@@ -341,10 +349,11 @@ impl Gauge {
         )
     }
 
-    /// Whether it is worked out from packets' waits on the way in.
+    /// Whether it is worked out from packets' waits on the way in, or from what cores wait for there.
     pub(crate) const fn of_ingress(self) -> bool {
-        use Gauge::{IngressMean, IngressPercentile, NicMean, NicPercentile};
+        use Gauge::{CallMean, CallPercentile, IngressMean, IngressPercentile, NicMean, NicPercentile};
         matches!(self, IngressMean | IngressPercentile(_) | NicMean | NicPercentile(_))
+            || matches!(self, CallMean | CallPercentile(_))
     }
 
     /// Whether it is worked out from packets' waits on the way out.

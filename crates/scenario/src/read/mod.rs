@@ -12,6 +12,7 @@ mod model;
 mod network;
 mod one_world;
 mod paper;
+mod partition;
 mod policy;
 mod press;
 mod repeat;
@@ -277,6 +278,7 @@ impl Reader {
             self.check_turns(&file, (&scenario, None), form);
         }
         self.check_links(&file, &scenario);
+        self.check_partitions(&file, &scenario);
         Some(scenario)
     }
 

@@ -69,6 +69,7 @@ impl Reader {
         Host {
             nic: fields.get("nic").and_then(|tree| self.choice(tree, "NIC", &nics)).unwrap_or_default(),
             receive: fields.get("receive").map(|tree| self.receive(tree)),
+            partition: fields.get("partition").map(|tree| self.partition(tree)),
             cpu: fields.get("cpu").map(|tree| self.cpu(tree)).unwrap_or_default(),
             cores: fields.get("cores").map(|tree| self.cores(tree)),
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),

@@ -53,6 +53,7 @@ impl Reader {
                 steering: None,
                 completions: None,
                 accounting: true,
+                limiter: true,
                 faults: true,
                 backpressure: true,
                 press_model: None,
@@ -94,6 +95,7 @@ impl Reader {
         let completions =
             completions.and_then(|tree| self.choice(tree, "way to complete", &TransmitCompletions::NAMES));
         let accounting = self.flag(&fields, "accounting", true);
+        let limiter = self.flag(&fields, "limiter", true);
         let faults = self.flag(&fields, "faults", true);
         let backpressure = Self::is_pressing(&fields);
         let press_model = self.press_model(&fields);
@@ -109,6 +111,7 @@ impl Reader {
             steering,
             completions,
             accounting,
+            limiter,
             faults,
             backpressure,
             press_model,

@@ -31,6 +31,11 @@ fn expectations_have_carets_of_their_own() {
 }
 
 #[test]
+fn a_partition_fits_its_host_and_its_tenants() {
+    compare("partition", include_str!("../golden/partition.yaml"));
+}
+
+#[test]
 fn a_file_that_is_no_yaml_says_where() {
     compare("syntax", "name: x\nrate: [1\nduration: 5s\n");
 }

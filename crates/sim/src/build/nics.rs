@@ -8,8 +8,8 @@
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Host, Ingress, NicKind, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions, Wiring,
-    check_text,
+    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions,
+    Wiring, check_text,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -22,7 +22,7 @@ use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
-use crate::receive::{Receive, Worked};
+use crate::receive::{Receive, Unit, Worked};
 use crate::watch::Watch;
 use crate::world::{Carrier, Source};
 
@@ -56,11 +56,40 @@ impl Builder<'_> {
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
         let (measure, end) = (&self.scenario.measure, Nanos::ZERO + self.scenario.duration);
         let worked = Worked::new(measure.window, end);
+        if let Some(partition) = &host.partition {
+            let pools = fair.then(|| self.stations(node, &ring));
+            return Box::new(self.partition(partition, ring, source, pools.as_deref(), (chance, worked)));
+        }
         Box::new(if fair {
             Receive::fair(ring, source, &self.stations(node, &ring), chance, worked)
         } else {
             Receive::shared(ring, source, chance, worked)
         })
+    }
+
+    /// The way in of a SmartNIC whose tenants have cores of their own; one more is for packets that are for no tenant.
+    fn partition(
+        &self,
+        partition: &Partition,
+        ring: ReceiveRing,
+        source: SourceId,
+        pools: Option<&[Station]>,
+        chance: (Chance, Worked),
+    ) -> Receive {
+        let tenants = || self.scenario.tenants.iter();
+        let cores_of =
+            |name: &String| partition.cores.iter().find(|(of, _)| of == name).map_or(0, |(_, count)| *count);
+        let cores: Vec<u32> = tenants().map(|tenant| cores_of(&tenant.name)).chain([1]).collect();
+        let unit = partition.coprocessor.as_ref().map(|unit| {
+            let call_of = |name: &String| {
+                let call = unit.calls.iter().find(|(of, _)| of == name);
+                call.map_or(0, |(_, size)| u32::try_from(size.as_u64()).unwrap_or(u32::MAX))
+            };
+            let calls = tenants().map(|tenant| call_of(&tenant.name)).chain([0]).collect();
+            let weights = || tenants().map(|tenant| tenant.weight.max(1)).chain([1]).collect();
+            Unit::new(unit, calls, &cores, self.system.limiter.then(weights))
+        });
+        Receive::partition(ring, source, &cores, pools, unit, chance)
     }
 
     /// Each tenant's part of a receiving CPU: in proportion to its `max` where each has one and none a weight, else by weight;

@@ -291,9 +291,12 @@ impl World {
         let done = receive.finish(now, admits);
         self.agenda.keep(receive.source, receive.next());
         match done {
-            Some((packet, Fate::Delivered { waited, in_nic })) => {
+            Some((packet, Fate::Delivered { waited, in_nic, called })) => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.meters[workload].wait(waited, in_nic, packet.back, self.now);
+                if let Some(called) = called {
+                    self.meters[workload].call(called, packet.back, self.now);
+                }
                 let tenant = self.flows[packet.flow as usize].leg(&packet).1.tenant;
                 let stalled = self.is_stalled(&packet);
                 if let Some(watch) = self.watch(node) {

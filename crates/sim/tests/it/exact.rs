@@ -1,6 +1,6 @@
 //! Cases with results that can be computed by hand.
 
-use crate::support::{first_run as run, mean_latency, outcome, scenario};
+use crate::support::{assert_holds, first_run as run, mean_latency, outcome, scenario};
 use plimsoll_scenario::Run;
 use plimsoll_units::Span;
 
@@ -189,4 +189,29 @@ fn a_closed_loop_asks_when_it_is_answered_and_an_open_one_when_it_is_time() {
     let busy = asking(&format!(", rate: {}", 2 * samples.len()));
     let worst = busy.workloads["ask"].samples.iter().map(|sample| sample.latency).max();
     assert!(worst > Some(Span::millis(300)), "{worst:?}");
+}
+
+/// Half of the link is enough for b, and a thousandth is not: its packets wait, and no bound promises that they do not.
+#[test]
+fn no_packet_is_judged_by_the_bounds_of_shares_that_have_changed() {
+    let text = "
+name: reweighed
+rate: 1Gbps
+duration: 200ms
+systems: [plimsoll]
+tenants: {a: {}, b: {}}
+policy: {root: {wfq: {a: 1, b: 1}}}
+workloads:
+  wa: {tenant: a, kind: udp, rate: flood}
+  wb: {tenant: b, kind: udp, rate: 300Mbps}
+timeline:
+  - {at: 100ms, weights: {a: 1000}}
+expect:
+  - plimsoll.b.throughput[10ms..100ms] ~ 300Mbps +- 1%
+  - plimsoll.b.throughput[150ms..200ms] <= 10Mbps
+";
+    let scenario = scenario(text);
+    let outcome = outcome(&scenario, 1);
+    assert_holds(&scenario, &outcome);
+    assert_eq!(outcome.broken().count(), 0);
 }

@@ -150,3 +150,27 @@ expect:
 ",
     );
 }
+
+/// FairNIC §3.1.1: with equal turns, shares are as the lengths of packets; a queue that is empty has no turn.
+#[test]
+fn turns_by_packets_divide_by_the_lengths_of_packets() {
+    holds(
+        "
+name: turns
+rate: 10Gbps
+duration: 100ms
+systems: [round_robin]
+tenants: {long: {}, middle: {}, short: {}}
+workloads:
+  a: {tenant: long, kind: udp, rate: flood, size: 982B}
+  b: {tenant: middle, kind: udp, rate: flood, size: 470B}
+  c: {tenant: short, kind: udp, rate: flood, size: 214B, start: 20ms}
+measure: {window: 1ms}
+expect:
+  - {that: 'round_robin.long.throughput[5ms..20ms] / round_robin.middle.throughput[5ms..20ms] ~ 2 +- 1%'}
+  - {that: 'round_robin.long.throughput[25ms..40ms] / round_robin.short.throughput[25ms..40ms] ~ 4 +- 1%'}
+  - {that: 'round_robin.middle.throughput[25ms..40ms] / round_robin.short.throughput[25ms..40ms] ~ 2 +- 1%'}
+  - {that: 'round_robin.throughput[5ms..40ms] >= 99% * line'}
+",
+    );
+}

@@ -7,6 +7,7 @@ mod exact;
 mod faults;
 mod limiters;
 mod mediated;
+mod partition;
 mod promises;
 mod rerun;
 mod short_queues;

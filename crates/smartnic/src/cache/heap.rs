@@ -1,15 +1,16 @@
 //! Heaps of one application's colours: an allocator that keeps applications apart in the cache.
 //!
 //! Why: an application whose memory has colours of its own cannot evict another one's lines.
-//! From: FairNIC §4.3 and Figure 6: memory of one colour is chunks of 16 KiB every 256 KiB; entries of the cores' translation
-//! tables (255 on each) make one virtual range of them, written when memory is allocated, without page tables. An
-//! application on n cores has n colours, and the same entries on each of its cores.
-//! Not here: code and stacks, which the paper does not stripe either; giving memory back, since a program ends as a whole.
+//! From: FairNIC §4.3 and Figure 6: memory of one colour is chunks of 16 KiB every 256 KiB; entries of the cores'
+//! translation tables (255 on each) make one virtual range of them, written when memory is allocated, without page
+//! tables. An application on n cores has n colours, and the same entries on each of its cores.
+//! Not here: code and stacks, which the paper does not stripe either; giving memory back, since a program ends as a
+//! whole.
 //! Invariant: no two applications have a colour in common; a virtual address translates to a colour of its application.
 //!
 //! MIPS entries translate an aligned power of two. Where n is none, the paper does not say what happens; here an
-//! entry is as large as the largest power of two that divides n, and each repetition of the colours takes several entries: 3
-//! cores have entries of 16 KiB, and 6 cores of 32 KiB.
+//! entry is as large as the largest power of two that divides n, and each repetition of the colours takes several
+//! entries: 3 cores have entries of 16 KiB, and 6 cores of 32 KiB.
 
 use plimsoll_units::Bytes;
 

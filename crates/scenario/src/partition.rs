@@ -1,0 +1,33 @@
+//! A SmartNIC's cores, divided among tenants, and the coprocessor that they share.
+//!
+//! Why: FairNIC's tenants have cores of their own, and still meet in the buffers before them and in the units behind
+//! them.
+//! From: `docs/scenarios.md`, "A SmartNIC's cores"; FairNIC §3 and §4.
+//! Not here: reading it (`read::partition`), cores and units at work (`sim`).
+//! Invariant: each tenant on the host has at least one core.
+
+use plimsoll_units::{BitRate, Bytes, Span};
+
+/// The cores of a SmartNIC by tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Partition {
+    /// Each tenant's number of cores, which process its packets alone.
+    pub cores: Vec<(String, u32)>,
+    /// The unit that programs call, if they call one.
+    pub coprocessor: Option<Coprocessor>,
+}
+
+/// A unit that serves requests one after the other; a core that calls it waits for the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coprocessor {
+    /// Time of a request, whatever its length.
+    pub time: Span,
+    /// How fast it works through a request's bytes; length takes no time without.
+    pub rate: Option<BitRate>,
+    /// Bytes that each tenant's program asks it to work on for each packet; programs that are not named do not call it.
+    pub calls: Vec<(String, Bytes)>,
+    /// What its limiter grants a tenant of weight 1 in a round: bytes, or requests where length takes no time.
+    pub quantum: Bytes,
+    /// The longest request that its limiter lets through, in quanta; longer ones are split.
+    pub longest: u32,
+}
