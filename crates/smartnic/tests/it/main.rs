@@ -1,0 +1,5 @@
+//! The limiter of a coprocessor, and the cache with its colours, in long runs.
+
+mod heap;
+mod limiter;
+mod striping;
