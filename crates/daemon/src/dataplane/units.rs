@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     fn request(length: usize) -> Request {
-        let packet = (0..length as u32).map(|n| (n * n >> 3) as u8).collect();
+        let packet = (0..length as u32).map(|n| ((n * n) >> 3) as u8).collect();
         Request {
             operation: Operation::Deflate,
             packet,

@@ -103,7 +103,7 @@ impl Dataplane {
         let to = match decided.verdict {
             Verdict::Pass => own,
             Verdict::Redirect(to) => to,
-            Verdict::Unit(call) => return self.to_unit(hosted, (&decided, call), (way, index)),
+            Verdict::Unit(call) => return self.hand_to_unit(hosted, (&decided, call), (way, index)),
             Verdict::Drop => {
                 if let Some(lane) = self.tenants.lane(index).filter(|_| !decided.added) {
                     lane.tally.lost(Loss::ProgramDropped);
@@ -126,7 +126,7 @@ impl Dataplane {
     }
 
     /// Hands a packet to a coprocessor, from which it comes back to the program.
-    fn to_unit(
+    fn hand_to_unit(
         &mut self,
         hosted: &mut Hosted,
         (decided, call): (&Decided, UnitCall),
