@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench neighbours papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,21 @@ bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table
 	@scripts/setup.sh bench
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
+
+# Examples of programs, harmful ones included, as the scenario names them.
+target/programs/%.wasm: examples/programs/%.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
+target/programs/%.wasm: examples/programs/hostile/%.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
+neighbours: ## show live what tenants notice of a neighbour's program that never ends, traps, or fills its memory: needs root; 2 minutes
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger)
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) lab examples/programs/neighbours.yaml
 
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build

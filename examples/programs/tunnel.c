@@ -1,5 +1,8 @@
 /* Seals the payload of UDP packets to and from a port on their way out, and opens it on their way in: two tenants with this program and one
- * key talk in private over any network. A packet grows by 24 bytes, so applications send 24 bytes less than the MTU allows.
+ * key talk in private over any network. A packet grows by 24 bytes, so applications send 24 bytes less than the MTU allows. A demonstration:
+ * IPv6, packets with a VLAN tag and fragments pass as they are, and nothing keeps a packet from being sent again by others. A nonce must never
+ * be used twice with a key, and the count begins anew when the daemon starts: each start takes another KEY. A reload with `state: keep` goes
+ * on counting.
  *
  * The policy gives it the coprocessor: program: {module: tunnel.wasm, units: {aes: 1}}. */
 #include "plimsoll.h"
@@ -98,4 +101,17 @@ PLIMSOLL_EXPORT(ingress) uint32_t ingress(uint32_t at) {
         }
     }
     return batch->count;
+}
+
+PLIMSOLL_EXPORT(state_save) uint64_t state_save(void) {
+    return plimsoll_state(&count, sizeof count);
+}
+
+PLIMSOLL_EXPORT(state_room) uint32_t state_room(uint32_t length) {
+    return length == sizeof count ? plimsoll_address(&count) : 0;
+}
+
+PLIMSOLL_EXPORT(state_restore) int32_t state_restore(uint32_t length) {
+    (void)length;
+    return 0;
 }

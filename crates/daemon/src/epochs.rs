@@ -80,9 +80,13 @@ impl Drop for Epochs {
 
 impl Shared {
     fn keep(&self, runtime: &Runtime) {
-        // The engine's thread may go before all ordinary ones, and with it a program that is to be ended. Where this is not permitted, the
-        // engine is not either.
-        let _ = realtime::take_above();
+        // The engine's thread may go before all ordinary ones, and with it a program that is to be ended.
+        if let Err(error) = realtime::take_above() {
+            eprintln!(
+                "plimsoll: the thread that ends programs' calls may not go before the engine's ({error}): on a host with one core, a call \
+                 that never ends keeps it for seconds. Run as root, or with `LimitRTPRIO=2` in the unit"
+            );
+        }
         let mut quiet = 0;
         while !self.ended.load(Ordering::SeqCst) {
             let busy = self.begun.swap(false, Ordering::Relaxed) || self.running.load(Ordering::Acquire) > 0;

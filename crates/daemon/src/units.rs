@@ -6,6 +6,7 @@
 //! Invariant: a unit serves requests in the order in which it gets them, and gives each one back; a unit at rest is not woken.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::{Builder, Thread};
@@ -13,8 +14,8 @@ use std::thread::{Builder, Thread};
 use plimsoll_offload::{Request, Unit, Worker};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-/// Requests in a unit at most; the limiter keeps fewer.
-pub(crate) const ROOM: usize = 1_024;
+/// Requests in a unit at most, so that a newcomer does not wait for more of them.
+pub(crate) const ROOM: usize = 64;
 
 /// A request, and for whom it is.
 #[derive(Debug)]
@@ -84,7 +85,12 @@ fn serve<T>(mut asked: Consumer<Job<T>>, mut answer: Producer<Job<T>>, state: &S
     let mut worker = Worker::default();
     while !state.ended.load(Ordering::SeqCst) {
         if let Ok(mut job) = asked.pop() {
-            job.result = worker.answer(&mut job.request);
+            // A fault of a library's must not end the unit for all.
+            let answered = catch_unwind(AssertUnwindSafe(|| worker.answer(&mut job.request)));
+            job.result = answered.unwrap_or_else(|_| {
+                worker = Worker::default();
+                Request::FAILED
+            });
             // It has room for as many as may be asked.
             let _ = answer.push(job);
             continue;

@@ -17,7 +17,7 @@ use crate::abi::{
 };
 use crate::pool::{Pool, Slot};
 use crate::runtime::{Limits, Metering, Module, Runtime};
-use crate::unit::{Operation, Request};
+use crate::unit::{Operation, REQUEST, Request};
 use crate::verify::PAGE;
 
 /// A packet that is given to a program.
@@ -272,14 +272,14 @@ impl Program {
         let length = operation.argument_length(behind.get(..4.min(behind.len()))?)?;
         let (packet, argument) = (self.packet(decided).to_vec(), behind.get(..length)?.to_vec());
         let offset = usize::from(call.offset);
-        let cost = (packet.len().saturating_sub(offset) + length).max(1) as u32;
+        let cost = (REQUEST + packet.len() + length) as u32;
         Some(Request { operation, packet, offset, most: self.pool.size() as usize, argument, cost })
     }
 
-    /// Puts a packet that a coprocessor has answered into a free buffer, for the next batch. None without one.
+    /// Puts a packet that a coprocessor has answered into a free buffer, for the next batch. None without one, or where it is too short.
     pub fn give_back(&mut self, request: &Request, result: u32) -> Option<Packet> {
-        let packet = request.packet.get(..request.packet.len().min(self.pool.size() as usize))?;
-        let slot = self.pool.take()?;
+        let packet = &request.packet;
+        let slot = if packet.len() <= self.pool.size() as usize { self.pool.take()? } else { return None };
         self.bytes_mut(slot)[..packet.len()].copy_from_slice(packet);
         let port = FROM_UNIT | request.operation.number();
         Some(Packet { slot, len: packet.len() as u32, port, result })

@@ -9,6 +9,7 @@
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use libdeflater::{CompressionLvl, Compressor, Decompressor};
 use regex::bytes::{RegexSet, RegexSetBuilder};
+use std::collections::VecDeque;
 
 /// A coprocessor. Each tenant has a weight at each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,14 +38,20 @@ pub enum Operation {
     Match,
 }
 
+/// What a request costs beside its bytes, in bytes: about as long as a unit takes for an empty one.
+pub(crate) const REQUEST: usize = 256;
+
 /// The most bytes of an argument.
 pub const LONGEST_ARGUMENT: usize = 4_096;
 
-/// The result of a request that failed: the packet is as it was.
-const FAILED: u32 = u32::MAX;
+/// Memory that a set of patterns may take, compiled, and its lazily built table while it searches: both bound the time, too.
+const PATTERNS: usize = 64 << 10;
 
-/// Memory that a set of patterns may take, compiled, and its lazily built table while it searches.
-const PATTERNS: usize = 1 << 20;
+/// Patterns of a set at most.
+const MOST_PATTERNS: usize = 64;
+
+/// Sets of patterns that are kept compiled, as tenants search for the same ones in each packet.
+const KEPT: usize = 16;
 
 /// The fastest level that compresses: the library's fastest, 0, only copies.
 const LEVEL: CompressionLvl = match CompressionLvl::new(1) {
@@ -121,17 +128,25 @@ pub struct Request {
     pub most: usize,
     /// The argument.
     pub argument: Vec<u8>,
-    /// What it takes of its coprocessor: the bytes of its input, and of its argument.
+    /// What it takes of its coprocessor: the bytes of its packet and of its argument, and [`REQUEST`] for each.
     pub cost: u32,
 }
+
+impl Request {
+    /// The result of one that failed: its packet is as it was.
+    pub const FAILED: u32 = u32::MAX;
+}
+
+/// The result of a request that failed.
+const FAILED: u32 = Request::FAILED;
 
 /// Does requests, one after the other.
 pub struct Worker {
     compressor: Compressor,
     expander: Decompressor,
     output: Vec<u8>,
-    /// The patterns that were searched for last, as tenants search for the same ones in each packet.
-    patterns: Option<(Vec<u8>, Option<RegexSet>)>,
+    /// The sets of patterns that were searched for last, the last one first.
+    patterns: VecDeque<(Vec<u8>, Option<RegexSet>)>,
 }
 
 impl Default for Worker {
@@ -140,7 +155,7 @@ impl Default for Worker {
             compressor: Compressor::new(LEVEL),
             expander: Decompressor::new(),
             output: Vec::new(),
-            patterns: None,
+            patterns: VecDeque::with_capacity(KEPT + 1),
         }
     }
 }
@@ -202,10 +217,11 @@ impl Worker {
 
     fn find(&mut self, text: &[u8], argument: &[u8]) -> Option<u32> {
         let patterns = argument.get(4..)?;
-        if self.patterns.as_ref().is_none_or(|(of, _)| of != patterns) {
-            self.patterns = Some((patterns.to_vec(), compile(patterns)));
-        }
-        let (_, set) = self.patterns.as_ref()?;
+        let known =
+            self.patterns.iter().position(|(of, _)| of == patterns).and_then(|at| self.patterns.remove(at));
+        self.patterns.push_front(known.unwrap_or_else(|| (patterns.to_vec(), compile(patterns))));
+        self.patterns.truncate(KEPT);
+        let (_, set) = self.patterns.front()?;
         let first = set.as_ref()?.matches(text).iter().next();
         Some(first.map_or(0, |number| number as u32 + 1))
     }
@@ -213,9 +229,23 @@ impl Worker {
 
 /// Compiles patterns, one a line.
 fn compile(patterns: &[u8]) -> Option<RegexSet> {
-    let patterns = std::str::from_utf8(patterns).ok()?;
+    let patterns = std::str::from_utf8(patterns).ok().filter(|patterns| !asks_for_unicode(patterns))?;
+    if patterns.lines().nth(MOST_PATTERNS).is_some() {
+        return None;
+    }
     let mut builder = RegexSetBuilder::new(patterns.lines());
     builder.unicode(false).size_limit(PATTERNS).dfa_size_limit(PATTERNS).nest_limit(64).build().ok()
+}
+
+/// Whether a pattern turns on Unicode's classes, which take milliseconds each to compile: by a flag `u`.
+fn asks_for_unicode(patterns: &str) -> bool {
+    let flags = |behind: &str| {
+        behind
+            .chars()
+            .take_while(|&flag| flag.is_ascii_lowercase() || "UR-".contains(flag))
+            .any(|flag| flag == 'u')
+    };
+    patterns.match_indices("(?").any(|(at, _)| flags(&patterns[at + 2..]))
 }
 
 fn key(argument: &[u8]) -> Option<(LessSafeKey, Nonce)> {
@@ -279,6 +309,8 @@ mod tests {
             (Operation::Match, 0, 2_048, &[1, 0]),
             (Operation::Match, 0, 2_048, &patterns("(")),
             (Operation::Match, 0, 2_048, &patterns("(a{900}){900}")),
+            (Operation::Match, 0, 2_048, &patterns("x(?iu)[!-\u{10ffff}]")),
+            (Operation::Match, 0, 2_048, &patterns(&"a\n".repeat(65))),
             (Operation::Match, 0, 2_048, &[1, 0, 0, 0, 0xff]),
         ] {
             let mut kept = packet.clone();

@@ -61,6 +61,8 @@ pub(crate) const TENANT_INTERFACE: Shape = Map(&INTERFACE_KEYS_OF_TENANT);
 pub const DELAY: Shape = Shape::Keyed("^p[0-9]{1,2}(\\.[0-9]{1,3})?$", "p99", &TIME);
 /// The value of `descriptors`.
 pub const DESCRIPTORS: Shape = Whole(1, MOST_DESCRIPTORS as u64);
+/// The value of a tenant's `program`.
+pub const PROGRAM_KEYS: Shape = Map(&PROGRAM);
 /// The value of `engine`.
 pub const ENGINE_KEYS: Shape = Map(&ENGINE);
 /// The value of `backpressure`.

@@ -47,7 +47,7 @@ pub use grain::{Grain, GrainReason};
 pub use interface::{HostAddress, HostRoute, Interface};
 pub use keys::{
     BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS,
-    LIMITS, MAX_WEIGHT, NAMES, SUB_FILE, schema, sub_schema,
+    LIMITS, MAX_WEIGHT, NAMES, PROGRAM_KEYS, SUB_FILE, schema, sub_schema,
 };
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use offload::{Fails, StateKept, TenantProgram, UnitWeights};

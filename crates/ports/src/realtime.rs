@@ -83,7 +83,10 @@ pub fn help(socket: &UnixDatagram, process: u32) -> io::Result<()> {
     if thread <= 0 || !std::path::Path::new(&format!("/proc/{process}/task/{thread}")).exists() {
         return Err(io::Error::from(io::ErrorKind::NotFound));
     }
-    schedule(thread, libc::SCHED_FIFO, priority)
+    schedule(thread, libc::SCHED_FIFO, priority).or_else(|error| match priority {
+        ABOVE => schedule(thread, libc::SCHED_FIFO, LOWEST),
+        _ => Err(error),
+    })
 }
 
 /// Makes the calling thread an ordinary one again.

@@ -293,6 +293,8 @@ mapping! {
         descriptors: Elsewhere(&plimsoll_policy::DESCRIPTORS),
         /// Whether backpressure may change its packets' ECN bits.
         ecn: Elsewhere(&plimsoll_policy::ECN_KEYS),
+        /// The program that its packets pass; its `module` is a path beside this file. Live only.
+        program: Elsewhere(&plimsoll_policy::PROGRAM_KEYS),
         /// Whether it forwards packets that are not its own, as a gateway.
         forwards: Flag,
         /// ECN of its TCP: 0 never, 1 asked for and accepted, 2 accepted.

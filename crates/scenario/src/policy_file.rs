@@ -320,16 +320,26 @@ impl PolicySections {
         }
     }
 
-    /// Makes the path of a tenant's policy file start where the scenario is. A daemon, which has an API, reads it from another
-    /// folder.
+    /// Makes the paths of a tenant's policy file, and of its program's module, start where the scenario is. A daemon, which has an API, reads
+    /// them from another folder.
     fn rebase(&self, key: &str, value: &Tree, wiring: &Wiring) -> Tree {
-        match &value.value {
-            Value::Text(path) if key == "policy" => {
-                let path = self.base.join(path);
-                let path = if wiring.api.is_some() { absolute(&path).unwrap_or(path) } else { path };
-                yaml::text(path.to_string_lossy().into_owned())
+        let place = |path: &str| {
+            let path = self.base.join(path);
+            let path = if wiring.api.is_some() { absolute(&path).unwrap_or(path) } else { path };
+            yaml::text(path.to_string_lossy().into_owned())
+        };
+        let mut rebased = value.clone();
+        match &mut rebased.value {
+            Value::Text(path) if key == "policy" => place(path),
+            Value::Map(keys) if key == "program" => {
+                for (_, tree) in keys.iter_mut().filter(|(key, _)| key.value == "module") {
+                    if let Value::Text(path) = &tree.value {
+                        *tree = place(path);
+                    }
+                }
+                rebased
             }
-            _ => value.clone(),
+            _ => rebased,
         }
     }
 }

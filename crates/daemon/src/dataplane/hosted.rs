@@ -46,8 +46,9 @@ const MOST_OUT: usize = 64;
 /// How long a call may take, by what packets have taken before: others wait for the core meanwhile.
 const CALL: Span = Span::micros(50);
 
-/// A call that took longer than this should have been ended before.
-const LONGEST: Span = Span::micros(1_500);
+/// A call that has returned and took longer than this should have been ended before: what is one instruction, as the filling of much memory,
+/// is not ended in its midst.
+pub(super) const LONGEST_CALL: Span = Span::micros(1_500);
 
 /// A program is halted when so many of its calls have taken too long within this time.
 const MOST_OVERRUNS: usize = 4;
@@ -281,11 +282,6 @@ impl Hosted {
         let first = self.overruns.pop_front().unwrap_or(now);
         self.now.halted = now.since(first) <= OVERRUNS_WITHIN;
         self.now.halted
-    }
-
-    /// Whether a call that has returned took longer than one may: what cannot be ended in its midst, as the filling of much memory.
-    pub(super) fn is_too_long(took: Span) -> bool {
-        took >= LONGEST
     }
 
     /// Takes over from the program before it: its packets, and its state where that is to be kept. Answers why the state was not.

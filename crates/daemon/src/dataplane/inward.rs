@@ -25,7 +25,7 @@ use super::apart::Charged;
 use super::cpu::Core;
 use super::crossing::Via;
 use super::drops::Loss;
-use super::hosted::{Hosted, Lifted, is_in_pool};
+use super::hosted::{LONGEST_CALL, Lifted, ProgramNow, is_in_pool};
 use super::mac_table::Mac;
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
@@ -512,6 +512,7 @@ impl Dataplane {
         clock: &impl Fn(Part) -> Nanos,
     ) -> (usize, Nanos) {
         let lane = station - 1;
+        let before = self.program_now(lane);
         self.inward.look_at_clock(core, now);
         let count = self.run_program(lane, now);
         self.note_moved(lane as usize);
@@ -521,12 +522,25 @@ impl Dataplane {
             hosted.took(count, took);
         }
         self.inward.processed(station, took, after);
-        if Hosted::is_too_long(took) && Hosted::is_too_long(self.inward.used_since(core, now)) {
+        let seen = self.program_now(lane);
+        let calls = (seen.calls - before.calls).max(1);
+        let is_too_long = |span: Span| span >= LONGEST_CALL.times(calls);
+        // One that was ended is counted already.
+        if is_too_long(took)
+            && seen.overruns == before.overruns
+            && is_too_long(self.inward.used_since(core, now))
+        {
             self.note_long_call(lane, after);
         }
         // What a program takes is no sign of memory that keeps the thread waiting.
         self.copying.part += 1;
         (count, after)
+    }
+
+    /// What a lane's program has done so far.
+    fn program_now(&mut self, lane: u32) -> ProgramNow {
+        let hosted = self.tenants.lane(lane).and_then(|lane| lane.program.as_ref());
+        hosted.map(|hosted| hosted.now).unwrap_or_default()
     }
 
     /// Most frames that are fetched before others that wait may be delivered.

@@ -364,6 +364,24 @@ fn waits_holdings_and_answers_are_counted_by_window() {
     }
 }
 
+#[test]
+fn a_tenants_program_lies_beside_the_scenario_and_only_the_systems_that_state_it_have_it() {
+    let text = "name: t\nrate: 8Mbps\nduration: 2s\n\
+                systems: [plimsoll, with: {kind: plimsoll, tenants: {x: {program: {module: sub/x.wasm, memory: 4MiB}}}}]\n\
+                hosts: {a: {}, b: {}}\ntenants: {x: {host: a}, y: {host: b}}\n\
+                workloads: {ask: {tenant: x, to: y, kind: probe}}\n";
+    let scenario = Scenario::parse(text, "t.yaml", Path::new("/scenes"), Form::Full);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let program = |system: usize| {
+        let wiring = Wiring { uplink: "memory".to_owned(), ..Wiring::default() };
+        let text = scenario.policy_file_of(&scenario.hosts[0], &scenario.systems[system], &wiring);
+        let checked = plimsoll_policy::check_str("p.yaml", &text);
+        let checked = checked.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        checked.config.tenants[0].program.as_ref().map(|program| program.module.display().to_string())
+    };
+    assert_eq!((program(0), program(1)), (None, Some("/scenes/sub/x.wasm".to_owned())));
+}
+
 /// A receiving host's times go to the model in virtual time, and to the real engine live.
 #[test]
 fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {

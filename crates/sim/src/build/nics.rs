@@ -168,6 +168,7 @@ impl Builder<'_> {
             let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
             if let Some(checked) = &checked {
                 self.note_promises(node, checked);
+                self.no_programs(host, checked)?;
             }
             if let Some(ring) = host.receive {
                 let source = self.source(Source::Receive(node));
@@ -233,6 +234,16 @@ impl Builder<'_> {
             self.world.nodes[node as usize].watch = Some(Box::new(watch));
             self.world.look_at = self.world.next_look(Nanos::ZERO);
         }
+    }
+
+    /// Refuses tenants' programs, which nothing runs in virtual time.
+    fn no_programs(&self, host: &Host, checked: &Checked) -> Result<(), SimError> {
+        let with_program = checked.config.tenants.iter().find(|tenant| tenant.program.is_some());
+        let Some(tenant) = with_program else { return Ok(()) };
+        let message = format!("tenant `{}` of host `{}` has a `program`", tenant.name, host.name);
+        let problem = Problem::new(host.place, message).label("not in virtual time");
+        let help = "run it with `plimsoll lab`; or leave the program out, and write what it costs under `partition` of the host";
+        Err(self.wrong(problem.help(help)))
     }
 
     fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {

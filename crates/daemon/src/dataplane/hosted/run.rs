@@ -191,9 +191,7 @@ impl Dataplane {
         }
         let told = &mut self.backpressure.told;
         if first {
-            told.push(format!(
-                "tenant {name}: its program has failed, and the packets of that call are lost: {fault}"
-            ));
+            told.push(format!("tenant {name}: its program has failed: {fault}"));
         }
         if halted {
             let then = match hosted.fails {
