@@ -128,7 +128,7 @@ pub struct Request {
     pub most: usize,
     /// The argument.
     pub argument: Vec<u8>,
-    /// What it takes of its coprocessor: the bytes of its packet and of its argument, and [`REQUEST`] for each.
+    /// What it takes of its coprocessor: the bytes of its packet and of its argument, and 256 for each request.
     pub cost: u32,
 }
 
