@@ -79,7 +79,7 @@ pub(crate) enum Command {
     Lab(Lab),
     /// Run a scenario in virtual time, as a simulation, at any rate, and write a report
     Sim(Sim),
-    /// Repeat the experiments of the Loom, SENIC, PicNIC and MIMIC papers in virtual time, and print their figures beside ours
+    /// Repeat the experiments of the Loom, SENIC, PicNIC, MIMIC and FairNIC papers in virtual time, and print their figures beside ours
     Papers(Papers),
     /// Measure or calculate the cost of a mechanism
     #[command(subcommand)]
