@@ -49,6 +49,9 @@ fn each(name: &str, body: &str) -> String {
 const AS_TOLD: &str = "(i32.store8 offset=16 (local.get $at) (i32.load8_u offset=45 (local.get $data)))
     (i32.store8 offset=17 (local.get $at) (i32.load8_u offset=44 (local.get $data)))";
 
+/// A coprocessor works on what is behind the headers: a compressed one would be for a group, and arrive in several places.
+const PAYLOAD: &str = "(i32.store16 offset=18 (local.get $at) (i32.const 46))";
+
 /// Swaps the hardware addresses.
 const SWAP: &str = "(local.set $x (i64.load16_u offset=4 (local.get $data)))
     (local.set $x (i64.or (i64.shl (local.get $x) (i64.const 32)) (i64.load32_u (local.get $data))))
@@ -468,7 +471,7 @@ proptest! {
         let told = format!(
             "(if (i32.eq (i32.load8_u offset=45 (local.get $data)) (i32.const 7)) (then (unreachable)))
              (if (i32.eq (i32.load8_u offset=45 (local.get $data)) (i32.const 6)) (then (loop $l (br $l))))
-             (if (i32.lt_u (i32.load8_u offset=17 (local.get $at)) (i32.const 128)) (then {AS_TOLD}))"
+             (if (i32.lt_u (i32.load8_u offset=17 (local.get $at)) (i32.const 128)) (then {AS_TOLD} {PAYLOAD}))"
         );
         let both = each("ingress", &told) + &each("egress", &told);
         let modules = [module(&both), module(&each("ingress", &told)), module(&each("egress", &told))];

@@ -3,7 +3,8 @@
 use plimsoll_rank::{Field, Packet};
 use proptest::prelude::*;
 
-use crate::kit::{Code, Node, packets, programs};
+use crate::kit::{packets, programs};
+use crate::node::{Code, Node};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]

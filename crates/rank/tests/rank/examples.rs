@@ -11,7 +11,8 @@ use plimsoll_rank::{Field, Packet};
 use proptest::prelude::*;
 
 use crate::engine::{Arrival, Engine, arrivals};
-use crate::kit::{Code, Pifo};
+use crate::kit::Pifo;
+use crate::node::Code;
 
 static WFQ: LazyLock<Code> = LazyLock::new(|| Code::new(include_str!("../../../../examples/rank/wfq.rank")));
 static LSTF: LazyLock<Code> =

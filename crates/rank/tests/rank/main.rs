@@ -7,3 +7,4 @@ mod engine;
 mod errors;
 mod examples;
 mod kit;
+mod node;
