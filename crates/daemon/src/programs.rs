@@ -107,6 +107,11 @@ pub fn unit_weights(checked: &Checked) -> Vec<(String, UnitWeights)> {
     with_programs(checked).map(|(tenant, stated)| (tenant.name.clone(), weights(stated))).collect()
 }
 
+/// Whether a tenant's program has a weight at a coprocessor.
+fn uses_units(stated: &TenantProgram) -> bool {
+    stated.units != Default::default()
+}
+
 /// What a tenant's program may use under a policy.
 #[must_use]
 pub fn program_limits(checked: &Checked, tenant: &str, stated: &TenantProgram) -> Limits {
@@ -227,12 +232,8 @@ impl Programs {
             }
             new.prepared.0.insert(tenant.name.clone(), loaded);
         }
-        let uses =
-            unit_weights(checked).into_iter().find(|(_, weights)| weights.iter().any(|&weight| weight > 0));
-        if let Some((tenant, stated)) = uses
-            .filter(|_| !state.has_units)
-            .and_then(|(name, _)| with_programs(checked).find(|(tenant, _)| tenant.name == name))
-        {
+        let uses = with_programs(checked).find(|(_, stated)| uses_units(stated));
+        if let Some((tenant, stated)) = uses.filter(|_| !state.has_units) {
             let started = Units::start()
                 .map_err(|error| failed(&tenant.name, stated, format!("no thread for it: {error}")));
             new.units = Some(Box::new(started?));
@@ -245,7 +246,7 @@ impl Programs {
     /// Notes that what was prepared is in force.
     pub(crate) fn in_force(&self, prepared: Prepared) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.has_units |= prepared.0.values().any(|loaded| loaded.stated.units != Default::default());
+        state.has_units |= prepared.0.values().any(|loaded| uses_units(&loaded.stated));
         state.loaded = prepared.0;
     }
 }

@@ -223,7 +223,8 @@ impl Dataplane {
         handed
     }
 
-    fn after_send(&mut self, to: u32, emitted: Result<Emitted, Trouble>) -> Handed {
+    /// What became of a frame that was given to a tenant's port.
+    pub(in super::super) fn after_send(&mut self, to: u32, emitted: Result<Emitted, Trouble>) -> Handed {
         let Some(lane) = self.tenants.lane(to) else {
             return Handed::Lost(Loss::ReceiverGone);
         };

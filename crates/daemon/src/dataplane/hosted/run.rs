@@ -5,7 +5,7 @@
 
 use plimsoll_offload::{Decided, Fault, Packet, Place, UnitCall, Verdict, Way};
 use plimsoll_policy::Fails;
-use plimsoll_ports::{Received, Sending};
+use plimsoll_ports::Received;
 use plimsoll_units::Nanos;
 
 use super::super::Dataplane;
@@ -160,12 +160,7 @@ impl Dataplane {
         let Some(lane) = self.tenants.lane(index) else { return };
         let Some(port) = &mut lane.port else { return lane.tally.lost(Loss::ReceiverGone) };
         let sending = port.send(bytes, None);
-        lane.wrote = true;
-        lane.conduct.touched = self.copying.part;
-        if sending == Ok(Sending::Sent) {
-            return;
-        }
-        let handed = self.lane_refused(sending.map(Emitted::from), index);
+        let handed = self.after_send(index, sending.map(Emitted::from));
         if let (Handed::Lost(why), Some(lane)) = (handed, self.tenants.lane(index)) {
             lane.tally.lost(why);
         }
