@@ -51,6 +51,7 @@ impl Builder {
             tenants: Vec::new(),
             rules: Vec::new(),
             default_class: NodeId(0),
+            ranks: vec![],
         })
     }
 

@@ -706,12 +706,14 @@ pub fn kind_name(kind: NodeKind) -> &'static str {
         NodeKind::Fifo => "fifo",
         NodeKind::Lstf => "lstf",
         NodeKind::Edf => "edf",
+        NodeKind::Program(_) => "program",
         NodeKind::RateShare(_) => "rate_share",
         NodeKind::Class(FlowOrder::Fifo) => "class",
         NodeKind::Class(FlowOrder::Drr) => "class, flows: drr",
         NodeKind::Class(FlowOrder::Fq(_)) => "class, flows: fq",
         NodeKind::Class(FlowOrder::Lstf(_)) => "class, flows: lstf",
         NodeKind::Class(FlowOrder::Edf(_)) => "class, flows: edf",
+        NodeKind::Class(FlowOrder::Ranked(_)) => "class, by rank",
     }
 }
 

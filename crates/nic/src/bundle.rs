@@ -176,7 +176,7 @@ impl Bundle {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
             FlowOrder::Fq(codel) => Flows::Fair(Box::new(Fair::new(codel, quantum))),
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Heads::default()),
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => Flows::Ranked(Heads::default()),
         };
         Self {
             flows,
@@ -352,5 +352,6 @@ fn flow_rank(order: FlowOrder, id: RecordId, host: &Host, arrivals: u64) -> u64 
         FlowOrder::Fifo => host.arrival(id, arrivals),
         FlowOrder::Drr | FlowOrder::Fq(_) => 0,
         FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(id, default.as_u64()),
+        FlowOrder::Ranked(_) => host.rank(id),
     }
 }

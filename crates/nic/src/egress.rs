@@ -13,6 +13,7 @@ mod flat;
 mod grants;
 mod leases;
 mod link;
+mod ranked;
 mod short;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, Program};
@@ -29,6 +30,7 @@ use crate::layout::Layout;
 use crate::limit::Limit;
 use crate::order::ranked::Head;
 use crate::order::{Entrant, Fate, Seen};
+use crate::ranks::Ranks;
 use crate::refusal::Refusal;
 use crate::stats::{EngineStats, Transmit};
 use crate::tree::{Forest, Seat};
@@ -51,6 +53,7 @@ pub struct Nic {
     pub(crate) layout: Layout,
     /// Limits that let a bundle into the main tree since the last pick; they choose again after the next one.
     pub(crate) resting: Vec<LimitId>,
+    pub(crate) ranks: Ranks,
     pub(crate) link: Link,
     pub(crate) ahead: Ahead,
     pub(crate) arrivals: u64,
@@ -312,6 +315,10 @@ impl Nic {
     ) -> Option<(u32, Fate)> {
         let bundle = &mut self.bundles[id];
         let pull = bundle.serve(&mut self.host, (next, self.layout.quantum, self.arrivals), now, out);
+        if !self.ranks.is_empty() && !pull.is_dropped() {
+            self.tell_program(now, out);
+        }
+        let bundle = &mut self.bundles[id];
         if pull.is_dropped() {
             self.drop_head(id, now, out);
             return None;
@@ -424,13 +431,15 @@ impl Nic {
         let Some(queue) = bundle.front() else { return Head::default() };
         let default = match bundle.order {
             FlowOrder::Lstf(default) | FlowOrder::Edf(default) => default.as_u64(),
-            FlowOrder::Fifo | FlowOrder::Drr | FlowOrder::Fq(_) => 0,
+            FlowOrder::Fifo | FlowOrder::Drr | FlowOrder::Fq(_) | FlowOrder::Ranked(_) => 0,
         };
-        Head {
-            arrival: self.host.arrival(queue, self.arrivals),
-            // The deadline stands in the descriptor: a cache miss that most policies need not pay.
-            deadline: if self.layout.deadlines { self.host.deadline(queue, default) } else { 0 },
-        }
+        // The deadline stands in the descriptor: a cache miss that most policies need not pay.
+        let deadline = match self.ranks.above(bundle.class) {
+            Some(_) => self.host.rank(queue),
+            None if self.layout.deadlines => self.host.deadline(queue, default),
+            None => 0,
+        };
+        Head { arrival: self.host.arrival(queue, self.arrivals), deadline }
     }
 
     /// A more urgent packet may have come to the front of an active bundle.

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::host::{FLOW_BYTES, NAME_BYTES, RECORD_BYTES, SLOT_BYTES};
 use crate::limit::Limit;
 use crate::order::{fixed_bytes, place_bytes};
+use crate::ranks::Ranks;
 use crate::refusal::Refusal;
 use crate::stats::Completion;
 use crate::tree::{CHILD_BYTES, GATE_BYTES, NODE_BYTES, SEAT_BYTES};
@@ -92,10 +93,11 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         Part { what: "counters", bytes: queues * ((Refusal::COUNT + 2) * size_of::<u64>()) as u64 },
         Part { what: "the policy: names, rates, matches", bytes: policy_bytes(program) },
     ];
-    let ring_bytes = SLOT_BYTES as u64 * u64::from(config.ring);
+    let rank_bytes = if program.ranks.is_empty() { 0 } else { size_of::<u64>() };
+    let ring_bytes = (SLOT_BYTES + rank_bytes) as u64 * u64::from(config.ring);
     let gates = program.nodes.iter().filter(|node| node.max.is_some() && !node.children.is_empty()).count();
     let (limits, records) = (program.limits.len(), queues.min(config.descriptors.into()));
-    let global = vec![
+    let mut global = vec![
         Part { what: "inner nodes and their orders", bytes: sum_of(&[Role::Above], &order) },
         Part { what: "records of flow queues with packets", bytes: records * RECORD_AND_NUMBER },
         Part { what: "their rings", bytes: records * ring_bytes },
@@ -106,6 +108,9 @@ pub fn footprint(program: &Program, config: &Config) -> Footprint {
         ),
         part("completions", config.descriptors as usize * size_of::<Completion>()),
     ];
+    if !program.ranks.is_empty() {
+        global.push(part("rank programs", Ranks::new(program).bytes()));
+    }
     let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<u64>();
     let (total_bytes, global_bytes) = (sum(&class) + sum(&beside) + sum(&global), sum(&global));
     // From here on for one class, on average.

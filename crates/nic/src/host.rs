@@ -8,6 +8,7 @@
 
 mod cut;
 mod fair;
+mod ranked;
 mod record;
 mod rings;
 

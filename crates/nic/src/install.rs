@@ -21,6 +21,7 @@ use crate::host::{Cut, Host};
 use crate::ids::{BundleId, GateId, OwnerId, QueueId, RecordId, Table, Tagged, TreeId};
 use crate::layout::Layout;
 use crate::limit::Limit;
+use crate::ranks::Ranks;
 use crate::refusal::Refusal;
 use crate::stats::EngineStats;
 use crate::tree::{Adoption, Forest, Purpose, Seat};
@@ -59,6 +60,7 @@ impl Nic {
             limits,
             resting: Vec::with_capacity(program.limits.len()),
             layout: Layout::new(program, largest),
+            ranks: Ranks::new(program),
             link: Link {
                 pace: Pace::new(program.link),
                 catch_up: config.catch_up,
@@ -112,6 +114,8 @@ impl Nic {
         self.host.set_cut(cut);
         self.host.fit(self.config.descriptors);
         self.host.keep_flows(has_fair_class(program));
+        self.host.keep_ranks(!self.ranks.is_empty());
+        let kept = self.ranks.inherit(&old.ranks, (&self.program, &old.program));
         self.arrivals = old.arrivals;
         self.stats = old.stats;
         self.link = old.link;
@@ -122,7 +126,12 @@ impl Nic {
         let holding = |queue| self.host.resolve(queue).filter(|&id| self.host.holds_packets(id));
         queues.sort_by_key(|&queue| (holding(queue).map(|id| self.host.arrival(id, self.arrivals)), queue));
         for queue in queues {
-            self.replant(queue, &place(queue), now);
+            let before = self.host.home(queue).map(|home| old.class_at(home));
+            let from = before.map(|class| (&old.ranks, class));
+            let keeps = |nic: &Self, class| {
+                from.is_some_and(|from| nic.ranks.keeps(class, from, (&nic.program, &old.program), &kept))
+            };
+            self.replant(queue, &place(queue), &keeps, now);
         }
     }
 
@@ -143,7 +152,14 @@ impl Nic {
     }
 
     /// An open flow queue moves to its place in the new policy, with all that it holds.
-    fn replant(&mut self, queue: QueueId, placement: &Placement, now: Nanos) {
+    /// `keeps`: whether its packets keep their ranks in this class.
+    fn replant(
+        &mut self,
+        queue: QueueId,
+        placement: &Placement,
+        keeps: &dyn Fn(&Self, NodeId) -> bool,
+        now: Nanos,
+    ) {
         let fallback = Placement { class: self.program.default_class, limits: Vec::new() };
         let placed = self.home_for(placement).map(|home| (home, placement.class));
         let placed = placed.or_else(|| self.home_for(&fallback).map(|home| (home, fallback.class)));
@@ -154,6 +170,9 @@ impl Nic {
         let Some(id) = self.host.resolve(queue) else { return };
         self.accounts.charge(owner, self.host.held(id));
         if self.host.holds_packets(id) {
+            if !self.ranks.is_empty() && !keeps(self, class) {
+                self.rank_from(id, self.host.head(id), now);
+            }
             self.host.load_head(id);
             self.join(home, id, now);
         }
@@ -445,6 +464,7 @@ fn cut_of(program: &Program, pull: Bytes) -> Cut {
 fn host_of(program: &Program, config: &Config, cut: Cut) -> Host {
     let mut host = Host::new(config.queues, config.ring, config.descriptors, cut);
     host.keep_flows(has_fair_class(program));
+    host.keep_ranks(!program.ranks.is_empty());
     host
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Layout {
     pub(crate) largest: u64,
     /// Bytes of a flow queue's turn, in classes that take turns.
     pub(crate) quantum: i32,
-    /// Whether anything in the policy orders by deadline.
+    /// Whether anything in the policy orders by deadline, or by a program's rank.
     pub(crate) deadlines: bool,
     /// Classes that have bundles: their nodes of the main tree.
     pub(crate) classes: HashMap<NodeId, TreeId>,
@@ -47,5 +47,10 @@ impl Layout {
 }
 
 fn by_deadline(kind: NodeKind) -> bool {
-    matches!(kind, NodeKind::Lstf | NodeKind::Edf | NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_)))
+    let of_flows = |order| matches!(order, FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_));
+    match kind {
+        NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => true,
+        NodeKind::Class(order) => of_flows(order),
+        _ => false,
+    }
 }

@@ -17,7 +17,7 @@
 //!                   min: None, max: None, descriptors: None, children: vec![], tenant: None, sender: None };
 //! let program = Program { link: BitRate::gbps(12), overhead: Bytes::ZERO, max_frame: Bytes::new(1_514), grain: None,
 //!                         nodes: vec![root], limits: vec![], tenants: vec![], rules: vec![],
-//!                         default_class: NodeId(0) };
+//!                         default_class: NodeId(0), ranks: Vec::new() };
 //! let mut nic = Nic::new(&program, &Config::default());
 //! let queue = nic.open_queue(&Placement { class: NodeId(0), limits: vec![] })?;
 //!
@@ -53,6 +53,7 @@ mod install;
 mod layout;
 mod limit;
 mod order;
+mod ranks;
 mod refusal;
 mod stats;
 mod tree;

@@ -260,7 +260,7 @@ pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => Rows::CHILD_BYTES + size_of::<u32>(),
         NodeKind::RateShare(_) => Rows::CHILD_BYTES + size_of::<u64>(),
         NodeKind::Drr => Rounds::ENTRY_BYTES,
-        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => RANKED + size_of::<SlotId>(),
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => RANKED + size_of::<SlotId>(),
         NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // none, or in the fixed bytes
     }
 }
@@ -275,7 +275,7 @@ pub(crate) fn fixed_bytes(kind: NodeKind, children: usize) -> usize {
         }
         NodeKind::RateShare(Form::Exact) => size_of::<RateShare>(),
         NodeKind::Drr => size_of::<Rounds>(),
-        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => size_of::<Ranked>(),
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => size_of::<Ranked>(),
         NodeKind::Priority if children <= 64 => 0,
         NodeKind::Priority => size_of::<Bits>() + children.div_ceil(64) * size_of::<u64>(),
         NodeKind::Class(_) => 0,

@@ -692,7 +692,7 @@ fn order_of(program: &Program, id: NodeId, purpose: Purpose, ranked_above: bool)
         NodeKind::Wfq => Order::fair(&weights(), largest),
         NodeKind::Drr => Order::rounds(&weights(), largest),
         NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(false))),
-        NodeKind::Lstf | NodeKind::Edf => Order::Ranked(Box::new(Ranked::new(true))),
+        NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => Order::Ranked(Box::new(Ranked::new(true))),
         NodeKind::RateShare(form) => {
             let rates: Vec<BitRate> =
                 node.children.iter().map(|&child| program.node(child).rate.unwrap_or(program.link)).collect();

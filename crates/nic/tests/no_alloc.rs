@@ -68,6 +68,7 @@ fn program() -> Program {
         tenants: vec![],
         rules: vec![],
         default_class: NodeId(2),
+        ranks: Vec::new(),
     }
 }
 

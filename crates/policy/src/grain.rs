@@ -102,7 +102,7 @@ impl Grain {
         let nodes = program.nodes.iter().filter_map(|node| match node.kind {
             NodeKind::Priority => Some((Span::ZERO, GrainReason::Priorities(node.name.clone()))),
             NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
-            NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span)) => {
+            NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span) | FlowOrder::Ranked(span)) => {
                 Some((part_of(span), GrainReason::Deadlines(node.name.clone())))
             }
             NodeKind::Class(FlowOrder::Fq(codel)) => {

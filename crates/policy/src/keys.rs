@@ -506,6 +506,8 @@ mapping! {
         lstf: NAMES,
         /// Children whose packets go by earliest deadline.
         edf: NAMES,
+        /// Children whose packets go by the rank that a program gives each.
+        program: Map(&RANKED),
         /// Children with rates that are strict, in real time.
         rate_share: Named(&RATE),
         /// How `rate_share` looks for the next child: by its definition, or in constant time; by their number when absent.
@@ -514,6 +516,14 @@ mapping! {
         match: Map(&PACKET_MATCH),
         /// Descriptors that a leaf's flows hold at a time, at most.
         descriptors: DESCRIPTORS,
+    }
+
+    /// The keys of a class's `program`.
+    pub(crate) static RANKED = "RankProgram" {
+        /// File of the rank program, `NAME.rank`.
+        module: Text,
+        /// Children whose packets it ranks, with weights if it asks for them.
+        children: CHILDREN,
     }
 
     /// The keys about sending that tenants and classes share.

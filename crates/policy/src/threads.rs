@@ -105,6 +105,7 @@ fn order_across(kind: NodeKind) -> Option<&'static str> {
         NodeKind::Fifo => Some("fifo"),
         NodeKind::Lstf => Some("lstf"),
         NodeKind::Edf => Some("edf"),
+        NodeKind::Program(_) => Some("program"),
         NodeKind::RateShare(_) => Some("rate_share"),
         NodeKind::Priority | NodeKind::Wfq | NodeKind::Drr | NodeKind::Class(_) => None,
     }

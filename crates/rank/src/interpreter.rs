@@ -1,19 +1,24 @@
 //! The interpreter: what a program means.
 //!
-//! Why: the compiler is tested against it.
-//! Not here: speed (`compile`).
-//! Invariant: the result depends on nothing but the program and the packets so far.
+//! Why: the engine runs programs by it, in `sim` and live, and the compiler is tested against it.
+//! Not here: code for other hosts (`compile`).
+//! Invariant: the result depends on nothing but the program and the packets so far; a call does not allocate.
+
+use std::sync::Arc;
 
 use crate::packet::{Field, Packet};
 use crate::program::{Expression, Function, MOST_CLASSES, Program, Statement, Step, Variable};
 
 /// A program with the state of one node.
 #[derive(Clone, Debug)]
-pub struct Interpreter<'a> {
-    program: &'a Program,
+pub struct Interpreter {
+    program: Arc<Program>,
     node: Vec<u64>,
     /// The variables of each class in turn.
     classes: Vec<u64>,
+    /// Room for a call.
+    locals: Vec<u64>,
+    stack: Vec<u64>,
 }
 
 /// One call of a function.
@@ -21,38 +26,59 @@ struct Call<'a> {
     packet: &'a Packet,
     node: &'a mut [u64],
     class: &'a mut [u64],
-    locals: Vec<u64>,
-    stack: Vec<u64>,
+    locals: &'a mut [u64],
+    stack: &'a mut Vec<u64>,
 }
 
-impl<'a> Interpreter<'a> {
-    /// A node in its first state.
+impl Interpreter {
+    /// A node in its first state, with state for this many classes: classes of this number and beyond share the state of the last, and
+    /// so do those beyond [`MOST_CLASSES`].
     #[must_use]
-    pub fn new(program: &'a Program) -> Self {
-        let classes = program.class.repeat(MOST_CLASSES as usize);
-        Self { program, node: program.node.clone(), classes }
+    pub fn new(program: Arc<Program>, classes: u64) -> Self {
+        let (enqueue, dequeue) = (&program.enqueue, &program.dequeue);
+        let locals = enqueue.locals.max(dequeue.locals) as usize;
+        let stack = enqueue.deepest().max(dequeue.deepest());
+        Self {
+            node: program.node.clone(),
+            classes: program.class.repeat(classes.clamp(1, MOST_CLASSES) as usize),
+            locals: vec![0; locals],
+            stack: Vec::with_capacity(stack),
+            program,
+        }
+    }
+
+    /// Whether both run the same program.
+    #[must_use]
+    pub fn runs_as(&self, other: &Self) -> bool {
+        self.program == other.program
+    }
+
+    /// Bytes of its state.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let values = self.node.len() + self.classes.len() + self.locals.len() + self.stack.capacity();
+        values * size_of::<u64>()
     }
 
     /// The rank of a packet that arrives.
     pub fn enqueue(&mut self, packet: &Packet) -> u64 {
-        self.call(&self.program.enqueue, packet)
+        self.call(|program| &program.enqueue, packet)
     }
 
     /// Updates the state for a packet that leaves.
     pub fn dequeue(&mut self, packet: &Packet) {
-        self.call(&self.program.dequeue, packet);
+        self.call(|program| &program.dequeue, packet);
     }
 
-    fn call(&mut self, function: &Function, packet: &Packet) -> u64 {
-        let row = self.program.class.len();
-        let at = packet.get(Field::Number).min(MOST_CLASSES - 1) as usize * row;
-        let mut call = Call {
-            packet,
-            node: &mut self.node,
-            class: &mut self.classes[at..at + row],
-            locals: vec![0; function.locals as usize],
-            stack: Vec::new(),
-        };
+    fn call(&mut self, function: fn(&Program) -> &Function, packet: &Packet) -> u64 {
+        let Self { program, node, classes, locals, stack } = self;
+        let function = function(program);
+        let row = program.class.len();
+        let last = classes.len().checked_div(row).map_or(0, |classes| classes - 1);
+        let at = (packet.get(Field::Number) as usize).min(last) * row;
+        let locals = &mut locals[..function.locals as usize];
+        locals.fill(0);
+        let mut call = Call { packet, node, class: &mut classes[at..at + row], locals, stack };
         call.run(&function.body);
         call.read(Variable::RANK)
     }

@@ -3,7 +3,7 @@
 //! Why: an operator can write an order of its own, and knows its cost before the first packet.
 //! From: Domino (Sivaraman et al., "Packet Transactions", 2016) and the node functions of Loom §4.1 and §5; a rank program is a
 //! node's state, `enqueue(packet) -> rank`, and `dequeue(packet)`, which updates the state.
-//! Not here: the queue that the ranks order, and who loads a program: neither the engine nor the policy does so yet.
+//! Not here: the queue that the ranks order (the crate `nic`), and who names a program (the crate `policy`).
 //! Invariant: a program that parses always ends, never faults, and means the same interpreted and as WebAssembly.
 //!
 //! `docs/rank.md` is the reference of the language.
@@ -12,7 +12,7 @@
 //! use plimsoll_rank::{Field, Interpreter, Packet, Program};
 //!
 //! let program = Program::parse("enqueue { rank = now + packet.slack }")?;
-//! let mut node = Interpreter::new(&program);
+//! let mut node = Interpreter::new(program.clone().into(), 1);
 //! let packet = Packet::default().with(Field::Now, 1_000).with(Field::Slack, 50);
 //! assert_eq!(node.enqueue(&packet), 1_050);
 //!

@@ -34,6 +34,22 @@ pub(crate) struct Function {
 impl Function {
     /// The `dequeue` of a program without one.
     pub(crate) const NOTHING: Self = Self { body: Vec::new(), locals: 1, uses_class: false };
+
+    /// Most values that wait while an expression is evaluated: no more than it has steps.
+    pub(crate) fn deepest(&self) -> usize {
+        longest(&self.body)
+    }
+}
+
+/// Steps of the longest expression of a block.
+fn longest(block: &[Statement]) -> usize {
+    let of = |statement: &Statement| match statement {
+        Statement::Assign(_, value) => value.len(),
+        Statement::If { condition, then, otherwise } => {
+            condition.len().max(longest(then)).max(longest(otherwise))
+        }
+    };
+    block.iter().map(of).max().unwrap_or(0)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -100,7 +100,8 @@ impl Scenario {
             text.push_str("\nbackpressure:");
             yaml::write(backpressure, &mut text, 2, 0);
         }
-        for (name, section) in [("limits", &sections.limits), ("policy", &sections.policy)] {
+        let classes = sections.policy.as_ref().map(|classes| sections.rebase_classes(classes, wiring));
+        for (name, section) in [("limits", &sections.limits), ("policy", &classes)] {
             if let Some(section) = section {
                 let _ = write!(text, "\n{name}:");
                 yaml::write(section, &mut text, 2, 1);
@@ -320,7 +321,18 @@ impl PolicySections {
         }
     }
 
-    /// Makes the paths of a tenant's policy file, and of its program's module, start where the scenario is. A daemon, which has an API, reads
+    /// Makes the paths that classes state start where the scenario is.
+    fn rebase_classes(&self, classes: &Tree, wiring: &Wiring) -> Tree {
+        let mut rebased = classes.clone();
+        let Value::Map(classes) = &mut rebased.value else { return rebased };
+        for (_, class) in classes {
+            let Value::Map(keys) = &mut class.value else { continue };
+            keys.iter_mut().for_each(|(key, value)| *value = self.rebase(&key.value, value, wiring));
+        }
+        rebased
+    }
+
+    /// Makes the paths of a policy file, and of a program's module, start where the scenario is. A daemon, which has an API, reads
     /// them from another folder.
     fn rebase(&self, key: &str, value: &Tree, wiring: &Wiring) -> Tree {
         let place = |path: &str| {

@@ -72,8 +72,12 @@ impl Nic {
     /// batch: whether it does cannot be predicted, so there is no branch.
     #[inline]
     fn admit(&mut self, queue: QueueId, woken: &mut Woken, now: Nanos) {
+        let first = if self.ranks.is_empty() { None } else { self.host.first_new(queue) };
         match self.host.take_new(queue, now, &mut self.arrivals) {
             Some((record, wakes)) => {
+                if let Some(first) = first {
+                    self.rank_from(record, first, now);
+                }
                 woken.records[woken.count % WOKEN] = record;
                 woken.count += usize::from(wakes);
                 if woken.wide {
@@ -107,6 +111,7 @@ impl Nic {
 
     fn set_rate(&mut self, limit: LimitId, rate: BitRate, now: Nanos) {
         self.program.limits[limit.0 as usize].rate = rate;
+        self.ranks.set_rate(limit, rate);
         let state = &mut self.limits[limit];
         state.set_rate(rate, now);
         if state.gate != GateId::NONE {
@@ -118,6 +123,7 @@ impl Nic {
 
     fn set_weight(&mut self, node: NodeId, weight: u32) {
         self.program.nodes[node.0 as usize].weight = weight;
+        self.ranks.set_weight(node, weight);
         let Some(parent) = self.program.node(node).parent else { return };
         let Seat { node: main, slot } = self.forest.seat(node);
         self.forest.set_weight(main, slot, weight);

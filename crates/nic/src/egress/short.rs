@@ -25,6 +25,9 @@ impl Nic {
         let (class, turn) = (bundle.class, Turn { quantum: None, next: bundle.next_charge() });
         let pull = self.host.pull(record, class, turn, now, out);
         assert!(pull.more(), "a drop leaves packets behind");
+        if !self.ranks.is_empty() {
+            self.tell_program(now, out);
+        }
         note_limits(&self.bundles[id], out);
         if let Some(dropped) = out.last_mut() {
             dropped.verdict = Verdict::Drop;

@@ -20,6 +20,8 @@ pub(super) struct Rings {
     /// Lines from one line of a ring to its next.
     stride: usize,
     lines: Vec<Line>,
+    /// The ranks of the slots' packets, in the order of `lines`; empty without rank programs.
+    ranks: Vec<u64>,
 }
 
 /// A cache line of a ring.
@@ -71,15 +73,40 @@ impl Rings {
         // Odd, so that the lines of one ring do not compete for the same few places of a cache.
         let stride = records as usize | 1;
         let lines = stride * (usize::from(slots) / SLOTS_PER_LINE);
-        Self { mask: slots - 1, stride, lines: vec![Line::default(); lines] }
+        Self { mask: slots - 1, stride, lines: vec![Line::default(); lines], ranks: Vec::new() }
+    }
+
+    /// Keeps a rank for each slot from now on, or none.
+    pub(super) fn keep_ranks(&mut self, keep: bool) {
+        self.ranks.resize(if keep { self.lines.len() * SLOTS_PER_LINE } else { 0 }, 0);
+        self.ranks.shrink_to_fit();
+    }
+
+    #[inline]
+    fn place(&self, id: RecordId, index: u16) -> usize {
+        self.line(id, index) * SLOTS_PER_LINE + usize::from(index) % SLOTS_PER_LINE
+    }
+
+    #[inline]
+    pub(super) fn rank(&self, id: RecordId, index: u16) -> u64 {
+        self.ranks.get(self.place(id, index)).copied().unwrap_or(0)
+    }
+
+    pub(super) fn set_rank(&mut self, id: RecordId, index: u16, rank: u64) {
+        let place = self.place(id, index);
+        if let Some(slot) = self.ranks.get_mut(place) {
+            *slot = rank;
+        }
     }
 
     /// Makes room for the rings of more flow queues; descriptors stay where they are.
     pub(super) fn grow(&mut self, records: u32) {
         let mut grown = Self::new(records, self.mask + 1);
+        grown.keep_ranks(!self.ranks.is_empty());
         for id in (0..).map(RecordId).take(self.stride) {
             for index in 0..=self.mask {
                 *grown.slot_mut(id, index) = *self.slot(id, index);
+                grown.set_rank(id, index, self.rank(id, index));
             }
         }
         *self = grown;

@@ -39,7 +39,7 @@ impl Bundles {
     pub(crate) fn new(order: FlowOrder) -> Self {
         let by = match order {
             FlowOrder::Fifo => By::Arrival,
-            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => By::Deadline,
+            FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => By::Deadline,
             FlowOrder::Drr | FlowOrder::Fq(_) => By::Flows,
         };
         Self { by, queue: RankQueue::default(), starts: Table::default(), v: 0, step: 0 }

@@ -24,7 +24,7 @@ pub(crate) struct Ranked {
 pub(crate) struct Head {
     /// Number of its doorbell, host-wide.
     pub(crate) arrival: u64,
-    /// Moment by which it should have left, in nanoseconds.
+    /// Moment by which it should have left, in nanoseconds; below a rank program, its rank.
     pub(crate) deadline: u64,
 }
 

@@ -38,6 +38,7 @@ impl Plan {
             tenants: vec![],
             rules: vec![],
             default_class: ROOT,
+            ranks: Vec::new(),
         };
         Self { program }
     }

@@ -74,6 +74,7 @@ pub(crate) fn compile(
             .map(|rule| Rule { matches: rule.matches, class: node_id(rule.class) })
             .collect(),
         default_class: node_id(rules.default),
+        ranks: graph.ranks.clone(),
     };
     short::complete(&mut program);
     program
@@ -132,6 +133,8 @@ fn kind(draft: &Draft) -> NodeKind {
         DraftKind::Order(OrderKind::Fifo) => NodeKind::Fifo,
         DraftKind::Order(OrderKind::Lstf) => NodeKind::Lstf,
         DraftKind::Order(OrderKind::Edf) => NodeKind::Edf,
+        // One that could not be read is an error, so that the policy is not installed.
+        DraftKind::Order(OrderKind::Program) => draft.rank.map_or(NodeKind::Fifo, NodeKind::Program),
         DraftKind::Order(OrderKind::RateShare) => NodeKind::RateShare(rates::form(draft)),
         DraftKind::Leaf { flows: Flows::Fifo, .. } => NodeKind::Class(FlowOrder::Fifo),
         DraftKind::Leaf { flows: Flows::Drr, .. } => NodeKind::Class(FlowOrder::Drr),
@@ -140,6 +143,7 @@ fn kind(draft: &Draft) -> NodeKind {
         }
         DraftKind::Leaf { flows: Flows::Lstf, tag } => NodeKind::Class(FlowOrder::Lstf(tag)),
         DraftKind::Leaf { flows: Flows::Edf, tag } => NodeKind::Class(FlowOrder::Edf(tag)),
+        DraftKind::Leaf { flows: Flows::Ranked, tag } => NodeKind::Class(FlowOrder::Ranked(tag)),
     }
 }
 

@@ -111,8 +111,9 @@ fn node_cost(program: &Program, id: NodeId) -> u64 {
         NodeKind::RateShare(Form::Exact) => 45,
         NodeKind::RateShare(Form::Grouped) => 16,
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 40,
+        NodeKind::Program(id) => 40 + program.ranks[id.0 as usize].nanoseconds(),
         NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 10,
-        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Fq(_)) => 14,
+        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) | FlowOrder::Fq(_)) => 14,
     };
     let far = DOUBLED_CHILDREN * doublings(node.children.len() / NEAR_CHILDREN);
     algorithm + far + if promises { 8 } else { 0 }
@@ -176,8 +177,15 @@ pub(crate) fn too_costly(
         .label(format!("{} levels and their limits", worst.depth))
         .also(engine_at, "for this engine");
     let needed = frame_that_lasts(program, worst.packet);
+    let ranks = program.path(worst.class).find_map(|id| match program.node(id).kind {
+        NodeKind::Program(rank) => Some(&program.ranks[rank.0 as usize]),
+        _ => None,
+    });
+    let shorten = ranks.map_or_else(String::new, |rank| {
+        format!("shorten `{}`, which takes {} instructions for a packet; ", rank.module, rank.instructions)
+    });
     problems.push(problem.help(format!(
-        "merge levels or drop limits on its path; or accept that only frames of {} bytes and more reach line rate: \
+        "{shorten}merge levels or drop limits on its path; or accept that only frames of {} bytes and more reach line rate: \
          `line_rate_frame: {}B` in `engine`",
         needed.as_u64(),
         needed.as_u64()

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::config::Port;
-use crate::program::{Form, Match, Metadata, TenantId};
+use crate::program::{Form, Match, Metadata, RankId, RankProgram, TenantId};
 use crate::read::syntax::{Flows, LimitEntry, MatchEntry, OrderKind, TenantEntry};
 use plimsoll_document::{Located, Mark};
 
@@ -29,6 +29,8 @@ pub(crate) struct Graph {
     pub tenant_names: HashMap<String, TenantIx>,
     /// The order of flows in leaves that state none.
     pub flows: Flows,
+    /// The programs of `program` nodes.
+    pub ranks: Vec<RankProgram>,
 }
 
 /// A node of the tree.
@@ -55,6 +57,8 @@ pub(crate) struct Draft {
     pub via: Vec<LimitIx>,
     pub matches: Option<MatchEntry>,
     pub children: Vec<NodeIx>,
+    /// A `program` node's, by its place in [`Graph::ranks`]; none if it could not be read.
+    pub rank: Option<RankId>,
     pub tenant: Option<TenantIx>,
     /// The scope whose file states it.
     pub scope: ScopeIx,
@@ -189,6 +193,7 @@ impl Draft {
             via: Vec::new(),
             matches: None,
             children: Vec::new(),
+            rank: None,
             tenant: None,
             scope,
             sub: None,

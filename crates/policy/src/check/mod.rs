@@ -23,6 +23,7 @@ mod offload;
 mod overlay;
 mod ports;
 pub(crate) mod promises;
+mod ranked;
 mod rates;
 mod rules;
 mod shadow;
@@ -260,6 +261,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     });
     envelope::judge(&graph, &minima, link, &mut problems);
     promises::judge(&tenants, link, &mut problems);
+    ranked::judge(&graph, &mut problems);
     rates::judge(&graph, link, &mut problems);
     limits::judge(&graph, &rules.rules, link, &mut problems);
     let descriptors =

@@ -81,7 +81,7 @@ fn below_packets(graph: &Graph, index: NodeIx, problems: &mut Problems) {
     let by_packets = |&above: &NodeIx| {
         matches!(
             graph.nodes[above].kind,
-            DraftKind::Order(OrderKind::Fifo | OrderKind::Lstf | OrderKind::Edf)
+            DraftKind::Order(OrderKind::Fifo | OrderKind::Lstf | OrderKind::Edf | OrderKind::Program)
         )
     };
     let Some(above) = graph.path(index).skip(1).find(by_packets) else { return };

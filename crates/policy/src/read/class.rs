@@ -6,7 +6,7 @@ use super::syntax::{
     Child, ClassEntry, Flows, LimitEntry, MatchEntry, Order, OrderKind, PolicyFile, Queues, StatedCodel,
 };
 use super::{Reader, matches, named};
-use crate::keys::{CLASS, FLOWS_LONG, FQ, LIMIT, MAX_WEIGHT, MOST_DESCRIPTORS, QUEUE, SUB_FILE};
+use crate::keys::{CLASS, FLOWS_LONG, FQ, LIMIT, MAX_WEIGHT, MOST_DESCRIPTORS, QUEUE, RANKED, SUB_FILE};
 use crate::law::{Law, Problem};
 use crate::program::{Form, Match};
 use plimsoll_document::{Fields, Located, Name, Tree, Value, bad};
@@ -259,7 +259,11 @@ fn order(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Order> {
             );
         }
         let told = reader.problems.len();
-        let mut children = children(reader, tree, key, kind, what);
+        let (module, list) = match kind {
+            OrderKind::Program => program(reader, tree, what),
+            _ => (None, Some(tree)),
+        };
+        let mut children = list.map_or_else(Vec::new, |list| children(reader, list, key, kind, what));
         if children.is_empty() && reader.problems.len() == told {
             let problem = Problem::error(Law::BadValue, at, format!("`{key}` of {what} has no children"));
             reader.report(
@@ -273,10 +277,37 @@ fn order(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Order> {
                 children.retain(|child| !known.contains(child.name.value.as_str()));
                 first.children.append(&mut children);
             }
-            None => found = Some(Order { kind, at, children }),
+            None => found = Some(Order { kind, at, children, module }),
         }
     }
     found
+}
+
+/// `program: {module: FILE, children: ...}`: the file, and the children.
+fn program<'t>(reader: &mut Reader, tree: &'t Tree, what: &str) -> (Option<Name>, Option<&'t Tree>) {
+    let keys = reader.fields(tree, tree.at, &format!("`program` of {what}"), &RANKED);
+    let path = |reader: &mut Reader, tree: &Tree| {
+        let text = reader.text(tree, &format!("`module` of {what}"), "the path of a rank program's file")?;
+        Some(Located::new(text.to_owned(), tree.at))
+    };
+    let module = match keys.get("module") {
+        Some(tree) => path(reader, tree),
+        None => {
+            let message = format!("`program` of {what} names no `module`");
+            let problem = Problem::error(Law::MissingKey, tree.at, message).label("which program?");
+            let help = "name the file of a rank program: `program: {module: srpt.rank, children: [web, bulk]}`";
+            reader.report(problem.help(help));
+            None
+        }
+    };
+    let children = keys.get("children");
+    if children.is_none() {
+        let message = format!("`program` of {what} has no `children`");
+        let problem = Problem::error(Law::MissingKey, tree.at, message).label("orders nothing");
+        let help = "list the children whose packets it ranks: `program: {module: srpt.rank, children: [web, bulk]}`";
+        reader.report(problem.help(help));
+    }
+    (module, children)
 }
 
 fn children(reader: &mut Reader, tree: &Tree, key: &str, kind: OrderKind, what: &str) -> Vec<Child> {

@@ -286,6 +286,8 @@ pub(crate) struct Order {
     pub kind: OrderKind,
     pub at: Mark,
     pub children: Vec<Child>,
+    /// The file of a `program`.
+    pub module: Option<Name>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,6 +298,7 @@ pub(crate) enum OrderKind {
     Fifo,
     Lstf,
     Edf,
+    Program,
     RateShare,
 }
 
@@ -314,6 +317,8 @@ pub(crate) enum Flows {
     Fq(StatedCodel),
     Lstf,
     Edf,
+    /// By the rank that the `program` above gives; no file states it.
+    Ranked,
 }
 
 impl Default for Flows {
@@ -378,24 +383,25 @@ impl Queues {
         let Self { at, among, list } = self;
         let child = |queue: &ClassEntry| Child { name: queue.name.clone(), weight: None, rate: None };
         let mut root = ClassEntry::new(Name::new("root".to_owned(), at));
-        root.order = Some(Order { kind: among, at, children: list.iter().map(child).collect() });
+        root.order = Some(Order { kind: among, at, children: list.iter().map(child).collect(), module: None });
         let classes = std::iter::once(root).chain(list).collect();
         PolicyFile { at, limits: Vec::new(), classes: Some(classes), rootless: false }
     }
 }
 
 impl OrderKind {
-    pub const ALL: [(&'static str, Self); 7] = [
+    pub const ALL: [(&'static str, Self); 8] = [
         ("priority", Self::Priority),
         ("wfq", Self::Wfq),
         ("drr", Self::Drr),
         ("fifo", Self::Fifo),
         ("lstf", Self::Lstf),
         ("edf", Self::Edf),
+        ("program", Self::Program),
         ("rate_share", Self::RateShare),
     ];
 
     pub fn weighs(self) -> bool {
-        matches!(self, Self::Wfq | Self::Drr)
+        matches!(self, Self::Wfq | Self::Drr | Self::Program)
     }
 }

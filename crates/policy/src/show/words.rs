@@ -49,6 +49,7 @@ pub(super) fn order_words(program: &Program, node: &Node) -> String {
     let among = match node.kind {
         NodeKind::Priority => "priority",
         NodeKind::Drr => "drr",
+        NodeKind::Program(id) => return format!("program {}", program.ranks[id.0 as usize].module),
         kind => return kind_words(kind),
     };
     if node.rate.is_some() && node.children.iter().all(leaf) {
@@ -67,6 +68,7 @@ fn kind_words(kind: NodeKind) -> String {
         NodeKind::Fifo => "fifo of children".to_owned(),
         NodeKind::Lstf => "lstf of children".to_owned(),
         NodeKind::Edf => "edf of children".to_owned(),
+        NodeKind::Program(_) => "program".to_owned(),
         NodeKind::RateShare(Form::Exact) => "rate_share".to_owned(),
         NodeKind::RateShare(Form::Grouped) => "rate_share, grouped".to_owned(),
         NodeKind::Class(FlowOrder::Fifo) => "class, fifo".to_owned(),
@@ -77,13 +79,14 @@ fn kind_words(kind: NodeKind) -> String {
         }
         NodeKind::Class(FlowOrder::Lstf(slack)) => tagged("class, lstf", "slack", slack),
         NodeKind::Class(FlowOrder::Edf(deadline)) => tagged("class, edf", "deadline", deadline),
+        NodeKind::Class(FlowOrder::Ranked(_)) => "class, by rank".to_owned(),
     }
 }
 
 /// Whether a weight means anything at this node.
 pub(super) fn weighed(program: &Program, node: &Node) -> bool {
     let kind = node.parent.map(|parent| program.node(parent).kind);
-    matches!(kind, Some(NodeKind::Wfq | NodeKind::Drr))
+    matches!(kind, Some(NodeKind::Wfq | NodeKind::Drr | NodeKind::Program(_)))
 }
 
 /// The last part of a node's path.

@@ -3,10 +3,11 @@
 //! Not here: promises (`examples`).
 //! Invariant: the engine is polled exactly when it asks for it, and each packet is completed at once.
 
+use core::ops::Range;
 use std::collections::HashMap;
 
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
-use plimsoll_policy::{Placement, check_str};
+use plimsoll_policy::{Placement, Program, check_with};
 use plimsoll_units::Nanos;
 use proptest::prelude::*;
 
@@ -15,35 +16,72 @@ pub struct Engine {
     nic: Nic,
     doorbells: DoorbellQueue,
     /// One flow queue for each class that was asked for.
-    queues: HashMap<usize, QueueId>,
+    queues: HashMap<(usize, usize), QueueId>,
     posted: u64,
 }
 
 impl Engine {
     pub fn new(policy: &str) -> Self {
-        let program =
-            check_str("test.yaml", policy).unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+        Self::with(policy, "")
+    }
+
+    /// An engine with a policy that names a program of this text.
+    pub fn with(policy: &str, text: &str) -> Self {
         let config = Config { queues: 256, ..Config::default() };
-        let nic = Nic::new(&program.program, &config);
+        let nic = Nic::new(&checked(policy, text), &config);
         Self { nic, doorbells: DoorbellQueue::default(), queues: HashMap::new(), posted: 0 }
+    }
+
+    /// Puts another policy in force; each flow queue stays in the class of the same name.
+    pub fn reload(&mut self, policy: &str, text: &str, now: u64) {
+        let next = checked(policy, text);
+        let name_of = |class| self.nic.program().node(class).name.clone();
+        let classes = self.queues.values().filter_map(|&queue| Some((queue, name_of(self.nic.class_of(queue)?))));
+        let places: HashMap<QueueId, Placement> = classes.map(|(queue, name)| (queue, placement(&next, &name))).collect();
+        self.nic.install(&next, &mut |queue| places[&queue].clone(), Nanos::new(now));
+    }
+
+    /// Gives a class another weight by a doorbell.
+    pub fn set_weight(&mut self, name: &str, weight: u32, now: u64) {
+        let class = self.nic.program().find(name).expect("the policy names it");
+        self.doorbells.set_weight(class, weight);
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, Nanos::new(now)));
     }
 
     /// A new flow queue of the class `name`.
     pub fn open(&mut self, name: &str) -> QueueId {
-        let program = self.nic.program();
-        let class = program.find(name).expect("the policy names it");
-        let limits = program.path(class).filter_map(|id| program.node(id).max).collect();
-        self.nic.open_queue(&Placement { class, limits }).expect("a flow queue is left")
+        let place = placement(self.nic.program(), name);
+        self.nic.open_queue(&place).expect("a flow queue is left")
     }
 
-    /// The only flow queue of the class `cN`.
+    /// The first flow queue of the class `cN`.
     pub fn queue_of(&mut self, class: usize) -> QueueId {
-        if let Some(&queue) = self.queues.get(&class) {
+        self.queue_of_flow(class, 0)
+    }
+
+    /// A flow queue of the class `cN`.
+    pub fn queue_of_flow(&mut self, class: usize, flow: usize) -> QueueId {
+        if let Some(&queue) = self.queues.get(&(class, flow)) {
             return queue;
         }
         let queue = self.open(&format!("c{class}"));
-        self.queues.insert(class, queue);
+        self.queues.insert((class, flow), queue);
         queue
+    }
+
+    /// Posts packets of these lengths, and rings once. Returns the numbers of their arrivals.
+    pub fn send_all(&mut self, queue: QueueId, lens: &[u32], now: u64) -> Range<u64> {
+        let first = self.posted;
+        for &len in lens {
+            let descriptor = Descriptor { addr: self.posted, len, ..Descriptor::default() };
+            self.nic.post(queue, descriptor).expect("the queue has room");
+            self.posted += 1;
+        }
+        self.doorbells.bell(queue);
+        let nic = &mut self.nic;
+        self.doorbells.flush(|words| nic.ring(words, Nanos::new(now)));
+        first..self.posted
     }
 
     /// Posts a packet, with its slack in microseconds or 0, and rings. Returns the number of its arrival.
@@ -73,6 +111,17 @@ impl Engine {
             now = due.as_u64().max(now + 1);
         }
     }
+}
+
+/// A policy that may name a program, which has this text.
+fn checked(policy: &str, text: &str) -> Program {
+    let checked = check_with("test.yaml", &mut |name| Ok(if name == "test.yaml" { policy } else { text }.to_owned()));
+    checked.unwrap_or_else(|errors| panic!("{}", errors.render(false))).program
+}
+
+fn placement(program: &Program, name: &str) -> Placement {
+    let class = program.find(name).expect("the policy names it");
+    Placement { class, limits: program.path(class).filter_map(|id| program.node(id).max).collect() }
 }
 
 /// A packet that arrives some time after the one before.

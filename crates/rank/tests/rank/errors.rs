@@ -144,5 +144,5 @@ fn sizes_are_bounded() {
 #[test]
 fn long_sums_are_no_deeper() {
     let program = parse(&format!("enqueue {{ rank = 1{} }}", " + 1".repeat(4_000))).expect("legal");
-    assert_eq!(Interpreter::new(&program).enqueue(&Packet::default()), 4_001);
+    assert_eq!(Interpreter::new(program.into(), 1).enqueue(&Packet::default()), 4_001);
 }

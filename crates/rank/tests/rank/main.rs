@@ -8,3 +8,4 @@ mod errors;
 mod examples;
 mod kit;
 mod node;
+mod nodes;

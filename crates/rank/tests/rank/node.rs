@@ -5,6 +5,8 @@
 
 use std::sync::LazyLock;
 
+use std::sync::Arc;
+
 use plimsoll_rank::{Field, Interpreter, Module, Packet, Program};
 use wasmtime::{Config, Engine, Instance, Memory, Store, TypedFunc};
 
@@ -41,7 +43,7 @@ impl Code {
 /// A node whose program runs interpreted and as WebAssembly.
 pub struct Node<'a> {
     code: &'a Code,
-    interpreter: Interpreter<'a>,
+    interpreter: Interpreter,
     store: Store<()>,
     memory: Memory,
     enqueue: TypedFunc<i32, i64>,
@@ -57,7 +59,7 @@ impl<'a> Node<'a> {
         instance.get_typed_func::<(), ()>(&mut store, plimsoll_rank::MARKER).expect("the marker");
         Self {
             code,
-            interpreter: Interpreter::new(&code.program),
+            interpreter: Interpreter::new(Arc::new(code.program.clone()), plimsoll_rank::MOST_CLASSES),
             memory: instance.get_memory(&mut store, "memory").expect("a memory"),
             enqueue: instance.get_typed_func(&mut store, "enqueue").expect("`enqueue`"),
             dequeue: instance.get_typed_func(&mut store, "dequeue").expect("`dequeue`"),

@@ -277,19 +277,26 @@ impl Composer<'_> {
                         .help(format!("flow queues are in leaves: put `{key}` into the children")),
                 );
             }
+            if let Some(module) = &order.module {
+                self.graph.nodes[node].rank = self.rank_program(module, node);
+            }
             return DraftKind::Order(order.kind);
         }
         let above = self.graph.path(node).skip(1).find_map(|above| match self.graph.nodes[above].kind {
             DraftKind::Order(OrderKind::Lstf) => Some(Flows::Lstf),
             DraftKind::Order(OrderKind::Edf) => Some(Flows::Edf),
+            DraftKind::Order(OrderKind::Program) => Some(Flows::Ranked),
             _ => None,
         });
-        let implied = class.slack.map(|_| Flows::Lstf).or(class.deadline.map(|_| Flows::Edf)).or(above);
+        // A program reads both, whichever is stated.
+        let ranked = above.filter(|&above| above == Flows::Ranked);
+        let stated = class.slack.map(|_| Flows::Lstf).or(class.deadline.map(|_| Flows::Edf));
+        let implied = ranked.or(stated).or(above);
         let flows = class.flows.map(|flows| flows.value).or(implied).unwrap_or(self.graph.flows);
         for (stated, key, wanted) in
             [(class.slack, "slack", Flows::Lstf), (class.deadline, "deadline", Flows::Edf)]
         {
-            let Some(stated) = stated.filter(|_| flows != wanted) else { continue };
+            let Some(stated) = stated.filter(|_| flows != wanted && flows != Flows::Ranked) else { continue };
             let order = key_of(wanted);
             let message = format!("`{name}` has `{key}`, but nothing there orders by it");
             let problem = Problem::error(Law::Meaningless, stated.at, message).label("no effect");
@@ -298,6 +305,7 @@ impl Composer<'_> {
         let tag = match flows {
             Flows::Lstf => class.slack.map_or(DEFAULT_TAG, |slack| slack.value),
             Flows::Edf => class.deadline.map_or(DEFAULT_TAG, |deadline| deadline.value),
+            Flows::Ranked => class.slack.or(class.deadline).map_or(DEFAULT_TAG, |stated| stated.value),
             Flows::Fifo | Flows::Drr | Flows::Fq(_) => Span::ZERO,
         };
         DraftKind::Leaf { flows, tag }
@@ -311,6 +319,7 @@ fn key_of(flows: Flows) -> &'static str {
         Flows::Fq(_) => "fq",
         Flows::Lstf => "lstf",
         Flows::Edf => "edf",
+        Flows::Ranked => "program",
     }
 }
 

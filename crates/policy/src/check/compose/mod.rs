@@ -10,6 +10,7 @@
 mod adopt;
 mod leftovers;
 mod names;
+mod rank_program;
 mod sub_policy;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -24,6 +25,7 @@ use super::graph::{Draft, Graph, Known, LimitDraft, NodeIx, Scope, ScopeIx, Tena
 use super::promises;
 use crate::files::Files;
 use crate::law::{Law, Problem, Problems};
+use crate::program::RankId;
 use crate::read;
 use crate::read::syntax::{
     Child, ClassEntry, HostFile, LimitEntry, Order, OrderKind, PolicyFile, Queues, TenantEntry,
@@ -51,6 +53,8 @@ pub(crate) struct Composer<'a> {
     loaded: HashMap<String, FileId>,
     /// The files that are read, as one may take more than one place; `None` for one that is not YAML.
     read: HashMap<FileId, Option<Rc<PolicyFile>>>,
+    /// The programs that `program` nodes name, by file; `None` for one that is wrong.
+    ranks: HashMap<String, Option<RankId>>,
     /// The number of scopes in which each name of a class or limit stands.
     stated: HashMap<String, usize>,
     /// Limits of the operator's file.
@@ -101,6 +105,7 @@ impl<'a> Composer<'a> {
             read_in_all: 0,
             loaded: HashMap::new(),
             read: HashMap::new(),
+            ranks: HashMap::new(),
             stated: HashMap::new(),
             own_limits: 0,
             most: MAX_NODES,
@@ -165,7 +170,7 @@ impl<'a> Composer<'a> {
             let first = |(index, _): &(usize, _)| self.is_first_tenant(*index);
             let children =
                 self.tenants.iter().enumerate().filter(first).map(|(_, tenant)| child(tenant)).collect();
-            root.order = Some(Order { kind: OrderKind::Wfq, at, children });
+            root.order = Some(Order { kind: OrderKind::Wfq, at, children, module: None });
         }
         root
     }
@@ -258,7 +263,7 @@ impl<'a> Composer<'a> {
         let problem = Problem::error(Law::NoRoot, at, "`policy` has no `root`").label("this file");
         self.problems.push(problem.help("name the topmost class `root`, as in `root: {wfq: {a: 2, b: 1}}`"));
         let mut root = ClassEntry::new(Located::new("root".to_owned(), at));
-        root.order = Some(Order { kind: OrderKind::Fifo, at, children: Vec::new() });
+        root.order = Some(Order { kind: OrderKind::Fifo, at, children: Vec::new(), module: None });
         root
     }
 

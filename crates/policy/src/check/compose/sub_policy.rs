@@ -40,18 +40,15 @@ impl Composer<'_> {
 
     fn read_sub(&mut self, path: &Name, place: NodeIx) -> Option<Rc<PolicyFile>> {
         let outer = self.graph.nodes[place].scope;
-        let by_tenant = self.graph.scopes[outer].outer.is_some();
-        if by_tenant && (path.value.starts_with('/') || path.value.split('/').any(|part| part == "..")) {
-            let message = format!("`{}` leaves the directory of this file", path.value);
-            let problem = Problem::error(Law::Outside, path.at, message).label("outside");
-            self.problems.push(
-                problem.help("a sub-policy may name only files beside or below its own file, without `..`"),
-            );
+        if !self.stays_inside(path, outer) {
             return None;
         }
         let name = beside(&self.sources.file(path.at.file).name, &path.value);
         let known = self.loaded.get(&name).copied();
-        let id = known.or_else(|| self.load(path, name, outer, place))?;
+        let id = known.or_else(|| {
+            let help = "write the file, or leave `policy` out: then its traffic gets FIFO";
+            self.load(path, name, (outer, place), help)
+        })?;
         let mut scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
         if scopes.any(|scope| self.graph.scopes[scope].at.file == id) {
             let message = format!("`{}` contains itself", path.value);
@@ -82,8 +79,29 @@ impl Composer<'_> {
         file
     }
 
-    /// Reads a file's text, if its tenant may have another file.
-    fn load(&mut self, path: &Name, name: String, outer: ScopeIx, place: NodeIx) -> Option<FileId> {
+    /// Whether a file that the scope `by` names may be read; reports it if not.
+    pub(super) fn stays_inside(&mut self, path: &Name, by: ScopeIx) -> bool {
+        let by_tenant = self.graph.scopes[by].outer.is_some();
+        let leaves = path.value.starts_with('/') || path.value.split('/').any(|part| part == "..");
+        if by_tenant && leaves {
+            let message = format!("`{}` leaves the directory of this file", path.value);
+            let problem = Problem::error(Law::Outside, path.at, message).label("outside");
+            self.problems.push(
+                problem.help("a sub-policy may name only files beside or below its own file, without `..`"),
+            );
+        }
+        !(by_tenant && leaves)
+    }
+
+    /// Reads the text of a file that `outer` names for `place`, if its tenant may have another file; `help` is for one that cannot be
+    /// read.
+    pub(super) fn load(
+        &mut self,
+        path: &Name,
+        name: String,
+        (outer, place): (ScopeIx, NodeIx),
+        help: &str,
+    ) -> Option<FileId> {
         let scopes = std::iter::successors(Some(outer), |&scope| self.graph.scopes[scope].outer);
         let first = scopes.filter(|&scope| scope != 0).last();
         let first = first.map_or(place, |scope| self.graph.scopes[scope].root);
@@ -101,8 +119,7 @@ impl Composer<'_> {
             Err(why) => {
                 let message = format!("cannot read `{name}`: {why}");
                 let problem = Problem::error(Law::File, path.at, message).label("names this file");
-                self.problems
-                    .push(problem.help("write the file, or leave `policy` out: then its traffic gets FIFO"));
+                self.problems.push(problem.help(help));
                 None
             }
         }
