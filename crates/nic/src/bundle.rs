@@ -176,7 +176,9 @@ impl Bundle {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
             FlowOrder::Fq(codel) => Flows::Fair(Box::new(Fair::new(codel, quantum))),
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => Flows::Ranked(Heads::default()),
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => {
+                Flows::Ranked(Heads::default())
+            }
         };
         Self {
             flows,

@@ -260,7 +260,9 @@ pub(crate) fn place_bytes(kind: NodeKind, children: usize) -> usize {
         NodeKind::Wfq if children > exact::MOST_CHILDREN => Rows::CHILD_BYTES + size_of::<u32>(),
         NodeKind::RateShare(_) => Rows::CHILD_BYTES + size_of::<u64>(),
         NodeKind::Drr => Rounds::ENTRY_BYTES,
-        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => RANKED + size_of::<SlotId>(),
+        NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => {
+            RANKED + size_of::<SlotId>()
+        }
         NodeKind::Wfq | NodeKind::Priority | NodeKind::Class(_) => 0, // none, or in the fixed bytes
     }
 }

@@ -63,7 +63,10 @@ pub(crate) struct Seen {
 impl Ranks {
     pub(crate) fn new(program: &Program) -> Self {
         let ids = (0..).map(NodeId).zip(&program.nodes);
-        let ranked = ids.filter_map(|(id, node)| if let NodeKind::Program(rank) = node.kind { Some((id, rank)) } else { None });
+        let ranked =
+            ids.filter_map(
+                |(id, node)| if let NodeKind::Program(rank) = node.kind { Some((id, rank)) } else { None },
+            );
         let nodes: Vec<Ranking> = ranked
             .map(|(node, rank)| {
                 let children = children_of(program, node);
@@ -148,7 +151,13 @@ impl Ranks {
     }
 
     /// Whether packets keep their ranks that move from a class `before` to `class`: below the same program, whose state was `kept`.
-    pub(crate) fn keeps(&self, class: NodeId, (old, before): (&Self, NodeId), names: (&Program, &Program), kept: &[bool]) -> bool {
+    pub(crate) fn keeps(
+        &self,
+        class: NodeId,
+        (old, before): (&Self, NodeId),
+        names: (&Program, &Program),
+        kept: &[bool],
+    ) -> bool {
         let (Some(here), Some(there)) = (self.above(class), old.above(before)) else { return false };
         let (node, then) = (self.nodes[here.ranking].node, old.nodes[there.ranking].node);
         kept[here.ranking] && here.child == there.child && names.0.node(node).name == names.1.node(then).name
@@ -156,7 +165,9 @@ impl Ranks {
 
     /// Bytes that the programs of a policy take.
     pub(crate) fn bytes(&self) -> usize {
-        let of = |ranking: &Ranking| size_of::<Ranking>() + ranking.children.len() * size_of::<Child>() + ranking.run.bytes();
+        let of = |ranking: &Ranking| {
+            size_of::<Ranking>() + ranking.children.len() * size_of::<Child>() + ranking.run.bytes()
+        };
         self.nodes.iter().map(of).sum::<usize>() + self.places.len() * size_of::<Option<Below>>()
     }
 }
@@ -169,7 +180,8 @@ impl Child {
     fn with(&self, packet: Seen, slack: u64, now: Nanos) -> Packet {
         let slack = if packet.slack == 0 { slack } else { u64::from(packet.slack) * 1_000 };
         let record = self.record.clone().with(Field::Now, now.as_u64()).with(Field::Len, packet.len.into());
-        let record = record.with(Field::Slack, slack).with(Field::Deadline, packet.arrived.saturating_add(slack));
+        let record =
+            record.with(Field::Slack, slack).with(Field::Deadline, packet.arrived.saturating_add(slack));
         record.with(Field::Remaining, packet.remaining).with(Field::Rank, packet.rank)
     }
 }
@@ -181,7 +193,9 @@ fn children_of(program: &Program, node: NodeId) -> Vec<Child> {
         let stated = limit.map(|limit| program.limit(limit));
         let rate = stated.map_or(program.link, |limit| limit.rate).get();
         let burst = stated.map_or(program.max_frame, |limit| limit.burst).as_u64();
-        let record = Packet::default().with(Field::Number, number).with(Field::Weight, program.node(node).weight.into());
+        let record = Packet::default()
+            .with(Field::Number, number)
+            .with(Field::Weight, program.node(node).weight.into());
         Child { node, limit, record: record.with(Field::Rate, rate).with(Field::Burst, burst) }
     };
     let mut children = (0..).zip(&program.node(node).children).map(child).collect();

@@ -7,8 +7,8 @@ use std::alloc::System;
 use plimsoll_control::leases::{Coordinator, Exchange, MemberId, Report, Settings, Taken};
 use plimsoll_nic::{Config, Descriptor, DoorbellQueue, Nic, Outcome, QueueId};
 use plimsoll_policy::{
-    Codel, Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program, Scope,
-    TenantId,
+    Codel, Counts, FlowOrder, Form, Limit, LimitId, Match, Node, NodeId, NodeKind, Placement, Program,
+    RankId, RankProgram, Scope, TenantId,
 };
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use plimsoll_wire::Ecn;
@@ -246,8 +246,23 @@ fn an_idle_class_takes_what_is_said() {
     }
 }
 
+/// The policy with a rank program above three more classes.
+fn with_ranks(mut program: Program) -> Program {
+    let code = plimsoll_rank::Program::parse(
+        "state sent[class] = 0\nenqueue { rank = sent[class] / class.weight; if now > 9 { sent[class] = sent[class] + packet.len } }\n\
+         dequeue { sent[class] = max(sent[class], packet.rank) }",
+    );
+    let code = code.expect("a program").into();
+    program.ranks.push(RankProgram { module: "wfq.rank".into(), code, instructions: 50 });
+    let ranked = add(&mut program.nodes, NodeId(0), NodeKind::Program(RankId(0)), 2);
+    (0..3).for_each(|n| {
+        _ = add(&mut program.nodes, ranked, NodeKind::Class(FlowOrder::Ranked(Span::millis(1))), 1 + n)
+    });
+    program
+}
+
 fn a_hundred_thousand_packets_allocate_nothing(descriptors: u32) {
-    let program = program();
+    let program = with_ranks(program());
     let mut nic = Nic::new(&program, &Config { queues: 512, ring: 16, descriptors, ..Config::default() });
     let with_rate = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.rate.is_some());
     let nodes_with_rates: Vec<NodeId> = with_rate.map(|(id, _)| id).collect();

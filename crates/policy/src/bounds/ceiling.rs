@@ -68,8 +68,7 @@ fn released(program: &Program, index: usize, limit: &Limit, bundles: u128) -> u1
 
 /// Whether an order above looks at packets.
 fn is_ordered_by_packets(program: &Program, parent: Option<NodeId>) -> bool {
-    let by_packets =
-        |id: NodeId| program.node(id).kind.looks_at_packets();
+    let by_packets = |id: NodeId| program.node(id).kind.looks_at_packets();
     parent.is_some_and(|parent| program.path(parent).any(by_packets))
 }
 

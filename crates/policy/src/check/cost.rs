@@ -113,7 +113,9 @@ fn node_cost(program: &Program, id: NodeId) -> u64 {
         NodeKind::Fifo | NodeKind::Lstf | NodeKind::Edf => 40,
         NodeKind::Program(id) => 40 + program.ranks[id.0 as usize].nanoseconds(),
         NodeKind::Class(FlowOrder::Fifo | FlowOrder::Drr) => 10,
-        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) | FlowOrder::Fq(_)) => 14,
+        NodeKind::Class(FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) | FlowOrder::Fq(_)) => {
+            14
+        }
     };
     let far = DOUBLED_CHILDREN * doublings(node.children.len() / NEAR_CHILDREN);
     algorithm + far + if promises { 8 } else { 0 }

@@ -12,7 +12,8 @@ use crate::read::syntax::{Flows, OrderKind};
 /// Judges every node that ranks packets by more than their arrival.
 pub(crate) fn judge(graph: &Graph, problems: &mut Problems) {
     for (index, node) in graph.nodes.iter().enumerate().filter(|(_, node)| by_rank(node)) {
-        let mut ranking = graph.path(index).skip(1).map(|above| &graph.nodes[above]).filter(|above| by_rank(above));
+        let mut ranking =
+            graph.path(index).skip(1).map(|above| &graph.nodes[above]).filter(|above| by_rank(above));
         let Some(above) = ranking.next().filter(|above| clashes(node, above)) else { continue };
         let message = format!("`{}` and `{}` both rank the same packets", node.name, above.name);
         let problem = Problem::error(Law::WrongKind, node.at, message).label("ranks them here");

@@ -295,7 +295,8 @@ fn program<'t>(reader: &mut Reader, tree: &'t Tree, what: &str) -> (Option<Name>
         None => {
             let message = format!("`program` of {what} names no `module`");
             let problem = Problem::error(Law::MissingKey, tree.at, message).label("which program?");
-            let help = "name the file of a rank program: `program: {module: srpt.rank, children: [web, bulk]}`";
+            let help =
+                "name the file of a rank program: `program: {module: srpt.rank, children: [web, bulk]}`";
             reader.report(problem.help(help));
             None
         }
@@ -304,7 +305,8 @@ fn program<'t>(reader: &mut Reader, tree: &'t Tree, what: &str) -> (Option<Name>
     if children.is_none() {
         let message = format!("`program` of {what} has no `children`");
         let problem = Problem::error(Law::MissingKey, tree.at, message).label("orders nothing");
-        let help = "list the children whose packets it ranks: `program: {module: srpt.rank, children: [web, bulk]}`";
+        let help =
+            "list the children whose packets it ranks: `program: {module: srpt.rank, children: [web, bulk]}`";
         reader.report(problem.help(help));
     }
     (module, children)

@@ -383,7 +383,8 @@ impl Queues {
         let Self { at, among, list } = self;
         let child = |queue: &ClassEntry| Child { name: queue.name.clone(), weight: None, rate: None };
         let mut root = ClassEntry::new(Name::new("root".to_owned(), at));
-        root.order = Some(Order { kind: among, at, children: list.iter().map(child).collect(), module: None });
+        root.order =
+            Some(Order { kind: among, at, children: list.iter().map(child).collect(), module: None });
         let classes = std::iter::once(root).chain(list).collect();
         PolicyFile { at, limits: Vec::new(), classes: Some(classes), rootless: false }
     }

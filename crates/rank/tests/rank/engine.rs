@@ -36,8 +36,10 @@ impl Engine {
     pub fn reload(&mut self, policy: &str, text: &str, now: u64) {
         let next = checked(policy, text);
         let name_of = |class| self.nic.program().node(class).name.clone();
-        let classes = self.queues.values().filter_map(|&queue| Some((queue, name_of(self.nic.class_of(queue)?))));
-        let places: HashMap<QueueId, Placement> = classes.map(|(queue, name)| (queue, placement(&next, &name))).collect();
+        let classes =
+            self.queues.values().filter_map(|&queue| Some((queue, name_of(self.nic.class_of(queue)?))));
+        let places: HashMap<QueueId, Placement> =
+            classes.map(|(queue, name)| (queue, placement(&next, &name))).collect();
         self.nic.install(&next, &mut |queue| places[&queue].clone(), Nanos::new(now));
     }
 
@@ -115,7 +117,8 @@ impl Engine {
 
 /// A policy that may name a program, which has this text.
 fn checked(policy: &str, text: &str) -> Program {
-    let checked = check_with("test.yaml", &mut |name| Ok(if name == "test.yaml" { policy } else { text }.to_owned()));
+    let checked =
+        check_with("test.yaml", &mut |name| Ok(if name == "test.yaml" { policy } else { text }.to_owned()));
     checked.unwrap_or_else(|errors| panic!("{}", errors.render(false))).program
 }
 

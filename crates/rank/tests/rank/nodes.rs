@@ -87,7 +87,8 @@ fn short_flows_go_first_under_srpt() {
 /// A program reads the weights and rates of the classes, also those that a doorbell changes.
 #[test]
 fn programs_read_weights_and_rates() {
-    let text = "enqueue { rank = 1000 - class.weight + (class.rate < 5000000000) * 500 + node.weight * 2000 }";
+    let text =
+        "enqueue { rank = 1000 - class.weight + (class.rate < 5000000000) * 500 + node.weight * 2000 }";
     let with_max = |class: usize| if class == 2 { ", max: 4Gbps".to_owned() } else { String::new() };
     let policy = policy("program: {module: p.rank, children: {c0: 1, c1: 5, c2: 50}}", 3, with_max);
     let order = |engine: &mut Engine, now| {
@@ -107,7 +108,8 @@ fn programs_read_weights_and_rates() {
 #[test]
 fn a_reload_keeps_ranks_and_state() {
     let text = "state n = 1000\nenqueue { n = n - 1; rank = n }";
-    let of = |rate: &str| policy("program: {module: p.rank, children: [c0]}", 1, |_| format!(", max: {rate}"));
+    let of =
+        |rate: &str| policy("program: {module: p.rank, children: [c0]}", 1, |_| format!(", max: {rate}"));
     let mut engine = Engine::with(&of("9Gbps"), text);
     let queues = [0, 1, 2, 3].map(|flow| engine.queue_of_flow(0, flow));
     queues[..2].iter().for_each(|&queue| _ = engine.send(queue, 1_000, 0, 0));
@@ -133,7 +135,8 @@ fn a_class_may_order_its_flows_itself_below_a_program() {
     });
     let mut engine = Engine::with(&policy, text);
     let flows = [0, 1].map(|flow| engine.queue_of_flow(0, flow));
-    let sent: Vec<u64> = [(0, 500), (1, 900), (0, 500)].map(|(flow, slack)| engine.send(flows[flow], 1_500, slack, 0)).into();
+    let sent: Vec<u64> =
+        [(0, 500), (1, 900), (0, 500)].map(|(flow, slack)| engine.send(flows[flow], 1_500, slack, 0)).into();
     let ranked = engine.queue_of_flow(1, 0);
     let middle = engine.send(ranked, 1_500, 700, 0);
     let last = engine.send(ranked, 1_500, 0, 0);

@@ -79,7 +79,7 @@ impl Reference {
         match self.bundles[bundle].order {
             FlowOrder::Fifo | FlowOrder::Drr => self.flows[flow].packets[0].number,
             FlowOrder::Lstf(_) | FlowOrder::Edf(_) => self.deadline(bundle, flow),
-            FlowOrder::Fq(_) => unreachable!("the reference has no such class"),
+            FlowOrder::Fq(_) | FlowOrder::Ranked(_) => unreachable!("the reference has no such class"),
         }
     }
 
@@ -88,7 +88,7 @@ impl Reference {
         let default = match self.bundles[bundle].order {
             FlowOrder::Lstf(span) | FlowOrder::Edf(span) => span.as_u64(),
             FlowOrder::Fifo | FlowOrder::Drr => 0,
-            FlowOrder::Fq(_) => unreachable!("the reference has no such class"),
+            FlowOrder::Fq(_) | FlowOrder::Ranked(_) => unreachable!("the reference has no such class"),
         };
         arrived + if descriptor.tag == 0 { default } else { u64::from(descriptor.tag) * 1_000 }
     }

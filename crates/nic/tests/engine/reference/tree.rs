@@ -228,7 +228,7 @@ impl Reference {
                 FlowOrder::Fifo => self.flows[front].packets[0].number,
                 FlowOrder::Lstf(_) | FlowOrder::Edf(_) => self.deadline(bundle, front),
                 FlowOrder::Drr => starts.get(&bundle).copied().unwrap_or(0),
-                FlowOrder::Fq(_) => unreachable!("the reference has no such class"),
+                FlowOrder::Fq(_) | FlowOrder::Ranked(_) => unreachable!("the reference has no such class"),
             };
             (rank, bundle)
         })

@@ -37,13 +37,18 @@ impl Composer<'_> {
                 let module = code.compile();
                 let instructions = module.enqueue_cost + module.dequeue_cost;
                 let id = RankId(u32::try_from(self.graph.ranks.len()).unwrap_or(u32::MAX));
-                self.graph.ranks.push(RankProgram { module: name.to_owned(), code: code.into(), instructions });
+                self.graph.ranks.push(RankProgram {
+                    module: name.to_owned(),
+                    code: code.into(),
+                    instructions,
+                });
                 Some(id)
             }
             Err(error) => {
                 let at = place_in(text, file, &error);
                 let problem = Problem::error(Law::BadValue, at, error.problem.to_string()).label("here");
-                self.problems.push(problem.help("this file is a rank program: `docs/rank.md` has the language"));
+                self.problems
+                    .push(problem.help("this file is a rank program: `docs/rank.md` has the language"));
                 None
             }
         }
@@ -54,7 +59,9 @@ impl Composer<'_> {
 fn place_in(text: &str, file: FileId, error: &plimsoll_rank::Error) -> Mark {
     let before: usize = text.split_inclusive('\n').take(error.line - 1).map(str::len).sum();
     let line = text[before..].split('\n').next().unwrap_or("");
-    let (column, len) =
-        line.char_indices().nth(error.column - 1).map_or((line.len(), 0), |(at, found)| (at, found.len_utf8()));
+    let (column, len) = line
+        .char_indices()
+        .nth(error.column - 1)
+        .map_or((line.len(), 0), |(at, found)| (at, found.len_utf8()));
     Mark { file, offset: u32::try_from(before + column).unwrap_or(u32::MAX), len: len as u32 }
 }
