@@ -54,7 +54,7 @@ pub(crate) struct Seen {
     pub(crate) slack: u32,
     /// When its doorbell came.
     pub(crate) arrived: u64,
-    /// Bytes of its flow queue from this packet on.
+    /// Bytes of its flow queue, without those before it that came with it.
     pub(crate) remaining: u64,
     /// Its rank, once it has one.
     pub(crate) rank: u64,

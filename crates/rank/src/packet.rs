@@ -16,7 +16,7 @@ pub enum Field {
     Slack,
     /// When the packet should have left, in nanoseconds.
     Deadline,
-    /// Bytes that the packet's flow has still to send.
+    /// Bytes that the packet's flow has in the engine as it arrives, without those before it that came with it.
     Remaining,
     /// The rank that `enqueue` gave the packet; only `dequeue` can read it.
     Rank,

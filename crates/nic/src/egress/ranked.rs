@@ -18,8 +18,9 @@ impl Nic {
     pub(crate) fn rank_from(&mut self, id: RecordId, first: u16, now: Nanos) {
         let class = self.class_at(self.host.home_of(id));
         let Some(below) = self.ranks.above(class) else { return };
-        let (mut at, mut remaining) = (first, self.host.bytes_from(id, first));
+        let (mut at, mut remaining) = (first, self.host.backlog(id));
         while let Some(packet) = self.host.packet(id, at) {
+            // What waits now stands for what the flow will send: the engine knows of nothing else.
             let rank = self.ranks.enqueue(below, Seen { remaining, ..packet }, now);
             self.host.set_rank(id, at, rank);
             remaining -= u64::from(packet.len);

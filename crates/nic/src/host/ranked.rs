@@ -30,11 +30,9 @@ impl Host {
         (at != self.records[id].seen).then(|| self.seen_at(id, at, 0))
     }
 
-    /// Bytes of the packets that wait from this place on.
-    pub(crate) fn bytes_from(&self, id: RecordId, first: u16) -> u64 {
-        let waiting = self.records[id].seen.wrapping_sub(first);
-        let len = |ahead| u64::from(self.rings.slot(id, first.wrapping_add(ahead)).len);
-        (0..waiting).map(len).sum()
+    /// Bytes of all packets that wait.
+    pub(crate) fn backlog(&self, id: RecordId) -> u64 {
+        self.records[id].backlog.into()
     }
 
     /// The packet that was the head until it left.

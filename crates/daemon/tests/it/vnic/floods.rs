@@ -112,7 +112,7 @@ fn a_flood_of_requests_takes_a_few_messages_of_each_turn_also_from_a_thread_apar
     for _ in 0..200 {
         send_message(&socket, Message::Open(FlowSpec::default()), &[]).expect("room");
     }
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     let mut answered = 0;
     while answered < 201 {
         assert!(std::time::Instant::now() < end, "{answered} of 201 answered");
