@@ -9,7 +9,7 @@ use super::words::{describe_match, order_words, scope_words};
 use crate::check::Checked;
 use crate::config::{Config, FleetHost};
 use crate::press::Ecn;
-use crate::program::Program;
+use crate::program::{NodeKind, Program, RankProgram};
 
 /// Everything that differs between two policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -293,6 +293,9 @@ fn classes(program: &Program) -> Things {
             properties.insert("weight", node.weight.to_string());
         }
         some(&mut properties, "rate", node.rate);
+        if let NodeKind::Program(id) = node.kind {
+            properties.insert("text", fingerprint(&program.ranks[id.0 as usize]));
+        }
         if !node.children.is_empty() {
             let children = node.children.iter().map(|&child| super::words::short(program.node(child)));
             properties.insert("children", children.collect::<Vec<_>>().join(","));
@@ -304,6 +307,16 @@ fn classes(program: &Program) -> Things {
         (node.name.clone(), properties)
     };
     program.nodes.iter().map(class).collect()
+}
+
+/// Tells apart two texts of a rank program that have the same name; comments and spaces do not count.
+fn fingerprint(rank: &RankProgram) -> String {
+    let bytes = format!("{:?}", rank.code).into_bytes();
+    // FNV-1a
+    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{:08x} of {} instructions", (hash >> 32) ^ hash & 0xffff_ffff, rank.instructions)
 }
 
 fn limits(program: &Program) -> Things {

@@ -7,4 +7,5 @@ mod golden;
 mod language;
 mod one_go;
 mod properties;
+mod rank_nodes;
 mod threads;

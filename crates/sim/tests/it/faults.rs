@@ -1,5 +1,5 @@
-//! All expectations of each file of `examples/faults/`, of `examples/imix.yaml`, `examples/short-queues.yaml` and
-//! `examples/static-caps.yaml` hold with each of five seeds.
+//! All expectations of each file of `examples/faults/`, of `examples/imix.yaml`, `examples/short-queues.yaml`, `examples/srpt.yaml`
+//! and `examples/static-caps.yaml` hold with each of five seeds.
 
 use std::path::Path;
 
@@ -55,4 +55,9 @@ fn neither_sizes_nor_floods_nor_slow_guests_decide_who_is_served() {
 #[test]
 fn a_ping_does_not_wait_for_its_own_tenants_uploads() {
     hold(&["examples/short-queues.yaml".to_owned()]);
+}
+
+#[test]
+fn requests_go_before_uploads_by_a_rank_program() {
+    hold(&["examples/srpt.yaml".to_owned()]);
 }
