@@ -146,7 +146,7 @@ short-queues: ## compare `flows: fq` with Linux's fq_codel in a Linux guest, in 
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@scripts/short-queues.sh $(RELEASE)
 
-fuzz: ## fuzz frames, vnet headers, overlays, feedback, sealed frames, policy files, vNICs, virtual machines' rings and engine traces, FUZZ_SECONDS (600) each
+fuzz: ## fuzz frames, vnet headers, overlays, feedback, sealed frames, policy files, vNICs, virtual machines' rings, programs and engine traces, FUZZ_SECONDS (600) each
 	@scripts/setup.sh fuzz
 	@fuzz/run.sh $(FUZZ_SECONDS)
 

@@ -85,8 +85,31 @@ fn main() -> std::io::Result<()> {
         fs::write(seeds.join("overlay").join(name), [&[0, 3, 5, 0xdc, 1, 2, 3, 60][..], &packet].concat())?;
         written += 1;
     }
+    for (name, seed) in rank_programs()? {
+        fs::create_dir_all(seeds.join("rank"))?;
+        fs::write(seeds.join("rank").join(name), seed)?;
+        written += 1;
+    }
     println!("wrote {written} seeds");
     Ok(())
+}
+
+/// The rank programs of `examples/rank`, each with packets that arrive and leave.
+fn rank_programs() -> std::io::Result<Vec<(String, Vec<u8>)>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/rank");
+    let mut seeds = Vec::new();
+    for file in fs::read_dir(folder)? {
+        let path = file?.path();
+        let mut seed = fs::read(&path)?;
+        // The zero byte that ends the text is the first packet's: it leaves.
+        for number in 0..8_u8 {
+            seed.push(number % 2);
+            seed.extend((0..11).flat_map(|field| (u64::from(number) * 100 + field).to_le_bytes()));
+        }
+        let name = path.file_stem().expect("it has a name").to_string_lossy();
+        seeds.push((name.into_owned(), seed));
+    }
+    Ok(seeds)
 }
 
 /// Frames in tunnels of each kind, feedback, and options of others.

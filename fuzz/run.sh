@@ -10,7 +10,7 @@ export PATH
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(frame vnet_header overlay pieces feedback notices sealed policy read_file vnic vnic_messages vhost_ring vhost_messages netlink engine_trace program)
+[ ${#targets[@]} -gt 0 ] || targets=(frame vnet_header overlay pieces feedback notices sealed policy read_file vnic vnic_messages vhost_ring vhost_messages netlink engine_trace program rank)
 
 if ! rustup run nightly rustc --version >/dev/null 2>&1; then
     echo "fuzz: installing the nightly toolchain (coverage and sanitizer flags need it)" >&2
