@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench neighbours papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -131,6 +131,27 @@ neighbours: ## show live what tenants notice of a neighbour's program that never
 	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger)
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) lab examples/programs/neighbours.yaml
+
+# FairNIC's experiments that run live, with the programs that they name.
+target/programs/resizer-%.wasm: examples/programs/resizer.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -DSIZE=$* -I sdk/c -o $@ $<
+
+target/programs/spin-%.wasm: examples/programs/fairnic/spin.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -DCOST=$* -I sdk/c -o $@ $<
+
+target/programs/%.wasm: examples/programs/fairnic/%.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
+FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-1 spin-4 spin-8 spin-16 spin-32 cache switch thrasher zip
+
+fairnic: ## repeat FairNIC's experiments live, with real programs: needs root and an idle machine; 2 minutes
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,$(FAIRNIC))
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@status=0; for experiment in examples/programs/fairnic/*.yaml; do $(RELEASE) lab $$experiment || status=1; done; exit $$status
 
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build

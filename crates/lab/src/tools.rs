@@ -33,7 +33,7 @@ pub(crate) fn serve(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult,
     netns::enter(&side.job.server_and_client().0.netns)?;
     match &side.job.workload.kind {
         Kind::Iperf3 { .. } => iperf3::serve(side, ready),
-        Kind::Memcached { key, value, .. } => memcached::serve(side, *key, *value, ready),
+        Kind::Memcached { key, value, udp, .. } => memcached::serve(side, (*key, *value), *udp, ready),
         Kind::Sockperf { tcp, .. } => sockperf::serve(side, *tcp, ready),
         other => Err(side.failed("serve", format!("{} is no tool", other.name()))),
     }
@@ -46,6 +46,9 @@ pub(crate) fn send(side: &Side<'_>) -> Result<WorkloadResult, LabError> {
     }
     match &side.job.workload.kind {
         Kind::Iperf3 { flows, udp } => iperf3::send(side, *flows, *udp),
+        Kind::Memcached { key, value, rate, udp: true, .. } => {
+            memcached::ask_by_datagrams(side, *key, *value, *rate)
+        }
         Kind::Memcached { key, value, connections, rate, .. } => {
             memcached::ask(side, *key, *value, *connections, *rate)
         }

@@ -15,6 +15,7 @@ mod socket;
 mod udp;
 
 pub(crate) use events::Events;
+pub(crate) use probe::ask_datagrams;
 use rpc::Exchange;
 pub(crate) use rpc::{Protocol, ask};
 pub(crate) use socket::SOURCE_PORTS;

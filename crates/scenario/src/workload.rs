@@ -163,6 +163,8 @@ pub enum Kind {
         connections: u32,
         /// Requests a second, as for request-response.
         rate: Option<u32>,
+        /// UDP in place of TCP; live only.
+        udp: bool,
     },
     /// The real `sockperf under-load`: client in the tenant, server at the destination; latency is what it
     /// reports for each packet (half of the round trip).

@@ -7,7 +7,7 @@
 use super::{log, run_until_end, wait_until_bound};
 use crate::command::Running;
 use crate::error::LabError;
-use crate::traffic::{Protocol, Side, ask as ask_all};
+use crate::traffic::{Protocol, Side, ask as ask_all, ask_datagrams};
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::Bytes;
 use std::io::{BufRead, BufReader, Write};
@@ -24,12 +24,13 @@ const LARGEST_VALUE: usize = 1_000_000;
 
 pub(super) fn serve(
     side: &Side<'_>,
-    key: Bytes,
-    value: Bytes,
+    (key, value): (Bytes, Bytes),
+    udp: bool,
     ready: &dyn Fn(),
 ) -> Result<WorkloadResult, LabError> {
     let port = side.job.workload.port;
-    let line = format!("-u root -l 0.0.0.0 -p {port} -U 0 -m 256 -t 2 -R 1");
+    let datagrams = if udp { port } else { 0 };
+    let line = format!("-u root -l 0.0.0.0 -p {port} -U {datagrams} -m 256 -t 2 -R 1");
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
     let mut server = Running::start(Path::new("memcached"), &args, &log(side, "server"))?;
     wait_until_bound(side, &mut server, true)?;
@@ -73,6 +74,38 @@ pub(super) fn ask(
     rate: Option<u32>,
 ) -> Result<WorkloadResult, LabError> {
     ask_all(side, &mut Gets::new(key, value), connections, rate)
+}
+
+/// Asks by datagrams, `rate` times a second at random moments (1,000 unless stated); an answer is known by the number that its request has
+/// in memcached's header.
+pub(super) fn ask_by_datagrams(
+    side: &Side<'_>,
+    key: Bytes,
+    value: Bytes,
+    rate: Option<u32>,
+) -> Result<WorkloadResult, LabError> {
+    let mut gets = Gets::new(key, value);
+    let mut request = |number: u16, datagram: &mut Vec<u8>| {
+        datagram.clear();
+        datagram.extend_from_slice(&header(number));
+        datagram.extend_from_slice(gets.request());
+    };
+    ask_datagrams(side, rate.unwrap_or(DATAGRAMS), &mut request, &answered)
+}
+
+/// The number of the request that a datagram answers; of an answer in several datagrams the last one counts.
+fn answered(datagram: &[u8]) -> Option<u16> {
+    let field = |at: usize| Some(u16::from_be_bytes(datagram.get(at..at + 2)?.try_into().ok()?));
+    (field(2)?.wrapping_add(1) == field(4)?).then(|| field(0)).flatten()
+}
+
+/// Requests a second by datagrams where no rate is stated.
+const DATAGRAMS: u32 = 1_000;
+
+/// memcached's header of a datagram: the request's number, the datagram's among so many, and two bytes that mean nothing.
+fn header(number: u16) -> [u8; 8] {
+    let [high, low] = number.to_be_bytes();
+    [high, low, 0, 0, 0, 1, 0, 0]
 }
 
 /// The protocol of `get` requests for the keys in turn.
@@ -139,5 +172,13 @@ mod tests {
         assert!(!gets.take(3, &answer[..10]));
         assert!(gets.take(3, &answer[10..]));
         assert!(!gets.take(3, &answer[..1]));
+    }
+
+    #[test]
+    fn the_last_datagram_of_an_answer_tells_its_request() {
+        assert_eq!(answered(&header(0x1234)), Some(0x1234));
+        assert_eq!(answered(&[1, 2, 0, 0, 0, 2, 0, 0]), None, "the first of two");
+        assert_eq!(answered(&[1, 2, 0, 1, 0, 2, 0, 0]), Some(0x0102));
+        assert_eq!(answered(&[1, 2, 0]), None);
     }
 }

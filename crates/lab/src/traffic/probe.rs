@@ -2,7 +2,7 @@
 //!
 //! Why: Poisson arrivals see time averages (PASTA), so the round trips show the queue as a random packet meets it.
 //! From: Loom's sockperf tenant, without the tool.
-//! Not here: requests over TCP (`rpc`).
+//! Not here: requests over TCP (`rpc`), the contents of other datagrams (`tools`).
 //! Invariant: a probe's latency counts from when it was due; one that is not echoed is an error.
 
 use super::bulk::exponential;
@@ -11,6 +11,7 @@ use super::{Events, Measured, Side};
 use crate::error::LabError;
 use plimsoll_scenario::WorkloadResult;
 use plimsoll_units::{Bytes, Span};
+use std::cell::Cell;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -39,14 +40,52 @@ pub(super) fn echo(side: &Side<'_>, ready: &dyn Fn()) -> Result<WorkloadResult, 
 
 /// Sends probes until the workload ends and waits for the last echoes.
 pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<WorkloadResult, LabError> {
+    let size = usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(NUMBER, 65_000);
+    let mut payload = vec![0; size];
+    let mut probe = |number: u64, datagram: &mut Vec<u8>| {
+        payload[..NUMBER].copy_from_slice(&number.to_be_bytes());
+        datagram.clone_from(&payload);
+    };
+    let number = |echo: &[u8]| Some(u64::from_be_bytes(echo.get(..NUMBER)?.try_into().ok()?));
+    ask_numbered(side, rate, &mut probe, &number)
+}
+
+/// Sends datagrams at random moments until the workload ends, and waits for the last answers. `request` writes one with its number, modulo
+/// 2^16, into a buffer, and `number` reads the number of an answer.
+pub(crate) fn ask_datagrams(
+    side: &Side<'_>,
+    rate: u32,
+    request: &mut dyn FnMut(u16, &mut Vec<u8>),
+    number: &dyn Fn(&[u8]) -> Option<u16>,
+) -> Result<WorkloadResult, LabError> {
+    // The number of the latest request, to which the short one of an answer is completed.
+    let latest = Cell::new(0_u64);
+    let mut numbered = |whole: u64, datagram: &mut Vec<u8>| {
+        latest.set(whole);
+        request(whole as u16, datagram);
+    };
+    let whole = |answer: &[u8]| {
+        let back = (latest.get() as u16).wrapping_sub(number(answer)?);
+        latest.get().checked_sub(back.into())
+    };
+    ask_numbered(side, rate, &mut numbered, &whole)
+}
+
+fn ask_numbered(
+    side: &Side<'_>,
+    rate: u32,
+    request: &mut dyn FnMut(u64, &mut Vec<u8>),
+    number: &dyn Fn(&[u8]) -> Option<u64>,
+) -> Result<WorkloadResult, LabError> {
     let failed = |error| side.failed("probe", error);
     let mut random = fastrand::Rng::with_seed(side.job.seed);
-    let to = SocketAddrV4::new(side.job.peer.address, side.job.workload.port);
+    let server = side.job.server_and_client().0;
+    let to = SocketAddrV4::new(server.address, side.job.workload.port);
     let socket = socket::datagrams_to(to, side.job.workload.dscp, &mut random).map_err(failed)?;
     let mut events = Events::new().map_err(failed)?;
     events.watch(&socket, 0, false).map_err(failed)?;
     let gap = Span::ns(1_000_000_000 / u64::from(rate.max(1)));
-    let mut payload = vec![0; usize::try_from(size.as_u64()).unwrap_or(usize::MAX).clamp(NUMBER, 65_000)];
+    let (mut datagram, mut answer) = (Vec::new(), vec![0; 65_536]);
     let mut sent: Vec<Option<u64>> = Vec::new();
     let mut missing = 0_u64;
     let mut due = side.start() + exponential(&mut random, gap);
@@ -55,18 +94,17 @@ pub(super) fn source(side: &Side<'_>, size: Bytes, rate: u32) -> Result<Workload
         let next = if due < side.end() { due } else { side.last() };
         events.wait(side.clock.until(next)).map_err(failed)?;
         while due <= side.clock.now() && due < side.end() {
-            payload[..NUMBER].copy_from_slice(&(sent.len() as u64).to_be_bytes());
+            request(sent.len() as u64, &mut datagram);
             sent.push(Some(due));
             missing += 1;
             side.sent_datagram();
-            // A probe that the device's queue refuses is lost, and counted as never echoed.
-            let _ = socket.send(&payload);
+            // One that the device's queue refuses is lost, and counted as never answered.
+            let _ = socket.send(&datagram);
             due += exponential(&mut random, gap);
         }
-        let mut echo = [0; NUMBER];
-        while socket.recv(&mut echo).is_ok() {
-            let number = usize::try_from(u64::from_be_bytes(echo)).unwrap_or(usize::MAX);
-            if let Some(due) = sent.get_mut(number).and_then(Option::take) {
+        while let Ok(len) = socket.recv(&mut answer) {
+            let known = number(&answer[..len]).and_then(|number| usize::try_from(number).ok());
+            if let Some(due) = known.and_then(|number| sent.get_mut(number)).and_then(Option::take) {
                 measured.answered(due, side.clock.now());
                 missing -= 1;
             }

@@ -162,6 +162,8 @@ mapping! {
         value: SIZE,
         /// Sizes as given, or as in a known mix.
         sizes: Words(&[("fixed", ""), ("etc", "")]),
+        /// Protocol of its requests, live; TCP in virtual time.
+        protocol: Words(&[("tcp", ""), ("udp", "")]),
     }
 
     pub(crate) static SOCKPERF = "Sockperf" + COMMON {

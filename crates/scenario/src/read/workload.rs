@@ -148,6 +148,7 @@ impl Reader {
                 sizes: self.sizes(fields),
                 connections: self.count(fields, "connections", 1, 4_096),
                 rate: self.rate(fields),
+                udp: fields.get("protocol").is_some() && !self.protocol(fields),
             },
             _ => Kind::Sockperf {
                 size: size(self, "size", Bytes::new(64)),
