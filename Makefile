@@ -132,6 +132,12 @@ neighbours: ## show live what tenants notice of a neighbour's program that never
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) lab examples/programs/neighbours.yaml
 
+virtual-programs: ## run tenants' programs, hostile ones included, in virtual time, and check what their neighbours notice: seconds
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger reflector resizer)
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) sim examples/programs/virtual.yaml
+
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build
 	@$(CARGO) build --release --locked -p plimsoll-cli

@@ -1,11 +1,13 @@
 //! Tenants' programs in virtual time: what they decide is done, and what their instructions take is their tenant's time.
 
-use plimsoll_scenario::{Run, Scenario, json, judge};
+use std::path::Path;
+
+use plimsoll_scenario::{Form, ModuleFile, Run, Scenario, Status, json, judge};
 use plimsoll_sim::{Options, run};
 use proptest::prelude::*;
 
-use crate::support::modules::{DROP, ENDLESS, REFLECT, RESIZE, count_down, each, with};
-use crate::support::{outcome, scenario};
+use crate::support::modules::{DROP, ENDLESS, REFLECT, RESIZE, compiled, count_down, each, with};
+use crate::support::{assert_holds, outcome, scenario};
 
 /// Two hosts on a switch; the tenant `bad` of host `a` has the program `p.wasm`, and what `more` says of it.
 fn world(hosts: &str, more: &str, workloads: &str) -> String {
@@ -208,4 +210,42 @@ proptest! {
         let run = ran(&text, &each(way, &random(seed)));
         prop_assert!(run.counters["program_packets"] > 100);
     }
+}
+
+/// An instruction that fills memory is no cheaper than the loop that it stands for.
+#[test]
+fn filling_memory_takes_time() {
+    let fill = "(memory.fill (i32.const 0) (i32.const 7) (i32.const 65536))";
+    let run = ran(&world(HOSTS, "", FLOOD), &each("ingress", fill));
+    let instructions = run.counters["program_instructions"] / run.counters["program_packets"];
+    assert!(instructions > 65_536 / 64, "{instructions} instructions for 64 KiB");
+}
+
+const EXAMPLE: &str = "examples/programs/virtual.yaml";
+
+fn example(text: &str) -> Scenario {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/programs");
+    let read = Scenario::parse(text, EXAMPLE, &folder, Form::Virtual);
+    let mut scenario = read.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let hostile = ["endless", "trap", "greedy", "many", "forger"].map(|name| format!("hostile/{name}"));
+    for source in hostile.iter().map(String::as_str).chain(["reflector", "resizer"]) {
+        let name = source.rsplit('/').next().unwrap_or(source);
+        let path = folder.join(format!("../../target/programs/{name}.wasm"));
+        let file = ModuleFile { bytes: compiled(source).into(), ..ModuleFile::default() };
+        scenario.modules.insert(path, file);
+    }
+    scenario
+}
+
+/// What the example expects holds, and does not on a core that is too slow for its programs.
+#[test]
+fn the_example_holds_and_can_fail() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EXAMPLE);
+    let text = std::fs::read_to_string(path).expect("the example");
+    let scenario = example(&text);
+    assert_holds(&scenario, &outcome(&scenario, 2));
+    // At 300 kHz a call that answers takes longer than a call may.
+    let slow = example(&text.replace("frequency: 3GHz", "frequency: 300kHz"));
+    let verdicts = judge(&slow, &outcome(&slow, 2).results);
+    assert!(verdicts.iter().any(|verdict| verdict.status == Status::Failed), "{verdicts:?}");
 }

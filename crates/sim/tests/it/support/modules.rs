@@ -1,5 +1,8 @@
 //! Programs of tenants, in WebAssembly's text.
 
+use std::path::Path;
+use std::process::Command;
+
 use plimsoll_scenario::{ModuleFile, Scenario};
 
 /// A module that exports the function `way`, which does `body` with each `$packet` of the batch.
@@ -59,4 +62,20 @@ pub fn with(mut scenario: Scenario, modules: &[(&str, &str)]) -> Scenario {
         scenario.modules.insert(path.into(), file);
     }
     scenario
+}
+
+/// Compiles a program in C of `examples/programs`, as its users do.
+pub fn compiled(name: &str) -> Vec<u8> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let module = folder.path().join("module.wasm");
+    let built = Command::new("clang")
+        .args(["--target=wasm32", "-O2", "-mbulk-memory", "-nostdlib", "-Wl,--no-entry", "-I"])
+        .arg(root.join("sdk/c"))
+        .arg("-o")
+        .args([&module, &root.join("examples/programs").join(name).with_extension("c")])
+        .output()
+        .expect("clang and lld, which scripts/setup.sh installs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    std::fs::read(&module).expect("clang has written it")
 }
