@@ -138,6 +138,16 @@ virtual-programs: ## run tenants' programs, hostile ones included, in virtual ti
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) sim examples/programs/virtual.yaml
 
+target/programs/%.wasm: examples/programs/cohabitation/%.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
+cohabitation: ## run four tenants' programs on one port in virtual time, each on cores of its own: FairNIC's FN-E8; seconds
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,flows store thrasher compressor)
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) sim examples/programs/cohabitation.yaml
+
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build
 	@$(CARGO) build --release --locked -p plimsoll-cli

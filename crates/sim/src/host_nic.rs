@@ -328,10 +328,9 @@ impl HostNic {
 
     /// Descriptors that a tenant may still have; none while packets wait for one.
     pub(crate) fn room(&self, tenant: u32) -> u32 {
-        let guest = &self.guests[tenant as usize];
-        if !guest.waiting.is_empty() {
-            return 0;
-        }
+        let Some(guest) = self.guests.get(tenant as usize).filter(|guest| guest.waiting.is_empty()) else {
+            return 0; // that of packets which are for no tenant has none
+        };
         let id = self.tenants[tenant as usize].unwrap_or_default();
         let free = self.engines[self.thread_of(tenant)].nic.tenant_room(id);
         free.min(self.transmit.ring.saturating_sub(guest.used))

@@ -104,6 +104,25 @@ pub(crate) struct Turn {
     pub(crate) ended: Vec<Ended>,
     /// Packets whose senders get their buffers back.
     pub(crate) freed: Vec<Packet>,
+    /// How long its core waited for a coprocessor, if it called one.
+    pub(crate) called: Option<Span>,
+}
+
+impl Turn {
+    /// Whether it had packets from the network.
+    pub(crate) fn has_come(&self) -> bool {
+        self.ended.iter().any(|ended| ended.waits.is_some())
+    }
+
+    /// How many packets it sends.
+    pub(crate) fn sends(&self) -> u32 {
+        self.ended.iter().filter(|ended| ended.to == To::Network).count() as u32
+    }
+
+    /// Its packets, but for those that the program has added.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
+        self.ended.iter().filter(|ended| !ended.added).map(|ended| &ended.packet)
+    }
 }
 
 /// Where a packet goes behind a program.
@@ -263,7 +282,7 @@ impl Hosted {
     /// What has become of the packets of the turn that ends, and those whose senders have their buffers back.
     pub(crate) fn end_turn(&mut self) -> Turn {
         let (ended, freed) = (core::mem::take(&mut self.ended), core::mem::take(&mut self.freed));
-        Turn { tenant: self.tenant, ended, freed }
+        Turn { tenant: self.tenant, ended, freed, called: None }
     }
 
     /// All packets that it holds, but for those that it adds in this turn.

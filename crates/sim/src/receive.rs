@@ -207,7 +207,7 @@ impl Receive {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.offer(&self.spec, packet, tenant, now),
             Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }, beside),
-            Service::Partition(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
+            Service::Partition(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }, beside),
         }
     }
 
@@ -240,7 +240,7 @@ impl Receive {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.finish(),
             Service::Fair(cpu) => cpu.finish(&self.spec, now, admits, beside),
-            Service::Partition(cpu) => cpu.finish(&self.spec, now),
+            Service::Partition(cpu) => cpu.finish(&self.spec, now, beside),
         }
     }
 
@@ -303,26 +303,30 @@ impl Receive {
         }
     }
 
-    /// Gives a tenant a program; only where each tenant has a queue.
+    /// Gives a tenant a program; not where all tenants share one queue.
     pub(crate) fn host(&mut self, tenant: u32, hosted: Box<Hosted>) {
-        if let Service::Fair(cpu) = &mut self.cpu {
-            cpu.host(tenant, hosted);
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.host(tenant, hosted),
+            Service::Partition(cpu) => cpu.host(tenant, hosted),
         }
     }
 
     /// A tenant's program.
     pub(crate) fn program(&mut self, tenant: u32) -> Option<&mut Hosted> {
         match &mut self.cpu {
+            Service::Shared(_) => None,
             Service::Fair(cpu) => cpu.program(tenant),
-            Service::Shared(_) | Service::Partition(_) => None,
+            Service::Partition(cpu) => cpu.program(tenant),
         }
     }
 
     /// All programs.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &Hosted> {
         let all = match &self.cpu {
+            Service::Shared(_) => &[],
             Service::Fair(cpu) => cpu.programs(),
-            Service::Shared(_) | Service::Partition(_) => &[],
+            Service::Partition(cpu) => cpu.programs(),
         };
         all.iter().filter_map(|hosted| hosted.as_deref())
     }
@@ -335,16 +339,20 @@ impl Receive {
         now: Nanos,
         beside: &Beside<'_>,
     ) -> Result<(), &'static str> {
+        let came = Came { at: now, tenant, packet };
         match &mut self.cpu {
-            Service::Fair(cpu) => cpu.offer_inside(&self.spec, Came { at: now, tenant, packet }, beside),
-            Service::Shared(_) | Service::Partition(_) => Err(QUEUE_FULL),
+            Service::Shared(_) => Err(QUEUE_FULL),
+            Service::Fair(cpu) => cpu.offer_inside(&self.spec, came, beside),
+            Service::Partition(cpu) => cpu.offer_inside(&self.spec, came, beside),
         }
     }
 
     /// Lets programs run that have got work.
     pub(crate) fn wake(&mut self, now: Nanos, beside: &Beside<'_>) {
-        if let Service::Fair(cpu) = &mut self.cpu {
-            cpu.wake(&self.spec, now, beside);
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.wake(&self.spec, now, beside),
+            Service::Partition(cpu) => cpu.wake(&self.spec, now, beside),
         }
     }
 
@@ -352,15 +360,18 @@ impl Receive {
     /// the CPU is to go on: [`Receive::begin_next`].
     pub(crate) fn take_turn(&mut self) -> Option<Turn> {
         match &mut self.cpu {
+            Service::Shared(_) => None,
             Service::Fair(cpu) => cpu.take_turn(),
-            Service::Shared(_) | Service::Partition(_) => None,
+            Service::Partition(cpu) => cpu.take_turn(),
         }
     }
 
-    /// Goes on behind a turn of a program.
-    pub(crate) fn begin_next(&mut self, now: Nanos, beside: &Beside<'_>) {
-        if let Service::Fair(cpu) = &mut self.cpu {
-            cpu.begin_next(&self.spec, now, beside);
+    /// Goes on behind a turn of a tenant's program.
+    pub(crate) fn begin_next(&mut self, tenant: u32, now: Nanos, beside: &Beside<'_>) {
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.begin_next(&self.spec, now, beside),
+            Service::Partition(cpu) => cpu.begin(&self.spec, tenant, now, beside),
         }
     }
 

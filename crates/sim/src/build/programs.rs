@@ -90,8 +90,6 @@ impl Builder<'_> {
             ("`units`, and there are no coprocessors for programs in virtual time", "leave `units` out")
         } else if self.system.ingress == Ingress::Shared {
             ("a program, and the system has `ingress: shared`", "programs share the CPU: leave `ingress` out")
-        } else if host.partition.is_some() {
-            ("a program, and its host a `partition`", "leave one of them out")
         } else {
             return Ok(());
         };

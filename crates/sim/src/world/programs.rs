@@ -68,13 +68,18 @@ impl World {
         let receive = self.nodes[node as usize].receive.as_mut();
         let Some(turn) = receive.and_then(|receive| receive.take_turn()) else { return };
         self.completed.extend(turn.freed);
+        for come in turn.ended.iter().filter(|ended| ended.waits.is_some()) {
+            let workload = self.flows[come.packet.flow as usize].workload as usize;
+            let called = turn.called.into_iter();
+            called.for_each(|called| self.meters[workload].call(called, come.packet.back, self.now));
+        }
         for ended in turn.ended {
             self.carry_out(node, turn.tenant, &ended);
         }
         let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
         let room = |tenant| carrier.room(tenant);
         let Some(receive) = receive else { return };
-        receive.begin_next(self.now, &Beside { flows: &self.flows, room: &room });
+        receive.begin_next(turn.tenant, self.now, &Beside { flows: &self.flows, room: &room });
         self.agenda.keep(receive.source, receive.next());
     }
 

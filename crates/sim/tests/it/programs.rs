@@ -221,14 +221,13 @@ fn filling_memory_takes_time() {
     assert!(instructions > 65_536 / 64, "{instructions} instructions for 64 KiB");
 }
 
-const EXAMPLE: &str = "examples/programs/virtual.yaml";
-
-fn example(text: &str) -> Scenario {
+/// An example with the programs that it names, compiled from these sources; its text is changed by `change`.
+fn example(name: &str, sources: &[&str], change: impl FnOnce(&str) -> String) -> Scenario {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/programs");
-    let read = Scenario::parse(text, EXAMPLE, &folder, Form::Virtual);
+    let text = std::fs::read_to_string(folder.join(name)).expect("the example");
+    let read = Scenario::parse(&change(&text), name, &folder, Form::Virtual);
     let mut scenario = read.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-    let hostile = ["endless", "trap", "greedy", "many", "forger"].map(|name| format!("hostile/{name}"));
-    for source in hostile.iter().map(String::as_str).chain(["reflector", "resizer"]) {
+    for source in sources {
         let name = source.rsplit('/').next().unwrap_or(source);
         let path = folder.join(format!("../../target/programs/{name}.wasm"));
         let file = ModuleFile { bytes: compiled(source).into(), ..ModuleFile::default() };
@@ -240,12 +239,35 @@ fn example(text: &str) -> Scenario {
 /// What the example expects holds, and does not on a core that is too slow for its programs.
 #[test]
 fn the_example_holds_and_can_fail() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(EXAMPLE);
-    let text = std::fs::read_to_string(path).expect("the example");
-    let scenario = example(&text);
+    let sources = [
+        "hostile/endless",
+        "hostile/trap",
+        "hostile/greedy",
+        "hostile/many",
+        "hostile/forger",
+        "reflector",
+        "resizer",
+    ];
+    let scenario = example("virtual.yaml", &sources, str::to_owned);
     assert_holds(&scenario, &outcome(&scenario, 2));
     // At 300 kHz a call that answers takes longer than a call may.
-    let slow = example(&text.replace("frequency: 3GHz", "frequency: 300kHz"));
+    let slow = example("virtual.yaml", &sources, |text| text.replace("frequency: 3GHz", "frequency: 300kHz"));
     let verdicts = judge(&slow, &outcome(&slow, 2).results);
+    assert!(verdicts.iter().any(|verdict| verdict.status == Status::Failed), "{verdicts:?}");
+}
+
+/// FN-E8: a switch and a store beside a thrasher and a compressor fare as alone on their cores; where all share a core they do not.
+#[test]
+fn programs_on_cores_of_their_own_fare_as_alone() {
+    let sources = ["flows", "store", "thrasher", "compressor"].map(|name| format!("cohabitation/{name}"));
+    let sources = sources.each_ref().map(String::as_str);
+    let apart = example("cohabitation.yaml", &sources, str::to_owned);
+    assert_holds(&apart, &outcome(&apart, 1));
+    let together = example("cohabitation.yaml", &sources, |text| {
+        let (before, partition) = text.split_once("    partition:").expect("there is one");
+        let (_, after) = partition.split_once("    programs:").expect("there are some");
+        format!("{before}    programs:{after}")
+    });
+    let verdicts = judge(&together, &outcome(&together, 1).results);
     assert!(verdicts.iter().any(|verdict| verdict.status == Status::Failed), "{verdicts:?}");
 }
