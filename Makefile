@@ -145,13 +145,29 @@ target/programs/%.wasm: examples/programs/fairnic/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
 	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
 
-FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-1 spin-4 spin-8 spin-16 spin-32 cache switch thrasher zip
+FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-1 spin-4 spin-8 spin-16 spin-32 cache switch strider zip
 
 fairnic: ## repeat FairNIC's experiments live, with real programs: needs root and an idle machine; 2 minutes
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,$(FAIRNIC))
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@status=0; for experiment in examples/programs/fairnic/*.yaml; do $(RELEASE) lab $$experiment || status=1; done; exit $$status
+
+virtual-programs: ## run tenants' programs, hostile ones included, in virtual time, and check what their neighbours notice: seconds
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger reflector resizer)
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) sim examples/programs/virtual.yaml
+
+target/programs/%.wasm: examples/programs/cohabitation/%.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
+cohabitation: ## run four tenants' programs on one port in virtual time, each on cores of its own: FairNIC's FN-E8; seconds
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,flows store thrasher compressor)
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) sim examples/programs/cohabitation.yaml
 
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build

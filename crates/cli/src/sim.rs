@@ -36,6 +36,7 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     for Point { scenario, .. } in &mut points {
         scenario.pairs = args.seeds;
         scenario.seed = args.seed.unwrap_or(scenario.seed);
+        scenario.read_modules().map_err(|errors| Failure::Scenario(Box::new(errors)))?;
     }
     let options = Options {
         systems: args.system.clone(),

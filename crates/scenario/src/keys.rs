@@ -8,7 +8,7 @@
 mod workload;
 
 use plimsoll_document::{Shape, mapping};
-use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+use plimsoll_units::{BitRate, Bytes, Frequency, PacketRate, Span};
 
 use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, WORKLOAD};
@@ -26,8 +26,12 @@ pub fn schema() -> serde_json::Value {
 /// Times that the list of systems may be run.
 pub(crate) const MOST_PAIRS: u32 = 1_000;
 
+/// Cycles that an instruction of a program may take.
+pub(crate) const MOST_CYCLES: u32 = 1_000;
+
 const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
 const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
+const FREQUENCY: Shape = Shape::Unit(Shape::unit::<Frequency>);
 const SIZE: Shape = Shape::Unit(Shape::unit::<Bytes>);
 const TIME: Shape = Shape::Unit(Shape::unit::<Span>);
 const NUMBER: Shape = Whole(0, u32::MAX as u64);
@@ -130,6 +134,8 @@ mapping! {
         cpu: Map(&CPU),
         /// CPU time of its tenants' cores.
         cores: Map(&CORES),
+        /// The core's time that its tenants' programs take, in virtual time.
+        programs: Map(&PROGRAMS),
         /// Its tenants' transmit rings.
         transmit: Map(&TRANSMIT),
         /// Its PCIe bus.
@@ -189,6 +195,13 @@ mapping! {
         answer: TIME,
         /// CPU time of a tenant's core to send a packet.
         send: TIME,
+    }
+
+    pub(crate) static PROGRAMS = "Programs" {
+        /// The clock of the core that runs programs.
+        frequency = "3GHz": FREQUENCY,
+        /// Cycles that an instruction of WebAssembly takes.
+        cycles_per_instruction: Whole(1, MOST_CYCLES as u64),
     }
 
     pub(crate) static TRANSMIT = "Transmit" {
@@ -293,7 +306,7 @@ mapping! {
         descriptors: Elsewhere(&plimsoll_policy::DESCRIPTORS),
         /// Whether backpressure may change its packets' ECN bits.
         ecn: Elsewhere(&plimsoll_policy::ECN_KEYS),
-        /// The program that its packets pass; its `module` is a path beside this file. Live only.
+        /// The program that its packets pass; its `module` is a path beside this file.
         program: Elsewhere(&plimsoll_policy::PROGRAM_KEYS),
         /// Whether it forwards packets that are not its own, as a gateway.
         forwards: Flag,

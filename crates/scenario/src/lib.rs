@@ -17,6 +17,7 @@ mod paper;
 mod partition;
 mod policy_file;
 mod press;
+mod programs;
 mod promises;
 mod read;
 mod report;
@@ -35,14 +36,15 @@ pub use keys::{SCENARIO, schema};
 pub use measure::jain;
 pub use model::{Change, Destination, Home, Measure, NETWORK, Scenario, Setting, Tenant};
 pub use network::{
-    Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie, ReceiveRing,
-    TransmitCompletions, TransmitRing,
+    Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie, ProgramCost,
+    ReceiveRing, TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use partition::{Coprocessor, Partition};
 pub use plimsoll_control::Idle;
 pub use policy_file::{Wiring, check_text};
 pub use press::{Excess, PressModel, Slots};
+pub use programs::ModuleFile;
 pub use promises::{Fared, promises};
 pub use read::Form;
 pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};

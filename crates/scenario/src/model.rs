@@ -6,6 +6,7 @@
 //! Invariant: every name in here refers to something that exists; times fit into `duration`; nothing is empty
 //! that a run needs.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ use crate::fault::Faults;
 use crate::network::{Control, Host, Link};
 use crate::paper::Paper;
 use crate::press::PressModel;
+use crate::programs::ModuleFile;
 use crate::sections::PolicySections;
 use crate::system::System;
 use crate::workload::Workload;
@@ -77,6 +79,8 @@ pub struct Scenario {
     pub paper: Option<Paper>,
     /// Whether it can be run live; else it is for virtual time alone.
     pub live: bool,
+    /// The modules of tenants' programs that have been read, by their path in the policy: [`Scenario::read_modules`].
+    pub modules: BTreeMap<PathBuf, ModuleFile>,
     /// The policy's sections as the file has them.
     pub(crate) policy: PolicySections,
     /// Whether this is the short form that the test suite runs.

@@ -7,7 +7,7 @@
 
 use plimsoll_control::Idle;
 use plimsoll_policy::Mark;
-use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
+use plimsoll_units::{BitRate, Bytes, Frequency, NS_PER_SEC, PacketRate, Span};
 
 use crate::partition::Partition;
 use crate::sections::PolicySections;
@@ -29,6 +29,8 @@ pub struct Host {
     pub cpu: EngineCost,
     /// CPU time of its tenants' cores; none without.
     pub cores: Option<CoreCost>,
+    /// What its tenants' programs cost, in virtual time.
+    pub programs: ProgramCost,
     /// How its guests send.
     pub transmit: TransmitRing,
     /// How its NIC reads packets; at no cost without one.
@@ -50,6 +52,7 @@ impl Host {
             partition: None,
             cpu: EngineCost::default(),
             cores: None,
+            programs: ProgramCost::default(),
             transmit: TransmitRing::default(),
             pcie: None,
             packet_rate: None,
@@ -157,6 +160,39 @@ pub struct CoreCost {
     pub answer: Span,
     /// Time to send a packet.
     pub send: Span,
+}
+
+/// What the instructions of tenants' programs cost: a core's time, counted by instructions and never measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramCost {
+    /// The core's clock.
+    pub frequency: Frequency,
+    /// Cycles that each instruction of WebAssembly takes; at least 1.
+    pub cycles: u32,
+}
+
+impl Default for ProgramCost {
+    fn default() -> Self {
+        Self { frequency: Frequency::mhz(3_000), cycles: 1 }
+    }
+}
+
+impl ProgramCost {
+    /// How long so many instructions take, rounded up.
+    #[must_use]
+    pub fn time(&self, instructions: u64) -> Span {
+        let cycles = u128::from(instructions) * u128::from(self.cycles) * u128::from(NS_PER_SEC);
+        let ns = cycles.div_ceil(self.frequency.get().into());
+        Span::ns(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// How many instructions fit into a time; at least one.
+    #[must_use]
+    pub fn instructions_in(&self, time: Span) -> u64 {
+        let cycles = u128::from(time.as_u64()) * u128::from(self.frequency.get()) / u128::from(NS_PER_SEC);
+        let instructions = cycles / u128::from(self.cycles.max(1));
+        u64::try_from(instructions).unwrap_or(u64::MAX).max(1)
+    }
 }
 
 /// A guest's transmit ring.

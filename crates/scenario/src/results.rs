@@ -26,8 +26,10 @@ pub struct Results {
 /// than 10,000 packets. Of backpressure: overloads that began, flows that were slowed down and that were let go, notices that
 /// came to hosts; packets that were counted by flow, and those of them that a table still has or has given up for a counted
 /// reason; updates of the flow table, and the three kinds of them. Of mediated ECN: what was changed, by the names of the
-/// daemon's events, and reported marks.
-pub const COUNTERS: [&str; 28] = [
+/// daemon's events, and reported marks. Of tenants' programs, in virtual time: calls with packets,
+/// the packets and the instructions of these calls, calls that failed and that took too long, and programs that were halted. Of tenants' programs, in virtual time: calls with packets,
+/// the packets and the instructions of these calls, calls that failed and that took too long, and programs that were halted.
+pub const COUNTERS: [&str; 34] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
@@ -56,6 +58,12 @@ pub const COUNTERS: [&str; 28] = [
     "ecn_echoed",
     "ecn_answered",
     "ecn_reported",
+    "program_calls",
+    "program_packets",
+    "program_instructions",
+    "program_faults",
+    "program_overruns",
+    "programs_halted",
 ];
 
 /// One run of one system.

@@ -9,6 +9,7 @@
 mod links;
 mod nics;
 mod press;
+mod programs;
 mod steering;
 mod traffic;
 
@@ -62,6 +63,8 @@ struct Builder<'a> {
     /// Cores by their host and name, where their work takes time.
     cores: BTreeMap<(String, String), u32>,
     promised: Promised,
+    /// Programs' parts of the core that their policies state, by host and tenant.
+    shares: BTreeMap<(u32, u32), u32>,
 }
 
 impl<'a> Builder<'a> {
@@ -133,7 +136,16 @@ impl<'a> Builder<'a> {
             look_every: nics::look_every(scenario),
             look_until: Nanos::ZERO + scenario.duration,
         };
-        Self { scenario, system, topology, seed, world, cores: BTreeMap::new(), promised: Promised::new() }
+        Self {
+            scenario,
+            system,
+            topology,
+            seed,
+            world,
+            cores: BTreeMap::new(),
+            promised: Promised::new(),
+            shares: BTreeMap::new(),
+        }
     }
 
     /// Makes the cores of every host that states their costs. Parallel token buckets take time there.

@@ -24,6 +24,9 @@ pub enum SimError {
     /// A mistake that shows only in the whole world: no route to a peer, two links of one host, a change of an unknown class.
     #[error("{}", .0.render(false))]
     Scenario(Box<Errors>),
+    /// The module of a tenant's program was not read: `Scenario::read_modules` reads them.
+    #[error("the module {} was not read", .0.display())]
+    NoModule(PathBuf),
     /// No link has this name.
     #[error("there is no link `{name}` to trace; there are `{known}`")]
     NoLink {

@@ -326,6 +326,16 @@ impl HostNic {
         self.post(tenant, queue, packet, now).map_err(|why| Refused::Engine(why.name()))
     }
 
+    /// Descriptors that a tenant may still have; none while packets wait for one.
+    pub(crate) fn room(&self, tenant: u32) -> u32 {
+        let Some(guest) = self.guests.get(tenant as usize).filter(|guest| guest.waiting.is_empty()) else {
+            return 0; // that of packets which are for no tenant has none
+        };
+        let id = self.tenants[tenant as usize].unwrap_or_default();
+        let free = self.engines[self.thread_of(tenant)].nic.tenant_room(id);
+        free.min(self.transmit.ring.saturating_sub(guest.used))
+    }
+
     /// Whether a tenant's next packet is read: its ring and the engine have room.
     #[inline]
     fn takes(&self, tenant: u32) -> bool {

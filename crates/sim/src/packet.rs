@@ -27,6 +27,8 @@ pub(crate) struct Packet {
     pub(crate) marked: bool,
     /// Whether the tenant that forwards its flow's packets has forwarded it.
     pub(crate) passed: bool,
+    /// Whether its sender has its buffer back, as a program had the packet before it left.
+    pub(crate) settled: bool,
     /// What its sender wrote of that which hosts and routers may write.
     pub(crate) written: Written,
     /// Header bytes that the NIC reads separately from the payload, of a frame that it cut out of a longer segment.
@@ -83,9 +85,10 @@ impl Packet {
     /// A packet that its sender has just made: whole, on its own, and marked nowhere.
     #[inline]
     pub(crate) fn new((flow, back): (u32, bool), ect: bool, len: u32, body: Body) -> Self {
-        let (ce, carried, marked, passed, apart) = (false, false, false, false, 0);
+        let (ce, carried, marked, passed, settled, apart) = (false, false, false, false, false, 0);
         let written = Written::default();
-        let packet = Self { flow, back, ect, ce, carried, marked, passed, written, apart, len, body };
+        let packet =
+            Self { flow, back, ect, ce, carried, marked, passed, settled, written, apart, len, body };
         Self { written: Written::of(&packet), ..packet }
     }
 

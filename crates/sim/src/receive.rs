@@ -6,19 +6,22 @@
 //! Not here: a packet's way after that (`world`), and which tenant is next (`nic`).
 //! Invariant: at most `ring` packets wait in the NIC; the CPU, or each core, does one piece of work at a time.
 
+mod fair;
 mod partition;
 mod unit;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plimsoll_nic::{Arrival, Drain, Ingress, NotQueued, Station, Verdict};
+use plimsoll_nic::{Ingress, Station};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::SourceId;
 use crate::chance::Chance;
+use crate::flow::Flow;
+use crate::hosted::{Hosted, Turn};
 use crate::packet::Packet;
-use crate::round::{Round, Step};
+use fair::Fair;
 use partition::Partition;
 pub(crate) use unit::Unit;
 
@@ -37,6 +40,13 @@ const OVER_MAX: &str = "ingress_over_max";
 
 /// Says whether a packet that has been fetched may come in.
 type Admits<'a> = &'a mut dyn FnMut(&Packet) -> bool;
+
+/// What programs need to know of the rest of their host.
+pub(crate) struct Beside<'a> {
+    pub(crate) flows: &'a [Flow],
+    /// Descriptors that a tenant may still have.
+    pub(crate) room: &'a dyn Fn(u32) -> u32,
+}
 
 /// How the CPU serves packets.
 #[derive(Debug)]
@@ -81,48 +91,12 @@ struct Done {
     cost: Span,
 }
 
-/// A queue for each tenant behind the ring.
-#[derive(Debug)]
-struct Fair {
-    work: Takes,
-    /// Packets in the NIC.
-    ring: VecDeque<Came>,
-    ingress: Ingress,
-    drain: Drain,
-    /// Packets that wait in `ingress`, by address.
-    fetched: Vec<(Packet, Nanos)>,
-    free: Vec<u32>,
-    /// The CPU's present piece of work, and its end.
-    doing: Option<(Nanos, CpuWork)>,
-    idle_since: Nanos,
-    /// The progress of the round, if the CPU works by rounds.
-    round: Round,
-}
-
 /// A packet in the NIC.
 #[derive(Clone, Copy, Debug)]
 struct Came {
     at: Nanos,
     tenant: u32,
     packet: Packet,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum CpuWork {
-    Fetch {
-        cost: Span,
-    },
-    /// All other work of the engine.
-    Rest,
-    /// A packet that has waited for too long.
-    Drop(Packet),
-    Process {
-        tenant: u32,
-        packet: Packet,
-        waited: Span,
-        in_nic: Span,
-        cost: Span,
-    },
 }
 
 /// The time that work takes, and the sum of it so far.
@@ -208,17 +182,8 @@ impl Receive {
         chance: Chance,
         worked: Worked,
     ) -> Self {
-        let fair = Fair {
-            work: Takes::new(spec.vary, chance, worked),
-            ring: VecDeque::new(),
-            ingress: Ingress::new(stations),
-            drain: Drain::new(spec.drain_share),
-            fetched: Vec::new(),
-            free: Vec::new(),
-            doing: None,
-            idle_since: Nanos::ZERO,
-            round: Round::default(),
-        };
+        let work = Takes::new(spec.vary, chance, worked);
+        let fair = Fair::new(&spec, stations, work);
         Self { source, spec, cpu: Service::Fair(Box::new(fair)) }
     }
 
@@ -237,12 +202,12 @@ impl Receive {
 
     /// Takes a packet for a tenant; `false` when the ring is full. Where the file says so, a packet that finds many others is
     /// marked.
-    pub(crate) fn offer(&mut self, mut packet: Packet, tenant: u32, now: Nanos) -> bool {
+    pub(crate) fn offer(&mut self, mut packet: Packet, tenant: u32, now: Nanos, beside: &Beside<'_>) -> bool {
         packet.ce |= packet.ect && self.spec.ecn.is_some_and(|most| self.waiting() >= most as usize);
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.offer(&self.spec, packet, tenant, now),
-            Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
-            Service::Partition(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }),
+            Service::Fair(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }, beside),
+            Service::Partition(cpu) => cpu.offer(&self.spec, Came { at: now, tenant, packet }, beside),
         }
     }
 
@@ -250,7 +215,7 @@ impl Receive {
     fn waiting(&self) -> usize {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.len(),
-            Service::Fair(cpu) => cpu.ring.len() + cpu.fetched.len() - cpu.free.len(),
+            Service::Fair(cpu) => cpu.waiting(),
             Service::Partition(cpu) => cpu.holds().len(),
         }
     }
@@ -259,18 +224,23 @@ impl Receive {
     pub(crate) fn next(&self) -> Option<Nanos> {
         match &self.cpu {
             Service::Shared(cpu) => cpu.held.front().map(|done| done.at),
-            Service::Fair(cpu) => cpu.doing.map(|(at, _)| at).or_else(|| cpu.ingress.due()),
+            Service::Fair(cpu) => cpu.next(),
             Service::Partition(cpu) => cpu.next(),
         }
     }
 
     /// Finishes the CPU's present piece of work, and returns the packet that was processed or dropped, if one was. `admits` says
     /// whether a packet that has been fetched may come in.
-    pub(crate) fn finish(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
+    pub(crate) fn finish(
+        &mut self,
+        now: Nanos,
+        admits: Admits<'_>,
+        beside: &Beside<'_>,
+    ) -> Option<(Packet, Fate)> {
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.finish(),
-            Service::Fair(cpu) => cpu.finish(&self.spec, now, admits),
-            Service::Partition(cpu) => cpu.finish(&self.spec, now),
+            Service::Fair(cpu) => cpu.finish(&self.spec, now, admits, beside),
+            Service::Partition(cpu) => cpu.finish(&self.spec, now, beside),
         }
     }
 
@@ -333,6 +303,78 @@ impl Receive {
         }
     }
 
+    /// Gives a tenant a program; not where all tenants share one queue.
+    pub(crate) fn host(&mut self, tenant: u32, hosted: Box<Hosted>) {
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.host(tenant, hosted),
+            Service::Partition(cpu) => cpu.host(tenant, hosted),
+        }
+    }
+
+    /// A tenant's program.
+    pub(crate) fn program(&mut self, tenant: u32) -> Option<&mut Hosted> {
+        match &mut self.cpu {
+            Service::Shared(_) => None,
+            Service::Fair(cpu) => cpu.program(tenant),
+            Service::Partition(cpu) => cpu.program(tenant),
+        }
+    }
+
+    /// All programs.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &Hosted> {
+        let all = match &self.cpu {
+            Service::Shared(_) => &[],
+            Service::Fair(cpu) => cpu.programs(),
+            Service::Partition(cpu) => cpu.programs(),
+        };
+        all.iter().filter_map(|hosted| hosted.as_deref())
+    }
+
+    /// Puts a packet from another tenant of this host where its tenant's program finds it.
+    pub(crate) fn offer_inside(
+        &mut self,
+        packet: Packet,
+        tenant: u32,
+        now: Nanos,
+        beside: &Beside<'_>,
+    ) -> Result<(), &'static str> {
+        let came = Came { at: now, tenant, packet };
+        match &mut self.cpu {
+            Service::Shared(_) => Err(QUEUE_FULL),
+            Service::Fair(cpu) => cpu.offer_inside(&self.spec, came, beside),
+            Service::Partition(cpu) => cpu.offer_inside(&self.spec, came, beside),
+        }
+    }
+
+    /// Lets programs run that have got work.
+    pub(crate) fn wake(&mut self, now: Nanos, beside: &Beside<'_>) {
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.wake(&self.spec, now, beside),
+            Service::Partition(cpu) => cpu.wake(&self.spec, now, beside),
+        }
+    }
+
+    /// What became of the packets of the turn of a program that has ended with the last piece of work: once they are where they go,
+    /// the CPU is to go on: [`Receive::begin_next`].
+    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
+        match &mut self.cpu {
+            Service::Shared(_) => None,
+            Service::Fair(cpu) => cpu.take_turn(),
+            Service::Partition(cpu) => cpu.take_turn(),
+        }
+    }
+
+    /// Goes on behind a turn of a tenant's program.
+    pub(crate) fn begin_next(&mut self, tenant: u32, now: Nanos, beside: &Beside<'_>) {
+        match &mut self.cpu {
+            Service::Shared(_) => {}
+            Service::Fair(cpu) => cpu.begin_next(&self.spec, now, beside),
+            Service::Partition(cpu) => cpu.begin(&self.spec, tenant, now, beside),
+        }
+    }
+
     /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {
@@ -361,141 +403,5 @@ impl Shared {
         let Done { waits: [waited, in_nic], packet, tenant, cost, .. } = self.held.pop_front()?;
         *self.spent_on.entry(tenant).or_default() += cost;
         Some((packet, Fate::Delivered { waited, in_nic, called: None }))
-    }
-}
-
-impl Fair {
-    fn offer(&mut self, spec: &ReceiveRing, came: Came) -> bool {
-        if self.ring.len() >= spec.ring as usize {
-            return false;
-        }
-        let now = came.at;
-        self.ring.push_back(came);
-        if self.doing.is_none() {
-            self.resume(spec, now);
-        }
-        true
-    }
-
-    /// Begins to work after the CPU had nothing to do.
-    fn resume(&mut self, spec: &ReceiveRing, now: Nanos) {
-        let idle = now.since(self.idle_since);
-        self.drain.processed(idle);
-        if spec.round > Span::ZERO {
-            let cost = self.work.rest_of(spec.round, idle);
-            self.work.worked.note(now, now + cost);
-            self.doing = Some((now + cost, CpuWork::Rest));
-        } else {
-            self.begin(spec, now);
-        }
-    }
-
-    fn finish(&mut self, spec: &ReceiveRing, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
-        let Some((_, work)) = self.doing.take() else {
-            // A tenant that has had its maximum may have its next packet.
-            self.resume(spec, now);
-            return None;
-        };
-        let done = match work {
-            CpuWork::Fetch { cost } => {
-                self.drain.fetched(cost);
-                self.fetch(now, admits)
-            }
-            CpuWork::Process { tenant, packet, waited, in_nic, cost } => {
-                self.drain.processed(cost);
-                self.ingress.charge(tenant, cost, now);
-                Some((packet, Fate::Delivered { waited, in_nic, called: None }))
-            }
-            CpuWork::Drop(packet) => Some((packet, Fate::Dropped(OVER_MAX))),
-            CpuWork::Rest => {
-                self.round = Round::default();
-                None
-            }
-        };
-        self.begin(spec, now);
-        done
-    }
-
-    fn begin(&mut self, spec: &ReceiveRing, now: Nanos) {
-        let step = if spec.round > Span::ZERO { self.in_rounds(now) } else { self.at_once(now) };
-        self.doing = step.map(|step| self.take_on(step, spec, now));
-        if let Some((end, _)) = self.doing {
-            self.work.worked.note(now, end);
-        }
-        self.idle_since = now;
-    }
-
-    /// The next step without rounds. Fetching comes first, as far as its share allows, so that packets are dropped in the tenants'
-    /// queues and not in the NIC's ring.
-    fn at_once(&mut self, now: Nanos) -> Option<Step> {
-        match self.ingress.next(now) {
-            Some(tenant) if self.ring.is_empty() || !self.drain.may() => Some(Step::Process(tenant)),
-            _ if self.ring.is_empty() => None,
-            _ => Some(Step::Fetch),
-        }
-    }
-
-    /// The next step of a round; `None` after a round without packets.
-    fn in_rounds(&mut self, now: Nanos) -> Option<Step> {
-        let next = self.ingress.next(now);
-        let is_ready = |tenant| self.ingress.is_ready(tenant);
-        let step = self.round.step(self.ring.len(), self.drain.may(), next, is_ready);
-        (step != Step::Rest || !self.round.found_nothing()).then_some(step)
-    }
-
-    fn take_on(&mut self, step: Step, spec: &ReceiveRing, now: Nanos) -> (Nanos, CpuWork) {
-        match step {
-            Step::Fetch => {
-                let cost = self.work.time(spec.drain);
-                (now + cost, CpuWork::Fetch { cost })
-            }
-            Step::Process(tenant) => {
-                let taken = self.ingress.take(tenant, now);
-                let (arrival, verdict) = taken.expect("the tenant to serve has a packet");
-                let slot = u32::try_from(arrival.addr).expect("an index of `fetched`");
-                self.free.push(slot);
-                let (mut packet, fetched) = self.fetched[slot as usize];
-                if verdict == Verdict::Drop {
-                    return (now, CpuWork::Drop(packet));
-                }
-                packet.ce |= verdict == Verdict::Mark;
-                let (waited, in_nic) = (now.since(arrival.at), fetched.since(arrival.at));
-                let cost = self.work.time(spec.cost);
-                (now + cost, CpuWork::Process { tenant, packet, waited, in_nic, cost })
-            }
-            Step::Rest => (now + self.work.time(spec.round), CpuWork::Rest),
-        }
-    }
-
-    /// Moves the ring's oldest packet to its tenant's queue.
-    fn fetch(&mut self, now: Nanos, admits: Admits<'_>) -> Option<(Packet, Fate)> {
-        let Came { at, tenant, packet } = self.ring.pop_front()?;
-        if !admits(&packet) {
-            return Some((packet, Fate::Dropped("stranger_over_limit")));
-        }
-        let slot = self.free.last().copied().unwrap_or(self.fetched.len() as u32);
-        let arrival = Arrival { addr: slot.into(), len: packet.len, at, ecn: packet.ecn() };
-        match self.ingress.offer(tenant, arrival) {
-            Ok(()) => {}
-            Err(NotQueued::Full) => return Some((packet, Fate::Dropped(QUEUE_FULL))),
-            Err(NotQueued::OverMax) => return Some((packet, Fate::Dropped(OVER_MAX))),
-        }
-        match self.free.pop() {
-            Some(slot) => self.fetched[slot as usize] = (packet, now),
-            None => self.fetched.push((packet, now)),
-        }
-        None
-    }
-
-    fn holds(&self) -> Vec<&Packet> {
-        let waiting =
-            |tenant| self.ingress.waiting(tenant).map(|arrival| &self.fetched[arrival.addr as usize].0);
-        let processed = self.doing.iter().filter_map(|(_, work)| match work {
-            CpuWork::Process { packet, .. } => Some(packet),
-            CpuWork::Drop(packet) => Some(packet),
-            CpuWork::Fetch { .. } | CpuWork::Rest => None,
-        });
-        let fetched = (0..self.ingress.tenants()).flat_map(waiting);
-        self.ring.iter().map(|came| &came.packet).chain(fetched).chain(processed).collect()
     }
 }

@@ -38,6 +38,11 @@ pub(crate) enum Step {
 }
 
 impl Round {
+    /// Has the next tenant chosen anew: what was processed took longer than a packet.
+    pub(crate) fn end_quantum(&mut self) {
+        self.quantum = None;
+    }
+
     /// Chooses the next step. `ring` packets are there to be fetched, which `may` be done while others wait; `next` is the
     /// tenant to serve, and `waits` says whether a tenant has a packet.
     pub(crate) fn step(

@@ -18,6 +18,7 @@ use crate::bounds::DelayBound;
 use crate::build;
 use crate::error::SimError;
 use crate::host_nic::HostNic;
+use crate::hosted::Hosted;
 use crate::limiter::Limiter;
 use crate::press::Press;
 use crate::trace::Trace;
@@ -328,7 +329,9 @@ fn counters(world: &World) -> BTreeMap<&'static str, u64> {
     let lossy = receiving.map(|node| ("nic_drop_seconds", node.drop_seconds.count()));
     let nics = host_nics(world).flat_map(|(_, nic)| nic.counters());
     let pressed = presses(world).flat_map(Press::totals);
-    for (name, count) in nics.chain(buses).chain(limited).chain(lossy).chain(pressed) {
+    let programs = world.nodes.iter().filter_map(|node| node.receive.as_ref());
+    let programs = programs.flat_map(|receive| receive.programs()).flat_map(Hosted::counters);
+    for (name, count) in nics.chain(buses).chain(limited).chain(lossy).chain(pressed).chain(programs) {
         *counters.entry(name).or_default() += count;
     }
     counters

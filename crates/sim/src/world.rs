@@ -10,6 +10,7 @@
 mod downtime;
 mod journey;
 mod pressing;
+mod programs;
 mod sockets;
 
 pub(crate) use pressing::Notices;
@@ -378,7 +379,7 @@ impl World {
             if let Some(packet) = self.completed.pop() {
                 self.credit(&packet);
             } else if let Some(packet) = self.local.pop_front() {
-                self.deliver_at_once(packet);
+                self.arrive_inside(packet);
             } else {
                 return;
             }
@@ -418,6 +419,14 @@ impl World {
 }
 
 impl Carrier {
+    /// Descriptors that a tenant may still have here.
+    pub(crate) fn room(&self, tenant: u32) -> u32 {
+        match self {
+            Self::Nic { nic, .. } => nic.room(tenant),
+            Self::Plain | Self::Limiter { .. } => 0,
+        }
+    }
+
     /// The limiter, if this is one.
     pub(crate) fn limiter(&self) -> Option<&Limiter> {
         match self {

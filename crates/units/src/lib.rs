@@ -12,7 +12,7 @@ mod size;
 mod time;
 
 pub use parse::UnitError;
-pub use rate::{BitRate, PacketRate};
+pub use rate::{BitRate, Frequency, PacketRate};
 pub use size::Bytes;
 pub use time::{Nanos, Span};
 

@@ -74,7 +74,7 @@ pub(crate) use text_serde;
 
 #[cfg(test)]
 mod tests {
-    use crate::{BitRate, Bytes, Span};
+    use crate::{BitRate, Bytes, Frequency, Span};
 
     #[test]
     fn reads_what_operators_write() {
@@ -83,6 +83,7 @@ mod tests {
         assert_eq!("64KiB".parse(), Ok(Bytes::new(65_536)));
         assert_eq!("1_500B".parse(), Ok(Bytes::new(1_500)));
         assert_eq!("0.5us".parse(), Ok(Span::ns(500)));
+        assert_eq!("2.4GHz".parse(), Ok(Frequency::mhz(2_400)));
     }
 
     #[test]

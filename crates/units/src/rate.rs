@@ -1,4 +1,4 @@
-//! Rates: bits per second and packets per second.
+//! Rates: bits, packets and cycles per second.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -13,6 +13,10 @@ pub struct BitRate(NonZeroU64);
 /// Packets per second; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketRate(NonZeroU64);
+
+/// Cycles of a clock per second; never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Frequency(NonZeroU64);
 
 impl BitRate {
     /// `n` bits per second, or `None` for zero.
@@ -80,6 +84,29 @@ impl PacketRate {
     }
 }
 
+impl Frequency {
+    /// `n` cycles per second, or `None` for zero.
+    #[must_use]
+    pub const fn new(n: u64) -> Option<Self> {
+        match NonZeroU64::new(n) {
+            Some(n) => Some(Self(n)),
+            None => None,
+        }
+    }
+
+    /// `n` million cycles per second. Panics on zero: meant for constants.
+    #[must_use]
+    pub const fn mhz(n: u64) -> Self {
+        Self::new(n * 1_000_000).expect("a frequency above zero")
+    }
+
+    /// Cycles per second.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
 impl fmt::Display for BitRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, name) = match self.get() {
@@ -132,9 +159,32 @@ impl core::str::FromStr for PacketRate {
     }
 }
 
+impl fmt::Display for Frequency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, name) = match self.get() {
+            0..1_000 => (1, "Hz"),
+            1_000..1_000_000 => (1_000, "kHz"),
+            1_000_000..1_000_000_000 => (1_000_000, "MHz"),
+            _ => (1_000_000_000, "GHz"),
+        };
+        f.pad(&parse::decimal(self.get(), unit, name))
+    }
+}
+
+impl core::str::FromStr for Frequency {
+    type Err = UnitError;
+    /// Reads `800MHz`, `2.4GHz`.
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let want = "a frequency such as `3GHz`";
+        let units = [("Hz", 1), ("kHz", 1_000), ("MHz", 1_000_000), ("GHz", 1_000_000_000)];
+        Self::new(parse::quantity(text, want, &units)?).ok_or_else(|| UnitError::zero(text, want))
+    }
+}
+
 parse::text_serde!(
     BitRate,
     "a bit rate with its unit: `500Mbps`, `10Gbps`",
     r"^[0-9][0-9_.]*\s*[kMG]?(bps|bit/s)$"
 );
 parse::text_serde!(PacketRate, "a packet rate with its unit: `100kpps`", r"^[0-9][0-9_.]*\s*[kM]?pps$");
+parse::text_serde!(Frequency, "a frequency with its unit: `3GHz`", r"^[0-9][0-9_.]*\s*[kMG]?Hz$");

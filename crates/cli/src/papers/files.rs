@@ -50,6 +50,9 @@ pub(super) fn experiments(
         return Err(unknown(word, &all));
     }
     all.retain(|one| only.is_empty() || only.iter().any(|word| one.paper.is_meant_by(word)));
+    for Point { scenario, .. } in all.iter_mut().flat_map(|one| &mut one.points) {
+        scenario.read_modules().map_err(|errors| Failure::Scenario(Box::new(errors)))?;
+    }
     all.sort_by_cached_key(|one| place(&one.paper.id, &one.file));
     Ok(all)
 }

@@ -23,6 +23,7 @@ mod tenant;
 mod timeline;
 mod workload;
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -242,6 +243,7 @@ impl Reader {
             short: form.is_short(),
             time: 1.0,
             folder: folder.to_owned(),
+            modules: BTreeMap::new(),
             sources: Sources::default(),
         };
         let hosts = scenario.hosts.iter().map(|host| host.name.as_str());

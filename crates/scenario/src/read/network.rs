@@ -14,10 +14,11 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, PCIE, RECEIVE, TRANSMIT};
+use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, MOST_CYCLES, PCIE, PROGRAMS, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
-    Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ReceiveRing, TransmitCompletions, TransmitRing,
+    Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ProgramCost, ReceiveRing, TransmitCompletions,
+    TransmitRing,
 };
 
 /// The default part of the CPU for fetching, in thousandths: it reproduces PicNIC's figures (§6.1.1).
@@ -72,6 +73,7 @@ impl Reader {
             partition: fields.get("partition").map(|tree| self.partition(tree)),
             cpu: fields.get("cpu").map(|tree| self.cpu(tree)).unwrap_or_default(),
             cores: fields.get("cores").map(|tree| self.cores(tree)),
+            programs: fields.get("programs").map(|tree| self.programs(tree)).unwrap_or_default(),
             transmit: fields.get("transmit").map(|tree| self.transmit(tree)).unwrap_or_default(),
             pcie: fields.get("pcie").map(|tree| self.pcie(tree)),
             packet_rate: self.optional(&fields, "packet_rate", "a packet rate such as `37Mpps`"),
@@ -162,6 +164,15 @@ impl Reader {
         let fields = self.fields(tree, tree.at, "`cores`", &CORES);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         CoreCost { answer: cost("answer"), send: cost("send") }
+    }
+
+    fn programs(&mut self, tree: &Tree) -> ProgramCost {
+        let fields = self.fields(tree, tree.at, "`programs`", &PROGRAMS);
+        let ProgramCost { frequency, cycles } = ProgramCost::default();
+        ProgramCost {
+            frequency: self.value(&fields, "frequency", "a frequency such as `3GHz`", frequency),
+            cycles: self.count(&fields, "cycles_per_instruction", cycles, MOST_CYCLES),
+        }
     }
 
     fn transmit(&mut self, tree: &Tree) -> TransmitRing {

@@ -14,6 +14,7 @@ fn examples() -> Vec<PathBuf> {
         let files = std::fs::read_dir(folder).expect("a folder for each paper, and one for faults");
         found.extend(files.map(|entry| entry.expect("readable").path()));
     }
+    found.push(root.join("programs/virtual.yaml"));
     found.sort();
     found
 }

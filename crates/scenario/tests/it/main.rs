@@ -4,5 +4,6 @@ mod backpressure;
 mod errors;
 mod examples;
 mod language;
+mod programs;
 mod report;
 mod support;

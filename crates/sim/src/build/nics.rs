@@ -13,6 +13,7 @@ use plimsoll_scenario::{
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
+use super::programs::ring_of;
 use super::{Builder, lives_on};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
@@ -100,21 +101,27 @@ impl Builder<'_> {
         let mbps = |rate: BitRate| u32::try_from(rate.get() / 1_000_000).unwrap_or(u32::MAX).max(1);
         let by_max: Option<Vec<u32>> = tenants.iter().map(|tenant| tenant.max.map(mbps)).collect();
         let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.weight).collect();
-        let weights = by_max.filter(|_| weights.iter().all(|&weight| weight == 1)).unwrap_or(weights);
+        let states_shares = self.shares.keys().any(|&(on, _)| on == node);
+        let by_max = by_max.filter(|_| weights.iter().all(|&weight| weight == 1) && !states_shares);
+        let weights = by_max.unwrap_or(weights);
         let station = |(index, weight)| {
             let slo = self.promised.get(&(node, index));
             let slots = slo.filter(|slo| !slo.delay.is_empty()).map_or(ring.slots, |slo| slo.slots);
+            let weight = self.shares.get(&(node, index)).copied().unwrap_or(weight);
             Station { weight, slots, ceiling: slo.and_then(|slo| slo.ceiling) }
         };
         let rest = Station { weight: 1, slots: ring.slots, ceiling: None };
         (0..).zip(weights).map(station).chain([rest]).collect()
     }
 
-    /// Notes the promises of a host's policy.
+    /// Notes the promises of a host's policy, and its programs' parts of the core.
     fn note_promises(&mut self, node: u32, checked: &Checked) {
         for (index, tenant) in (0..).zip(&self.scenario.tenants) {
             let known = checked.program.tenants.iter().find(|known| known.name == tenant.name);
             self.promised.extend(known.map(|known| ((node, index), known.slo.clone())));
+            let stated = checked.config.tenants.iter().find(|stated| stated.name == tenant.name);
+            let share = stated.and_then(|stated| stated.program.as_ref()?.cpu);
+            self.shares.extend(share.map(|share| ((node, index), share)));
         }
     }
 
@@ -168,11 +175,14 @@ impl Builder<'_> {
             let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
             if let Some(checked) = &checked {
                 self.note_promises(node, checked);
-                self.no_programs(host, checked)?;
             }
-            if let Some(ring) = host.receive {
+            if let Some(ring) = ring_of(host, checked.as_ref()) {
                 let source = self.source(Source::Receive(node));
-                self.world.nodes[node as usize].receive = Some(self.receive(node, host, ring, source));
+                let mut receive = self.receive(node, host, ring, source);
+                if let Some(checked) = &checked {
+                    self.programs(node, host, checked, &mut receive)?;
+                }
+                self.world.nodes[node as usize].receive = Some(receive);
             }
             if self.has_limiter(host) {
                 self.limiter(node, host)?;
@@ -180,7 +190,7 @@ impl Builder<'_> {
             if let (Some(checked), Some((first, _))) = (checked, uplinks) {
                 self.threads_only(host, &checked)?;
                 self.press(node, host, &checked.config)?;
-                self.host_nic(node, host, checked, first);
+                self.host_nic(node, host, checked, first)?;
             }
         }
         self.press_only_if_stated();
@@ -204,7 +214,7 @@ impl Builder<'_> {
 
     /// Makes a host's NIC before its link `first`, the NICs that take its place after restarts, and the counters by which its
     /// promises are judged.
-    fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
+    fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) -> Result<(), SimError> {
         if !self.system.accounting {
             let all = checked.config.engine.descriptors;
             checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
@@ -220,13 +230,17 @@ impl Builder<'_> {
         if !self.system.accounting {
             nic.share_descriptors();
         }
-        let spare = || {
-            let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
-            let receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
-            Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive }
+        let spare = |_| {
+            let receive = self.world.nodes[node as usize].receive.as_ref();
+            let receive = receive.zip(ring_of(host, Some(&checked)));
+            let mut receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
+            if let Some(receive) = &mut receive {
+                self.programs(node, host, &checked, receive)?;
+            }
+            Ok(Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive })
         };
-        let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
-        self.world.faults.spares.insert(node, spares);
+        let spares: Result<Vec<Spare>, SimError> = (0..self.restarts(host)).map(spare).collect();
+        self.world.faults.spares.insert(node, spares?);
         nic.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
         self.world.nodes[node as usize].carrier = Carrier::Nic { nic, source, first, traced: None };
         if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
@@ -234,16 +248,7 @@ impl Builder<'_> {
             self.world.nodes[node as usize].watch = Some(Box::new(watch));
             self.world.look_at = self.world.next_look(Nanos::ZERO);
         }
-    }
-
-    /// Refuses tenants' programs, which nothing runs in virtual time.
-    fn no_programs(&self, host: &Host, checked: &Checked) -> Result<(), SimError> {
-        let with_program = checked.config.tenants.iter().find(|tenant| tenant.program.is_some());
-        let Some(tenant) = with_program else { return Ok(()) };
-        let message = format!("tenant `{}` of host `{}` has a `program`", tenant.name, host.name);
-        let problem = Problem::new(host.place, message).label("not in virtual time");
-        let help = "run it with `plimsoll lab`; or leave the program out, and write what it costs under `partition` of the host";
-        Err(self.wrong(problem.help(help)))
+        Ok(())
     }
 
     fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {

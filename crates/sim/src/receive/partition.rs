@@ -2,9 +2,9 @@
 //!
 //! Why: FairNIC gives each tenant cores of its own; tenants still meet in a shared buffer pool, and in a shared unit.
 //! From: FairNIC §3.1.2 and §4.2.1 (pools), §4.1 (cores), §3.4 (units).
-//! Not here: the pools of tenants (`nic`'s ingress, as live), the limiter (`plimsoll-smartnic`), what programs do: a
-//! packet takes `cost` of a core, and the time of its call.
-//! Invariant: a core holds at most one packet, of its tenant; a core that waits for the unit does nothing else.
+//! Not here: the pools of tenants (`nic`'s ingress, as live), the limiter (`plimsoll-smartnic`), what programs do (`hosted`): a
+//! packet takes `cost` of a core, the time of its program's instructions, and that of its call of the unit.
+//! Invariant: a core has at most one packet from the network, of its tenant; a core that waits for the unit does nothing else.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,7 +13,8 @@ use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
 use super::unit::Unit;
-use super::{Came, Fate, Takes};
+use super::{Beside, Came, Fate, Takes};
+use crate::hosted::{Hosted, Turn, Waits};
 use crate::packet::Packet;
 
 /// The cores, and what waits for them.
@@ -29,6 +30,12 @@ pub(crate) struct Partition {
     unit: Option<Unit>,
     /// By tenant: the time for which its cores held packets.
     spent_on: Vec<Span>,
+    /// Tenants' programs, by tenant; empty without any. All cores of a tenant run one.
+    programs: Vec<Option<Box<Hosted>>>,
+    /// By tenant: packets that its programs' turns are going to send.
+    sending: Vec<u32>,
+    /// The turn that has just ended, and its core, which begins nothing before its packets are where they go.
+    ended: Option<(u32, Turn)>,
 }
 
 /// The buffers of received packets.
@@ -55,14 +62,21 @@ struct Core {
     job: Option<Job>,
 }
 
-/// A packet on a core.
+/// What a core does.
 #[derive(Debug)]
 struct Job {
-    packet: Packet,
-    waited: Span,
+    work: CoreWork,
     begun: Nanos,
     /// When it called the unit.
     called: Option<Nanos>,
+}
+
+#[derive(Debug)]
+enum CoreWork {
+    /// Processes a packet, which waited this long.
+    Packet(Packet, Span),
+    /// Runs its tenant's program.
+    Turn(Turn),
 }
 
 impl Partition {
@@ -83,11 +97,14 @@ impl Partition {
             due: BTreeSet::new(),
             unit,
             spent_on: vec![Span::ZERO; cores.len()],
+            programs: Vec::new(),
+            sending: vec![0; cores.len()],
+            ended: None,
         }
     }
 
     /// Takes a packet into its pool; `false` when the pool is full.
-    pub(super) fn offer(&mut self, spec: &ReceiveRing, came: Came) -> bool {
+    pub(super) fn offer(&mut self, spec: &ReceiveRing, came: Came, beside: &Beside<'_>) -> bool {
         let taken = match &mut self.pools {
             Pools::Shared(pool) if pool.len() >= spec.ring as usize => false,
             Pools::Shared(pool) => {
@@ -96,57 +113,159 @@ impl Partition {
             }
             Pools::Own(own) => own.offer(came),
         };
-        self.begin(spec, came.tenant, came.at);
+        self.begin(spec, came.tenant, came.at, beside);
         taken
     }
 
     /// When a core or the unit is done next.
     pub(super) fn next(&self) -> Option<Nanos> {
         let unit = self.unit.as_ref().and_then(Unit::next);
-        self.due.first().map(|(at, _)| *at).into_iter().chain(unit).min()
+        // A tenant whose cores are all at work ticks when one is done.
+        let ticking = self.programs.iter().zip(&self.free).filter(|(_, free)| !free.is_empty());
+        let ticks = ticking.filter_map(|(hosted, _)| hosted.as_ref()?.ticks_at());
+        self.due.first().map(|(at, _)| *at).into_iter().chain(unit).chain(ticks).min()
     }
 
     /// Takes note of the next core that is done, or whose call is answered; returns the packet that it has processed.
-    pub(super) fn finish(&mut self, spec: &ReceiveRing, now: Nanos) -> Option<(Packet, Fate)> {
+    pub(super) fn finish(
+        &mut self,
+        spec: &ReceiveRing,
+        now: Nanos,
+        beside: &Beside<'_>,
+    ) -> Option<(Packet, Fate)> {
         if let Some(unit) = self.unit.as_mut().filter(|unit| unit.next().is_some_and(|at| at <= now)) {
             let core = unit.finish(now)?;
-            return Some(self.deliver(spec, core, now));
+            return self.deliver(spec, core, now, beside);
         }
-        let (at, core) = *self.due.first()?;
-        if at > now {
+        let Some((_, core)) = self.due.first().copied().filter(|(at, _)| *at <= now) else {
+            self.wake(spec, now, beside); // a program ticks
             return None;
-        }
+        };
         self.due.pop_first();
-        let tenant = self.cores[core as usize].tenant;
-        if self.unit.as_mut().is_some_and(|unit| unit.call(tenant, core, now)) {
-            let job = self.cores[core as usize].job.as_mut().expect("a core that is due has a packet");
+        let Core { tenant, job } = &mut self.cores[core as usize];
+        let job = job.as_mut().expect("a core that is due has work");
+        let may_call = !matches!(&job.work, CoreWork::Turn(turn) if !turn.has_come());
+        if may_call && self.unit.as_mut().is_some_and(|unit| unit.call(*tenant, core, now)) {
             job.called = Some(now);
             return None;
         }
-        Some(self.deliver(spec, core, now))
+        self.deliver(spec, core, now, beside)
     }
 
-    /// Ends a core's packet, and begins the next one.
-    fn deliver(&mut self, spec: &ReceiveRing, core: u32, now: Nanos) -> (Packet, Fate) {
+    /// Ends what a core does. It begins its next packet, but for a turn of a program, whose packets go where they go before.
+    fn deliver(
+        &mut self,
+        spec: &ReceiveRing,
+        core: u32,
+        now: Nanos,
+        beside: &Beside<'_>,
+    ) -> Option<(Packet, Fate)> {
         let Core { tenant, job } = &mut self.cores[core as usize];
-        let (tenant, job) = (*tenant, job.take().expect("a core that is done has a packet"));
+        let (tenant, job) = (*tenant, job.take().expect("a core that is done had work"));
         self.spent_on[tenant as usize] += now.since(job.begun);
         self.work.worked.note(job.begun, now);
-        self.free[tenant as usize].push(core);
-        self.begin(spec, tenant, now);
         let called = job.called.map(|at| now.since(at));
-        (job.packet, Fate::Delivered { waited: job.waited, in_nic: job.waited, called })
+        match job.work {
+            CoreWork::Packet(packet, waited) => {
+                self.free[tenant as usize].push(core);
+                self.begin(spec, tenant, now, beside);
+                Some((packet, Fate::Delivered { waited, in_nic: waited, called }))
+            }
+            CoreWork::Turn(turn) => {
+                self.sending[tenant as usize] -= turn.sends();
+                self.ended = Some((core, Turn { called, ..turn }));
+                None
+            }
+        }
     }
 
     /// Gives waiting packets to free cores, after something has changed for this tenant.
-    fn begin(&mut self, spec: &ReceiveRing, tenant: u32, now: Nanos) {
+    pub(super) fn begin(&mut self, spec: &ReceiveRing, tenant: u32, now: Nanos, beside: &Beside<'_>) {
         while let Some((core, came)) = self.pools.take(&mut self.free, tenant, now) {
-            let end = now + self.work.time(spec.cost);
-            let waited = now.since(came.at);
-            self.cores[core as usize].job =
-                Some(Job { packet: came.packet, waited, begun: now, called: None });
-            self.due.insert((end, core));
+            let (cost, waited) = (self.work.time(spec.cost), now.since(came.at));
+            let waits = Waits { waited, in_nic: waited };
+            match self.turn(came.tenant, &[(came.packet, waits)], now, beside) {
+                Some((took, turn)) => self.set(core, CoreWork::Turn(turn), now, cost + took),
+                None => self.set(core, CoreWork::Packet(came.packet, waited), now, cost),
+            }
         }
+        // What a tenant sends waits for the cores that packets from the network leave free.
+        while let Some(core) = self.core_for_work(tenant, now, beside) {
+            let Some((took, turn)) = self.turn(tenant, &[], now, beside) else { return };
+            self.set(core, CoreWork::Turn(turn), now, took);
+        }
+    }
+
+    /// A free core of a tenant, if its program has work beside packets from the network.
+    fn core_for_work(&mut self, tenant: u32, now: Nanos, beside: &Beside<'_>) -> Option<u32> {
+        let room = self.room(tenant, beside);
+        let hosted = self.programs.get(tenant as usize)?.as_ref()?;
+        if hosted.has_work(room, now) { self.free[tenant as usize].pop() } else { None }
+    }
+
+    fn set(&mut self, core: u32, work: CoreWork, now: Nanos, takes: Span) {
+        self.cores[core as usize].job = Some(Job { work, begun: now, called: None });
+        self.due.insert((now + takes, core));
+    }
+
+    /// Runs a tenant's program with these packets from the network. Returns how long its instructions take; `None` without a program.
+    fn turn(
+        &mut self,
+        tenant: u32,
+        incoming: &[(Packet, Waits)],
+        now: Nanos,
+        beside: &Beside<'_>,
+    ) -> Option<(Span, Turn)> {
+        let room = self.room(tenant, beside);
+        let hosted = self.programs.get_mut(tenant as usize)?.as_mut()?;
+        let took = hosted.turn(incoming, room, beside.flows, now);
+        let turn = hosted.end_turn();
+        self.work.spent += took;
+        self.sending[tenant as usize] += turn.sends();
+        Some((took, turn))
+    }
+
+    /// Descriptors that a tenant's program may use, beside those that its turns at work are going to use.
+    fn room(&self, tenant: u32, beside: &Beside<'_>) -> u32 {
+        (beside.room)(tenant).saturating_sub(self.sending[tenant as usize])
+    }
+
+    /// Gives a tenant a program.
+    pub(super) fn host(&mut self, tenant: u32, hosted: Box<Hosted>) {
+        self.programs.resize_with(self.free.len(), || None);
+        self.programs[tenant as usize] = Some(hosted);
+    }
+
+    pub(super) fn programs(&self) -> &[Option<Box<Hosted>>] {
+        &self.programs
+    }
+
+    pub(super) fn program(&mut self, tenant: u32) -> Option<&mut Hosted> {
+        self.programs.get_mut(tenant as usize)?.as_deref_mut()
+    }
+
+    /// Puts a packet from another tenant of this host where a program finds it.
+    pub(super) fn offer_inside(
+        &mut self,
+        spec: &ReceiveRing,
+        came: Came,
+        beside: &Beside<'_>,
+    ) -> Result<(), &'static str> {
+        if self.offer(spec, came, beside) { Ok(()) } else { Err(super::QUEUE_FULL) }
+    }
+
+    /// Lets programs run that have work.
+    pub(super) fn wake(&mut self, spec: &ReceiveRing, now: Nanos, beside: &Beside<'_>) {
+        for tenant in 0..self.programs.len() as u32 {
+            self.begin(spec, tenant, now, beside);
+        }
+    }
+
+    /// What became of the packets of the turn that has just ended.
+    pub(super) fn take_turn(&mut self) -> Option<Turn> {
+        let (core, turn) = self.ended.take()?;
+        self.free[self.cores[core as usize].tenant as usize].push(core);
+        Some(turn)
     }
 
     /// The time for which a tenant's cores held packets.
@@ -156,11 +275,20 @@ impl Partition {
 
     /// All packets that it holds.
     pub(super) fn holds(&self) -> Vec<&Packet> {
-        let on_cores = self.cores.iter().filter_map(|core| Some(&core.job.as_ref()?.packet));
-        match &self.pools {
-            Pools::Shared(pool) => pool.iter().map(|came| &came.packet).chain(on_cores).collect(),
-            Pools::Own(own) => own.holds().chain(on_cores).collect(),
+        let jobs = self.cores.iter().filter_map(|core| core.job.as_ref());
+        let mut held: Vec<&Packet> = Vec::new();
+        for job in jobs {
+            match &job.work {
+                CoreWork::Packet(packet, _) => held.push(packet),
+                CoreWork::Turn(turn) => held.extend(turn.holds()),
+            }
         }
+        held.extend(self.programs.iter().flatten().flat_map(|hosted| hosted.holds()));
+        match &self.pools {
+            Pools::Shared(pool) => held.extend(pool.iter().map(|came| &came.packet)),
+            Pools::Own(own) => held.extend(own.holds()),
+        }
+        held
     }
 }
 

@@ -9,15 +9,16 @@ use plimsoll_nic::{Verdict, WAITED_TOO_LONG};
 use plimsoll_units::{Nanos, Span};
 
 use super::pressing::Gate;
-use super::{Carrier, LinkEnd, NO_LINK, Way, World};
+use super::{Carrier, LinkEnd, NO_LINK, Node, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
 use crate::fault::DOWN;
 use crate::flow::End;
 use crate::host_nic::Refused;
+use crate::hosted::Waits;
 use crate::link::Offered;
 use crate::packet::{Body, Packet};
-use crate::receive::{Fate, QUEUE_FULL};
+use crate::receive::{Beside, Fate, QUEUE_FULL};
 use crate::tcp::Ecn;
 use crate::trace;
 use crate::traffic::Stack;
@@ -63,7 +64,7 @@ impl World {
         self.agenda.keep(core.source, core.next());
     }
 
-    /// Takes a packet from its sender, and hands it on unless it has to wait for its flow's rate.
+    /// Takes a packet from its sender, and hands it on unless it has to wait for its tenant's program, or for its flow's rate.
     fn transmit(&mut self, mut packet: Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (from, _) = flow.leg(&packet);
@@ -77,6 +78,13 @@ impl World {
             self.completed.push(packet); // no daemon holds the guest's buffer any more
             return self.lose_out(&packet, DOWN);
         }
+        if let Some(packet) = self.offer_to_program(packet) {
+            self.leave(packet);
+        }
+    }
+
+    /// Hands a packet on unless it has to wait for its flow's rate.
+    pub(super) fn leave(&mut self, packet: Packet) {
         if let Some(packet) = self.pass_out(packet, Gate::Asked) {
             self.enter(packet);
         }
@@ -209,6 +217,7 @@ impl World {
             }
         }
         agenda.keep(*source, nic.next());
+        self.wake_programs(node);
     }
 
     /// Puts a packet on the link towards its destination.
@@ -259,13 +268,17 @@ impl World {
             }
             return self.lose(&packet, DOWN);
         }
-        let Some(receive) = &mut self.nodes[node as usize].receive else {
+        if self.nodes[node as usize].receive.is_none() {
             if let Some(packet) = self.pass_in(packet) {
                 self.deliver_at_once(packet);
             }
             return;
-        };
-        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now) {
+        }
+        let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
+        let room = |tenant| carrier.room(tenant);
+        let Some(receive) = receive else { return };
+        let beside = Beside { flows: &self.flows, room: &room };
+        if receive.offer(packet, to.tenant.unwrap_or(self.tenants), self.now, &beside) {
             self.agenda.keep(receive.source, receive.next());
         } else {
             if let Some(watch) = self.watch(node) {
@@ -287,44 +300,56 @@ impl World {
             let from = from.vm().filter(|_| known);
             control.admits(to, from, packet, now)
         };
-        let Some(receive) = &mut self.nodes[node as usize].receive else { return };
-        let done = receive.finish(now, admits);
+        let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
+        let room = |tenant| carrier.room(tenant);
+        let Some(receive) = receive else { return };
+        let done = receive.finish(now, admits, &Beside { flows: &self.flows, room: &room });
         self.agenda.keep(receive.source, receive.next());
         match done {
             Some((packet, Fate::Delivered { waited, in_nic, called })) => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
-                self.meters[workload].wait(waited, in_nic, packet.back, self.now);
                 if let Some(called) = called {
                     self.meters[workload].call(called, packet.back, self.now);
                 }
-                let tenant = self.flows[packet.flow as usize].leg(&packet).1.tenant;
-                let stalled = self.is_stalled(&packet);
-                if let Some(watch) = self.watch(node) {
-                    let with_us = Span::ns(waited.as_u64() - in_nic.as_u64());
-                    match stalled {
-                        true => watch.unread(tenant),
-                        false => watch.delivered(tenant, packet.len, Some(in_nic), with_us),
-                    }
-                }
-                if stalled {
-                    return self.lose(&packet, "guest_full");
-                }
-                if let Some(packet) = self.pass_in(packet) {
-                    self.deliver(packet);
-                }
+                self.processed(node, packet, Waits { waited, in_nic });
             }
-            Some((packet, Fate::Dropped(why))) => {
-                let tenant = self.flows[packet.flow as usize].leg(&packet).1.tenant;
-                if let Some(watch) = self.watch(node) {
-                    match why {
-                        QUEUE_FULL => watch.queue_full(tenant),
-                        _ => watch.over_max(tenant),
-                    }
-                }
-                self.lose(&packet, why);
-            }
-            None => {}
+            Some((packet, Fate::Dropped(why))) => self.lose_in(node, &packet, why),
+            None => self.end_turn(node),
         }
+    }
+
+    /// Delivers a packet that the CPU behind a receive ring has processed, after these waits.
+    pub(super) fn processed(&mut self, node: u32, packet: Packet, waits: Waits) {
+        let Waits { waited, in_nic } = waits;
+        let flow = &self.flows[packet.flow as usize];
+        let tenant = flow.leg(&packet).1.tenant;
+        self.meters[flow.workload as usize].wait(waited, in_nic, packet.back, self.now);
+        let stalled = self.is_stalled(&packet);
+        if let Some(watch) = self.watch(node) {
+            let with_us = Span::ns(waited.as_u64() - in_nic.as_u64());
+            match stalled {
+                true => watch.unread(tenant),
+                false => watch.delivered(tenant, packet.len, Some(in_nic), with_us),
+            }
+        }
+        if stalled {
+            return self.lose(&packet, "guest_full");
+        }
+        if let Some(packet) = self.pass_in(packet) {
+            self.deliver(packet);
+        }
+    }
+
+    /// Counts a tenant's packet that its queue on the way in does not take.
+    pub(super) fn lose_in(&mut self, node: u32, packet: &Packet, why: &'static str) {
+        let tenant = self.flows[packet.flow as usize].leg(packet).1.tenant;
+        if let Some(watch) = self.watch(node) {
+            match why {
+                QUEUE_FULL => watch.queue_full(tenant),
+                _ => watch.over_max(tenant),
+            }
+        }
+        self.lose(packet, why);
     }
 
     /// Delivers a packet that has no queue on its way in.

@@ -107,8 +107,8 @@ impl World {
 
     /// Returns a packet's credit to its socket: it has left its host's transmit path.
     pub(super) fn credit(&mut self, packet: &Packet) {
-        if packet.passed {
-            return; // it is a forwarding tenant's, which has no socket
+        if packet.passed || packet.settled {
+            return; // it is a forwarding tenant's, which has no socket, or a program had it
         }
         let flow = &self.flows[packet.flow as usize];
         match &packet.body {

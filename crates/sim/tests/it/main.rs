@@ -8,6 +8,7 @@ mod faults;
 mod limiters;
 mod mediated;
 mod partition;
+mod programs;
 mod promises;
 mod rerun;
 mod short_queues;

@@ -1,5 +1,7 @@
 //! Scenarios from their text, run in virtual time.
 
+pub mod modules;
+
 use std::num::NonZeroUsize;
 use std::path::Path;
 

@@ -1,0 +1,44 @@
+//! Modules of tenants' programs, and what their instructions cost.
+
+use std::path::Path;
+
+use plimsoll_scenario::{Form, ProgramCost, Scenario};
+use plimsoll_units::{Frequency, Span};
+
+const TEXT: &str = "{name: t, rate: 1Gbps, duration: 1s, systems: [plimsoll, other: {kind: plimsoll, tenants: {b: {program: {module: b.wasm}}}}],
+    hosts: {a: {programs: {frequency: 2.4GHz, cycles_per_instruction: 3}}},
+    tenants: {a: {host: a, program: {module: a.wasm}}, b: {host: a}},
+    workloads: {w: {tenant: a, kind: bulk}}}";
+
+#[test]
+fn modules_are_read_from_beside_the_scenario() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let read = || Scenario::parse(TEXT, "t.yaml", folder.path(), Form::Virtual).expect("a scenario");
+    std::fs::write(folder.path().join("a.wasm"), "bytes").expect("written");
+    let missing = read().read_modules().expect_err("there is no b.wasm").render(false);
+    assert!(missing.contains("b.wasm cannot be read") && missing.contains("t.yaml:1:"), "{missing}");
+    assert!(!missing.contains("a.wasm cannot"), "{missing}");
+
+    std::fs::write(folder.path().join("b.wasm"), "others").expect("written");
+    let mut scenario = read();
+    scenario.read_modules().unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let bytes = |name: &str| scenario.modules[&folder.path().join(name)].bytes.clone();
+    assert_eq!((&*bytes("a.wasm"), &*bytes("b.wasm")), (&b"bytes"[..], &b"others"[..]));
+
+    std::fs::remove_file(folder.path().join("b.wasm")).expect("removed");
+    std::fs::create_dir(folder.path().join("b.wasm")).expect("made");
+    let said = read().read_modules().expect_err("a folder is no module").render(false);
+    assert!(said.contains("it is no regular file"), "{said}");
+}
+
+#[test]
+fn instructions_cost_cycles() {
+    let scenario = Scenario::parse(TEXT, "t.yaml", Path::new(""), Form::Virtual).expect("a scenario");
+    let cost = scenario.hosts[0].programs;
+    assert_eq!(cost, ProgramCost { frequency: Frequency::mhz(2_400), cycles: 3 });
+    assert_eq!((cost.time(8), cost.time(1)), (Span::ns(10), Span::ns(2)));
+    assert_eq!(cost.instructions_in(Span::micros(500)), 400_000);
+    assert_eq!(ProgramCost::default().time(3_000_000), Span::millis(1));
+    let slow = ProgramCost { frequency: Frequency::new(1).expect("above zero"), cycles: 1_000 };
+    assert_eq!(slow.instructions_in(Span::micros(500)), 1, "each call may begin");
+}
