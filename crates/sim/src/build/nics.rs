@@ -8,8 +8,8 @@
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions,
-    Wiring, check_text,
+    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SharedCache, SystemKind,
+    TransmitCompletions, Wiring, check_text,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -22,7 +22,7 @@ use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
-use crate::receive::{Receive, Unit, Worked};
+use crate::receive::{Behind, Lines, Receive, Unit, Worked};
 use crate::watch::Watch;
 use crate::world::{Carrier, Source};
 
@@ -51,31 +51,38 @@ impl Builder<'_> {
     }
 
     /// Makes a host's way in.
-    fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
+    fn receive(
+        &self,
+        node: u32,
+        host: &Host,
+        ring: ReceiveRing,
+        source: SourceId,
+    ) -> Result<Box<Receive>, SimError> {
         let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
         let (measure, end) = (&self.scenario.measure, Nanos::ZERO + self.scenario.duration);
         let worked = Worked::new(measure.window, end);
         if let Some(partition) = &host.partition {
             let pools = fair.then(|| self.stations(node, &ring));
-            return Box::new(self.partition(partition, ring, source, pools.as_deref(), (chance, worked)));
+            let at = (host, partition);
+            return Ok(Box::new(self.partition(at, ring, source, pools.as_deref(), (chance, worked))?));
         }
-        Box::new(if fair {
+        Ok(Box::new(if fair {
             Receive::fair(ring, source, &self.stations(node, &ring), chance, worked)
         } else {
             Receive::shared(ring, source, chance, worked)
-        })
+        }))
     }
 
     /// The way in of a SmartNIC whose tenants have cores of their own; one more is for packets that are for no tenant.
     fn partition(
         &self,
-        partition: &Partition,
+        (host, partition): (&Host, &Partition),
         ring: ReceiveRing,
         source: SourceId,
         pools: Option<&[Station]>,
         chance: (Chance, Worked),
-    ) -> Receive {
+    ) -> Result<Receive, SimError> {
         let tenants = || self.scenario.tenants.iter();
         let cores_of =
             |name: &String| partition.cores.iter().find(|(of, _)| of == name).map_or(0, |(_, count)| *count);
@@ -89,7 +96,20 @@ impl Builder<'_> {
             let weights = || tenants().map(|tenant| tenant.weight.max(1)).chain([1]).collect();
             Unit::new(unit, calls, &cores, self.system.limiter.then(weights))
         });
-        Receive::partition(ring, source, &cores, pools, unit, chance)
+        let cache = partition.cache.as_ref().map(|cache| self.cache(host, cache, &cores)).transpose()?;
+        Ok(Receive::partition(ring, source, &cores, pools, Behind { unit, cache }, chance))
+    }
+
+    /// A SmartNIC's cache, and where its tenants' memory lies.
+    fn cache(&self, host: &Host, spec: &SharedCache, cores: &[u32]) -> Result<Lines, SimError> {
+        let names = self.scenario.tenants.iter().map(|tenant| tenant.name.as_str());
+        let tenants: Vec<(&str, u32)> = names.zip(cores.iter().copied()).collect();
+        let chance = |name: &str| Chance::of(self.seed, &format!("cache {} {name}", host.name));
+        Lines::new(spec, &tenants, self.system.stripes, chance).map_err(|no| {
+            let (message, help) = no.said();
+            let message = format!("host `{}`: {message}", host.name);
+            self.wrong(Problem::new(host.place, message).label("no place in the cache").help(help))
+        })
     }
 
     /// Each tenant's part of a receiving CPU: in proportion to its `max` where each has one and none a weight, else by weight;
@@ -172,7 +192,7 @@ impl Builder<'_> {
             }
             if let Some(ring) = host.receive {
                 let source = self.source(Source::Receive(node));
-                self.world.nodes[node as usize].receive = Some(self.receive(node, host, ring, source));
+                self.world.nodes[node as usize].receive = Some(self.receive(node, host, ring, source)?);
             }
             if self.has_limiter(host) {
                 self.limiter(node, host)?;
@@ -180,7 +200,7 @@ impl Builder<'_> {
             if let (Some(checked), Some((first, _))) = (checked, uplinks) {
                 self.threads_only(host, &checked)?;
                 self.press(node, host, &checked.config)?;
-                self.host_nic(node, host, checked, first);
+                self.host_nic(node, host, checked, first)?;
             }
         }
         self.press_only_if_stated();
@@ -204,7 +224,7 @@ impl Builder<'_> {
 
     /// Makes a host's NIC before its link `first`, the NICs that take its place after restarts, and the counters by which its
     /// promises are judged.
-    fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) {
+    fn host_nic(&mut self, node: u32, host: &Host, mut checked: Checked, first: u32) -> Result<(), SimError> {
         if !self.system.accounting {
             let all = checked.config.engine.descriptors;
             checked.program.tenants.iter_mut().for_each(|tenant| tenant.descriptors = all);
@@ -222,10 +242,11 @@ impl Builder<'_> {
         }
         let spare = || {
             let receive = self.world.nodes[node as usize].receive.as_ref().zip(host.receive);
-            let receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
-            Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive }
+            let receive =
+                receive.map(|(old, ring)| self.receive(node, host, ring, old.source)).transpose()?;
+            Ok(Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive })
         };
-        let spares: Vec<Spare> = (0..self.restarts(host)).map(|_| spare()).collect();
+        let spares = (0..self.restarts(host)).map(|_| spare()).collect::<Result<Vec<Spare>, SimError>>()?;
         self.world.faults.spares.insert(node, spares);
         nic.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
         self.world.nodes[node as usize].carrier = Carrier::Nic { nic, source, first, traced: None };
@@ -234,6 +255,7 @@ impl Builder<'_> {
             self.world.nodes[node as usize].watch = Some(Box::new(watch));
             self.world.look_at = self.world.next_look(Nanos::ZERO);
         }
+        Ok(())
     }
 
     /// Refuses tenants' programs, which nothing runs in virtual time.

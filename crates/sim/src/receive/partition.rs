@@ -1,9 +1,9 @@
-//! A SmartNIC's cores, each of one tenant, between the buffers that hold received packets and a coprocessor.
+//! A SmartNIC's cores, each of one tenant, between the buffers that hold received packets, a coprocessor and a cache.
 //!
 //! Why: FairNIC gives each tenant cores of its own; tenants still meet in a shared buffer pool, and in a shared unit.
 //! From: FairNIC §3.1.2 and §4.2.1 (pools), §4.1 (cores), §3.4 (units).
 //! Not here: the pools of tenants (`nic`'s ingress, as live), the limiter (`plimsoll-smartnic`), what programs do: a
-//! packet takes `cost` of a core, and the time of its call.
+//! packet takes `cost` of a core, the time that it waits for lines of its program's memory, and that of its call.
 //! Invariant: a core holds at most one packet, of its tenant; a core that waits for the unit does nothing else.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -12,6 +12,7 @@ use plimsoll_nic::{Arrival, Ingress, Station};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
+use super::cache::Lines;
 use super::unit::Unit;
 use super::{Came, Fate, Takes};
 use crate::packet::Packet;
@@ -27,8 +28,16 @@ pub(crate) struct Partition {
     /// Cores that process a packet, by the moment at which they have done so.
     due: BTreeSet<(Nanos, u32)>,
     unit: Option<Unit>,
+    cache: Option<Lines>,
     /// By tenant: the time for which its cores held packets.
     spent_on: Vec<Span>,
+}
+
+/// What the cores of all tenants share.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    pub(crate) unit: Option<Unit>,
+    pub(crate) cache: Option<Lines>,
 }
 
 /// The buffers of received packets.
@@ -67,7 +76,8 @@ struct Job {
 
 impl Partition {
     /// Cores by tenant, as many as `cores` says; the last tenant stands for packets that are for none.
-    pub(super) fn new(cores: &[u32], pools: Option<&[Station]>, unit: Option<Unit>, work: Takes) -> Self {
+    pub(super) fn new(cores: &[u32], pools: Option<&[Station]>, behind: Behind, work: Takes) -> Self {
+        let Behind { unit, cache } = behind;
         let owners = (0..).zip(cores).flat_map(|(tenant, &count)| (0..count).map(move |_| tenant));
         let cores_of: Vec<Core> = owners.map(|tenant| Core { tenant, job: None }).collect();
         let mut free = vec![Vec::new(); cores.len()];
@@ -82,6 +92,7 @@ impl Partition {
             cores: cores_of,
             due: BTreeSet::new(),
             unit,
+            cache,
             spent_on: vec![Span::ZERO; cores.len()],
         }
     }
@@ -141,7 +152,9 @@ impl Partition {
     /// Gives waiting packets to free cores, after something has changed for this tenant.
     fn begin(&mut self, spec: &ReceiveRing, tenant: u32, now: Nanos) {
         while let Some((core, came)) = self.pools.take(&mut self.free, tenant, now) {
-            let end = now + self.work.time(spec.cost);
+            let waits = self.cache.as_mut().map_or(Span::ZERO, |cache| cache.process(came.tenant));
+            self.work.spent += waits;
+            let end = now + self.work.time(spec.cost) + waits;
             let waited = now.since(came.at);
             self.cores[core as usize].job =
                 Some(Job { packet: came.packet, waited, begun: now, called: None });
