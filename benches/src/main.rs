@@ -29,6 +29,7 @@ mod simulator;
 mod target;
 mod testpmd;
 mod threads;
+mod units;
 mod vhost;
 mod vnic;
 

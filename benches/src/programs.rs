@@ -44,7 +44,7 @@ const TENANTS: usize = 1_000;
 const EMPTY: &str = "#include \"plimsoll.h\"\n\
     PLIMSOLL_EXPORT(ingress) uint32_t ingress(uint32_t at) { return plimsoll_batch(at)->count; }\n";
 
-/// Rows of all programs, and of starting many.
+/// Rows of all programs, of starting many, and of coprocessors.
 pub fn measure(effort: Effort) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir()?;
     let batches = (effort.packets as usize / BATCH).max(1_000);
@@ -66,6 +66,7 @@ pub fn measure(effort: Effort) -> Result<Vec<Row>> {
         });
     }
     rows.push(instances(&compile(folder.path(), "switch", false)?, effort)?);
+    rows.extend(crate::units::measure(effort)?);
     Ok(rows)
 }
 

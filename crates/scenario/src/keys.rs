@@ -5,11 +5,13 @@
 //! Not here: reading the values (`read`), the policy's sections (`plimsoll-policy`), the shape of the tables (`document`).
 //! Invariant: a key is read if and only if it stands here; `tests/it/language.rs` tries each.
 
+mod partition;
 mod workload;
 
 use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, Frequency, PacketRate, Span};
 
+pub(crate) use self::partition::{CACHE, COPROCESSOR, MEMORY_USE, PARTITION};
 use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, WORKLOAD};
 use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Scalar, Whole, Words};
@@ -163,26 +165,6 @@ mapping! {
         vary: Flag,
     }
 
-    pub(crate) static PARTITION = "Partition" {
-        /// The number of each tenant's cores.
-        cores = "{shop: 8, batch: 1}": Named(&Whole(1, 1_024)),
-        /// The unit that programs on all cores call.
-        coprocessor: Map(&COPROCESSOR),
-    }
-
-    pub(crate) static COPROCESSOR = "Coprocessor" {
-        /// Time of a request, whatever its length.
-        time: TIME,
-        /// How fast it works through a request's bytes.
-        rate: RATE,
-        /// Bytes that each tenant's program asks it to work on for each packet.
-        calls = "{shop: 4KiB}": Named(&SIZE),
-        /// What its limiter grants a tenant of weight 1 in a round.
-        quantum: SIZE,
-        /// The longest request in quanta; longer ones are split.
-        longest: Whole(1, 1_024),
-    }
-
     pub(crate) static CPU = "Cpu" {
         /// The engine's CPU time to accept a packet.
         process: TIME,
@@ -327,6 +309,8 @@ mapping! {
         accounting: Flag,
         /// Whether coprocessors divide their time among tenants, in virtual time.
         limiter: Flag,
+        /// Whether each tenant has colours of its own in the caches of SmartNICs, in virtual time.
+        stripes: Flag,
         /// Whether `faults` are injected here.
         faults: Flag,
         /// Transmit queues of `mq`.

@@ -40,7 +40,7 @@ pub use network::{
     ReceiveRing, TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
-pub use partition::{Coprocessor, Partition};
+pub use partition::{Access, Coprocessor, MemoryUse, Partition, SharedCache};
 pub use plimsoll_control::Idle;
 pub use policy_file::{Wiring, check_text};
 pub use press::{Excess, PressModel, Slots};

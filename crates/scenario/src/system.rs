@@ -37,6 +37,8 @@ pub struct System {
     pub accounting: bool,
     /// Whether coprocessors of its hosts have a limiter.
     pub limiter: bool,
+    /// Whether each tenant has colours of its own in its hosts' caches; else the memory of all meets in all of a cache.
+    pub stripes: bool,
     /// Whether the scenario's faults are injected here.
     pub faults: bool,
     /// Whether the scenario's backpressure is at work here.

@@ -6,6 +6,7 @@
 //! Not here: a packet's way after that (`world`), and which tenant is next (`nic`).
 //! Invariant: at most `ring` packets wait in the NIC; the CPU, or each core, does one piece of work at a time.
 
+mod cache;
 mod fair;
 mod partition;
 mod unit;
@@ -21,7 +22,9 @@ use crate::chance::Chance;
 use crate::flow::Flow;
 use crate::hosted::{Hosted, Turn};
 use crate::packet::Packet;
+pub(crate) use cache::Lines;
 use fair::Fair;
+pub(crate) use partition::Behind;
 use partition::Partition;
 pub(crate) use unit::Unit;
 
@@ -193,11 +196,11 @@ impl Receive {
         source: SourceId,
         cores: &[u32],
         pools: Option<&[Station]>,
-        unit: Option<Unit>,
+        behind: Behind,
         (chance, worked): (Chance, Worked),
     ) -> Self {
         let work = Takes::new(spec.vary, chance, worked);
-        Self { source, spec, cpu: Service::Partition(Box::new(Partition::new(cores, pools, unit, work))) }
+        Self { source, spec, cpu: Service::Partition(Box::new(Partition::new(cores, pools, behind, work))) }
     }
 
     /// Takes a packet for a tenant; `false` when the ring is full. Where the file says so, a packet that finds many others is

@@ -25,6 +25,8 @@ pub const CHUNK: Bytes = Bytes::new(LINE * SETS as u64 / COLOURS as u64);
 pub const REPEAT: Bytes = Bytes::new(LINE * SETS as u64);
 /// What a miss costs beyond a hit.
 pub const MISS: Span = Span::ns(60);
+/// No line: no address is that high.
+const EMPTY: u64 = u64::MAX;
 
 /// An address in the SmartNIC's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,15 +55,15 @@ impl Address {
 /// The cache. It knows which lines it holds, not what is in them.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    /// The lines of each set, the one used last first.
-    sets: Vec<[Option<u64>; WAYS]>,
+    /// The lines of each set, the one used last first; [`EMPTY`] where there is none yet.
+    sets: Vec<[u64; WAYS]>,
     hits: u64,
     misses: u64,
 }
 
 impl Default for Cache {
     fn default() -> Self {
-        Self { sets: vec![[None; WAYS]; SETS], hits: 0, misses: 0 }
+        Self { sets: vec![[EMPTY; WAYS]; SETS], hits: 0, misses: 0 }
     }
 }
 
@@ -71,9 +73,9 @@ impl Cache {
     pub fn touch(&mut self, address: Address) -> bool {
         let line = address.0 / LINE;
         let set = &mut self.sets[address.set()];
-        let found = set.iter().position(|held| *held == Some(line));
-        set[..=found.unwrap_or(WAYS - 1)].rotate_right(1);
-        set[0] = Some(line);
+        let found = set.iter().position(|held| *held == line);
+        set.copy_within(..found.unwrap_or(WAYS - 1), 1);
+        set[0] = line;
         if found.is_some() {
             self.hits += 1
         } else {

@@ -1,4 +1,4 @@
-//! Reading `partition`: a SmartNIC's cores and its coprocessor.
+//! Reading `partition`: a SmartNIC's cores, its coprocessor and its cache.
 //!
 //! Why: a tenant without cores would never be served.
 //! From: `docs/scenarios.md`, "A SmartNIC's cores".
@@ -10,16 +10,20 @@ use plimsoll_units::{Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::keys::{COPROCESSOR, PARTITION};
+use crate::keys::{CACHE, COPROCESSOR, MEMORY_USE, PARTITION};
 use crate::model::Scenario;
 use crate::network::Host;
-use crate::partition::{Coprocessor, Partition};
+use crate::partition::{Access, Coprocessor, MemoryUse, Partition, SharedCache};
 
 const SIZE: &str = "a size such as `16KiB`";
 /// Cores of one tenant.
 const MOST_CORES: u32 = 1_024;
 /// The longest request: what a limiter counts in 32 bits.
 const LONGEST_CALL: Bytes = Bytes::new(1 << 30);
+/// A program's memory: a line at least, and what translation entries of 16 cores reach at most.
+const MEMORY: [Bytes; 2] = [Bytes::new(128), Bytes::kib(64 << 10)];
+/// Lines for each packet.
+const MOST_LINES: u32 = 65_536;
 
 impl Reader {
     pub(super) fn partition(&mut self, tree: &Tree) -> Partition {
@@ -34,7 +38,37 @@ impl Reader {
             }
             cores.push((name.value.clone(), count));
         }
-        Partition { cores, coprocessor: fields.get("coprocessor").map(|tree| self.coprocessor(tree)) }
+        Partition {
+            cores,
+            coprocessor: fields.get("coprocessor").map(|tree| self.coprocessor(tree)),
+            cache: fields.get("cache").map(|tree| self.cache(tree)),
+        }
+    }
+
+    fn cache(&mut self, tree: &Tree) -> SharedCache {
+        let fields = self.fields(tree, tree.at, "`cache`", &CACHE);
+        let entries = fields.get("programs").map_or(&[][..], |tree| self.entries(tree, "`programs`"));
+        let programs =
+            entries.iter().map(|(name, tree)| (name.value.clone(), self.memory_use(name, tree))).collect();
+        SharedCache { miss: self.value(&fields, "miss", "a time such as `60ns`", Span::ns(60)), programs }
+    }
+
+    fn memory_use(&mut self, name: &Name, tree: &Tree) -> MemoryUse {
+        let fields = self.fields(tree, name.at, &format!("`{}`", name.value), &MEMORY_USE);
+        let memory = self.value(&fields, "memory", SIZE, MEMORY[0]);
+        if memory < MEMORY[0] || memory > MEMORY[1] {
+            let at = fields.get("memory").map_or(tree.at, |tree| tree.at);
+            let problem = Problem::new(at, format!("`{}` uses {memory} of memory", name.value));
+            self.problem(problem.label("out of range").help("write a size from 128 B to 64 MiB"));
+        }
+        let orders = [("random", Access::Random), ("in_turn", Access::InTurn)];
+        let access = fields.get("access").and_then(|tree| self.choice(tree, "order of lines", &orders));
+        MemoryUse {
+            memory,
+            lines: self.count(&fields, "lines", 1, MOST_LINES),
+            access: access.unwrap_or_default(),
+            waits: self.flag(&fields, "waits", true),
+        }
     }
 
     fn coprocessor(&mut self, tree: &Tree) -> Coprocessor {
@@ -83,14 +117,15 @@ impl Reader {
             let written = file.get("hosts").and_then(|hosts| hosts.get(&host.name));
             let at = written.and_then(|host| host.get("partition")).map_or(host.place, |tree| tree.at);
             self.check_receive(host, at, scenario);
-            let calls = partition.coprocessor.iter().flat_map(|unit| &unit.calls);
+            let calls = partition.coprocessor.iter().flat_map(|unit| &unit.calls).map(|(name, _)| name);
+            let memory = partition.cache.iter().flat_map(|cache| &cache.programs).map(|(name, _)| name);
             let named = partition.cores.iter().map(|(name, _)| name);
             let here = scenario
                 .tenants
                 .iter()
                 .filter(|tenant| tenant.homes.iter().any(|home| home.host == host.name));
             let here: Vec<&str> = here.map(|tenant| tenant.name.as_str()).collect();
-            for name in named.chain(calls.map(|(name, _)| name)) {
+            for name in named.chain(calls).chain(memory) {
                 if !here.contains(&name.as_str()) {
                     let message = format!("on host `{}` there is no tenant", host.name);
                     self.unknown(at, &message, name, here.iter().copied());

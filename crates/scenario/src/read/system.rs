@@ -54,6 +54,7 @@ impl Reader {
                 completions: None,
                 accounting: true,
                 limiter: true,
+                stripes: true,
                 faults: true,
                 backpressure: true,
                 press_model: None,
@@ -96,6 +97,7 @@ impl Reader {
             completions.and_then(|tree| self.choice(tree, "way to complete", &TransmitCompletions::NAMES));
         let accounting = self.flag(&fields, "accounting", true);
         let limiter = self.flag(&fields, "limiter", true);
+        let stripes = self.flag(&fields, "stripes", true);
         let faults = self.flag(&fields, "faults", true);
         let backpressure = Self::is_pressing(&fields);
         let press_model = self.press_model(&fields);
@@ -112,6 +114,7 @@ impl Reader {
             completions,
             accounting,
             limiter,
+            stripes,
             faults,
             backpressure,
             press_model,

@@ -8,8 +8,8 @@
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SystemKind, TransmitCompletions,
-    Wiring, check_text,
+    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SharedCache, SystemKind,
+    TransmitCompletions, Wiring, check_text,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -23,7 +23,7 @@ use crate::flow::Flow;
 use crate::host_nic::HostNic;
 use crate::limiter::Limiter;
 use crate::meter::Holdings;
-use crate::receive::{Receive, Unit, Worked};
+use crate::receive::{Behind, Lines, Receive, Unit, Worked};
 use crate::watch::Watch;
 use crate::world::{Carrier, Source};
 
@@ -52,31 +52,38 @@ impl Builder<'_> {
     }
 
     /// Makes a host's way in.
-    fn receive(&self, node: u32, host: &Host, ring: ReceiveRing, source: SourceId) -> Box<Receive> {
+    fn receive(
+        &self,
+        node: u32,
+        host: &Host,
+        ring: ReceiveRing,
+        source: SourceId,
+    ) -> Result<Box<Receive>, SimError> {
         let fair = self.has_engine(host) && self.system.ingress == Ingress::Fair;
         let chance = Chance::of(self.seed, &format!("receive {}", host.name));
         let (measure, end) = (&self.scenario.measure, Nanos::ZERO + self.scenario.duration);
         let worked = Worked::new(measure.window, end);
         if let Some(partition) = &host.partition {
             let pools = fair.then(|| self.stations(node, &ring));
-            return Box::new(self.partition(partition, ring, source, pools.as_deref(), (chance, worked)));
+            let at = (host, partition);
+            return Ok(Box::new(self.partition(at, ring, source, pools.as_deref(), (chance, worked))?));
         }
-        Box::new(if fair {
+        Ok(Box::new(if fair {
             Receive::fair(ring, source, &self.stations(node, &ring), chance, worked)
         } else {
             Receive::shared(ring, source, chance, worked)
-        })
+        }))
     }
 
     /// The way in of a SmartNIC whose tenants have cores of their own; one more is for packets that are for no tenant.
     fn partition(
         &self,
-        partition: &Partition,
+        (host, partition): (&Host, &Partition),
         ring: ReceiveRing,
         source: SourceId,
         pools: Option<&[Station]>,
         chance: (Chance, Worked),
-    ) -> Receive {
+    ) -> Result<Receive, SimError> {
         let tenants = || self.scenario.tenants.iter();
         let cores_of =
             |name: &String| partition.cores.iter().find(|(of, _)| of == name).map_or(0, |(_, count)| *count);
@@ -90,7 +97,20 @@ impl Builder<'_> {
             let weights = || tenants().map(|tenant| tenant.weight.max(1)).chain([1]).collect();
             Unit::new(unit, calls, &cores, self.system.limiter.then(weights))
         });
-        Receive::partition(ring, source, &cores, pools, unit, chance)
+        let cache = partition.cache.as_ref().map(|cache| self.cache(host, cache, &cores)).transpose()?;
+        Ok(Receive::partition(ring, source, &cores, pools, Behind { unit, cache }, chance))
+    }
+
+    /// A SmartNIC's cache, and where its tenants' memory lies.
+    fn cache(&self, host: &Host, spec: &SharedCache, cores: &[u32]) -> Result<Lines, SimError> {
+        let names = self.scenario.tenants.iter().map(|tenant| tenant.name.as_str());
+        let tenants: Vec<(&str, u32)> = names.zip(cores.iter().copied()).collect();
+        let chance = |name: &str| Chance::of(self.seed, &format!("cache {} {name}", host.name));
+        Lines::new(spec, &tenants, self.system.stripes, chance).map_err(|no| {
+            let (message, help) = no.said();
+            let message = format!("host `{}`: {message}", host.name);
+            self.wrong(Problem::new(host.place, message).label("no place in the cache").help(help))
+        })
     }
 
     /// Each tenant's part of a receiving CPU: in proportion to its `max` where each has one and none a weight, else by weight;
@@ -178,7 +198,7 @@ impl Builder<'_> {
             }
             if let Some(ring) = ring_of(host, checked.as_ref()) {
                 let source = self.source(Source::Receive(node));
-                let mut receive = self.receive(node, host, ring, source);
+                let mut receive = self.receive(node, host, ring, source)?;
                 if let Some(checked) = &checked {
                     self.programs(node, host, checked, &mut receive)?;
                 }
@@ -233,7 +253,8 @@ impl Builder<'_> {
         let spare = |_| {
             let receive = self.world.nodes[node as usize].receive.as_ref();
             let receive = receive.zip(ring_of(host, Some(&checked)));
-            let mut receive = receive.map(|(old, ring)| self.receive(node, host, ring, old.source));
+            let mut receive =
+                receive.map(|(old, ring)| self.receive(node, host, ring, old.source)).transpose()?;
             if let Some(receive) = &mut receive {
                 self.programs(node, host, &checked, receive)?;
             }

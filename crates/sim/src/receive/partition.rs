@@ -1,9 +1,10 @@
-//! A SmartNIC's cores, each of one tenant, between the buffers that hold received packets and a coprocessor.
+//! A SmartNIC's cores, each of one tenant, between the buffers that hold received packets, a coprocessor and a cache.
 //!
 //! Why: FairNIC gives each tenant cores of its own; tenants still meet in a shared buffer pool, and in a shared unit.
 //! From: FairNIC §3.1.2 and §4.2.1 (pools), §4.1 (cores), §3.4 (units).
 //! Not here: the pools of tenants (`nic`'s ingress, as live), the limiter (`plimsoll-smartnic`), what programs do (`hosted`): a
-//! packet takes `cost` of a core, the time of its program's instructions, and that of its call of the unit.
+//! packet takes `cost` of a core, the time that it waits for lines of its program's memory, the time of its program's instructions, and
+//! that of its call of the unit.
 //! Invariant: a core has at most one packet from the network, of its tenant; a core that waits for the unit does nothing else.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -12,6 +13,7 @@ use plimsoll_nic::{Arrival, Ingress, Station};
 use plimsoll_scenario::ReceiveRing;
 use plimsoll_units::{Nanos, Span};
 
+use super::cache::Lines;
 use super::unit::Unit;
 use super::{Beside, Came, Fate, Takes};
 use crate::hosted::{Hosted, Turn, Waits};
@@ -28,6 +30,7 @@ pub(crate) struct Partition {
     /// Cores that process a packet, by the moment at which they have done so.
     due: BTreeSet<(Nanos, u32)>,
     unit: Option<Unit>,
+    cache: Option<Lines>,
     /// By tenant: the time for which its cores held packets.
     spent_on: Vec<Span>,
     /// Tenants' programs, by tenant; empty without any. All cores of a tenant run one.
@@ -36,6 +39,13 @@ pub(crate) struct Partition {
     sending: Vec<u32>,
     /// The turn that has just ended, and its core, which begins nothing before its packets are where they go.
     ended: Option<(u32, Turn)>,
+}
+
+/// What the cores of all tenants share.
+#[derive(Debug, Default)]
+pub(crate) struct Behind {
+    pub(crate) unit: Option<Unit>,
+    pub(crate) cache: Option<Lines>,
 }
 
 /// The buffers of received packets.
@@ -81,7 +91,8 @@ enum CoreWork {
 
 impl Partition {
     /// Cores by tenant, as many as `cores` says; the last tenant stands for packets that are for none.
-    pub(super) fn new(cores: &[u32], pools: Option<&[Station]>, unit: Option<Unit>, work: Takes) -> Self {
+    pub(super) fn new(cores: &[u32], pools: Option<&[Station]>, behind: Behind, work: Takes) -> Self {
+        let Behind { unit, cache } = behind;
         let owners = (0..).zip(cores).flat_map(|(tenant, &count)| (0..count).map(move |_| tenant));
         let cores_of: Vec<Core> = owners.map(|tenant| Core { tenant, job: None }).collect();
         let mut free = vec![Vec::new(); cores.len()];
@@ -96,6 +107,7 @@ impl Partition {
             cores: cores_of,
             due: BTreeSet::new(),
             unit,
+            cache,
             spent_on: vec![Span::ZERO; cores.len()],
             programs: Vec::new(),
             sending: vec![0; cores.len()],
@@ -182,7 +194,9 @@ impl Partition {
     /// Gives waiting packets to free cores, after something has changed for this tenant.
     pub(super) fn begin(&mut self, spec: &ReceiveRing, tenant: u32, now: Nanos, beside: &Beside<'_>) {
         while let Some((core, came)) = self.pools.take(&mut self.free, tenant, now) {
-            let (cost, waited) = (self.work.time(spec.cost), now.since(came.at));
+            let stalls = self.cache.as_mut().map_or(Span::ZERO, |cache| cache.process(came.tenant));
+            self.work.spent += stalls;
+            let (cost, waited) = (self.work.time(spec.cost) + stalls, now.since(came.at));
             let waits = Waits { waited, in_nic: waited };
             match self.turn(came.tenant, &[(came.packet, waits)], now, beside) {
                 Some((took, turn)) => self.set(core, CoreWork::Turn(turn), now, cost + took),

@@ -1,4 +1,4 @@
-//! A SmartNIC's cores and its coprocessor, against what can be worked out by hand.
+//! A SmartNIC's cores, its coprocessor and its cache, against what can be worked out by hand.
 
 use crate::support::{assert_holds, outcome, scenario};
 
@@ -11,7 +11,7 @@ rate: 25Gbps
 duration: 100ms
 systems:
   - plimsoll
-  - open: {{kind: plimsoll, ingress: shared, limiter: false}}
+  - open: {{kind: plimsoll, ingress: shared, limiter: false, stripes: false}}
 hosts:
   source: {{nic: fifo}}
   nic: {{receive: {receive}, partition: {partition}}}
@@ -76,4 +76,40 @@ fn the_limiter_divides_a_unit_by_weight_and_splits_what_is_too_long() {
   - 64 * open.wa.goodput >= 10 * open.wb.goodput
 ",
     );
+}
+
+#[test]
+fn each_line_that_is_not_in_the_cache_takes_a_miss() {
+    holds(
+        "{cost: 100ns}",
+        // 20 lines of a memory twice as large as the cache are always misses, 1.2 us; one of 64 KiB is in the cache soon.
+        "{cores: {a: 8, b: 2}, cache: {programs: {a: {memory: 8MiB, lines: 20, access: in_turn}, b: {memory: 64KiB, lines: 20}}}}",
+        "  wa: {tenant: from, to: a, kind: udp, rate: 8Mpps, size: 58B}
+  wb: {tenant: from, to: b, kind: udp, rate: 4Mpps, size: 58B}",
+        // 100 bytes in 1.3 us on each of eight cores.
+        "  - plimsoll.wa.goodput ~ 8 * 800 / 1300 * 1Gbps +- 0.2%
+  - plimsoll.wb.goodput ~ 3.2Gbps +- 0.2%
+",
+    );
+}
+
+#[test]
+fn programs_with_more_cores_than_colours_are_refused() {
+    let text = "
+name: colours
+rate: 25Gbps
+duration: 100ms
+systems: [plimsoll]
+hosts:
+  source: {nic: fifo}
+  nic: {receive: {cost: 1us}, partition: {cores: {a: 17}, cache: {programs: {a: {memory: 1MiB}}}}}
+links:
+  l: {between: [source, nic], rate: 25Gbps}
+tenants: {from: {host: source}, a: {host: nic}}
+workloads:
+  w: {tenant: from, to: a, kind: udp, rate: 1Gbps}
+";
+    let ran = plimsoll_sim::run(&scenario(text), &plimsoll_sim::Options::default(), &|_| {});
+    let refused = ran.expect_err("17 cores and 16 colours").to_string();
+    assert!(refused.contains("the cache has too few colours left for the cores of tenant `a`"), "{refused}");
 }
