@@ -6,8 +6,10 @@
 //! Invariant: an active bundle is in the main tree, below gates that may be closed, or waits for limits that have not granted what
 //! its head needs; in a limit's tree it stands while it asks.
 
+use core::cmp::Reverse;
 use core::ops::Range;
 use core::slice::from_ref;
+use std::collections::BinaryHeap;
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId};
 use plimsoll_units::{Nanos, Span};
@@ -156,6 +158,8 @@ pub(crate) const MOST_HOLDS: usize = 32;
 enum Flows {
     /// By arrival or deadline of the head, and then by the flow queue's number; with its record.
     Ranked(Heads),
+    /// By the rank that a program gave the head, and then by its arrival.
+    Pifo(BinaryHeap<Reverse<(u64, u64, RecordId)>>),
     /// In turns, by deficit round robin (Shreedhar and Varghese, 1995) with the turn paid after its use.
     Round(Circle),
     /// In turns, flows that have just begun first.
@@ -176,9 +180,8 @@ impl Bundle {
         let flows = match order {
             FlowOrder::Drr => Flows::Round(Circle::new()),
             FlowOrder::Fq(codel) => Flows::Fair(Box::new(Fair::new(codel, quantum))),
-            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => {
-                Flows::Ranked(Heads::default())
-            }
+            FlowOrder::Fifo | FlowOrder::Lstf(_) | FlowOrder::Edf(_) => Flows::Ranked(Heads::default()),
+            FlowOrder::Ranked(_) => Flows::Pifo(BinaryHeap::new()),
         };
         Self {
             flows,
@@ -255,6 +258,7 @@ impl Bundle {
         let wanted = self.members as usize;
         match &mut self.flows {
             Flows::Ranked(heads) => heads.reserve(wanted),
+            Flows::Pifo(heads) => heads.reserve(wanted.saturating_sub(heads.len())),
             Flows::Round(circle) => circle.reserve(wanted),
             Flows::Fair(fair) => fair.reserve(wanted),
         }
@@ -265,6 +269,7 @@ impl Bundle {
     pub(crate) fn active(&self) -> u32 {
         match &self.flows {
             Flows::Ranked(heads) => heads.len() as u32,
+            Flows::Pifo(heads) => heads.len() as u32,
             Flows::Round(circle) => circle.len(),
             Flows::Fair(fair) => fair.len(),
         }
@@ -275,6 +280,7 @@ impl Bundle {
     pub(crate) fn front(&self) -> Option<RecordId> {
         match &self.flows {
             Flows::Ranked(heads) => heads.first().map(|(_, _, record)| record),
+            Flows::Pifo(heads) => heads.peek().map(|&Reverse((_, _, record))| record),
             Flows::Round(circle) => circle.get(0),
             Flows::Fair(fair) => fair.get(0),
         }
@@ -285,6 +291,7 @@ impl Bundle {
     pub(crate) fn upcoming(&self, turns: [u32; 2]) -> [Option<RecordId>; 2] {
         match &self.flows {
             Flows::Ranked(heads) => turns.map(|turns| heads.upcoming(turns)),
+            Flows::Pifo(_) => [None; 2],
             Flows::Round(circle) => turns.map(|turns| circle.get(turns)),
             Flows::Fair(fair) => turns.map(|turns| fair.get(turns)),
         }
@@ -298,6 +305,7 @@ impl Bundle {
                 let rank = flow_rank(self.order, id, host, arrivals);
                 heads.push((rank, host.queue_of(id), id));
             }
+            Flows::Pifo(heads) => heads.push(Reverse((host.rank(id), host.arrival(id, arrivals), id))),
             Flows::Round(circle) => circle.push_back(id),
             Flows::Fair(fair) => fair.insert(id, host),
         }
@@ -342,6 +350,14 @@ impl Bundle {
                 }
                 pull.of_bundle(heads.len() > 0)
             }
+            Flows::Pifo(heads) => {
+                let Reverse((_, _, id)) = heads.pop().expect("a bundle in a tree holds packets");
+                let pull = host.pull(id, class, turn(None), now, out);
+                if pull.more() {
+                    heads.push(Reverse((host.rank(id), host.arrival(id, arrivals), id)));
+                }
+                pull.of_bundle(!heads.is_empty())
+            }
             Flows::Fair(fair) => fair.serve(host, class, turn(None), now, out),
         }
     }
@@ -352,8 +368,7 @@ impl Bundle {
 fn flow_rank(order: FlowOrder, id: RecordId, host: &Host, arrivals: u64) -> u64 {
     match order {
         FlowOrder::Fifo => host.arrival(id, arrivals),
-        FlowOrder::Drr | FlowOrder::Fq(_) => 0,
+        FlowOrder::Drr | FlowOrder::Fq(_) | FlowOrder::Ranked(_) => 0,
         FlowOrder::Lstf(default) | FlowOrder::Edf(default) => host.deadline(id, default.as_u64()),
-        FlowOrder::Ranked(_) => host.rank(id),
     }
 }

@@ -21,7 +21,7 @@ use crate::host::{Cut, Host};
 use crate::ids::{BundleId, GateId, OwnerId, QueueId, RecordId, Table, Tagged, TreeId};
 use crate::layout::Layout;
 use crate::limit::Limit;
-use crate::ranks::Ranks;
+use crate::ranks::{Below, Ranks};
 use crate::refusal::Refusal;
 use crate::stats::EngineStats;
 use crate::tree::{Adoption, Forest, Purpose, Seat};
@@ -126,12 +126,8 @@ impl Nic {
         let holding = |queue| self.host.resolve(queue).filter(|&id| self.host.holds_packets(id));
         queues.sort_by_key(|&queue| (holding(queue).map(|id| self.host.arrival(id, self.arrivals)), queue));
         for queue in queues {
-            let before = self.host.home(queue).map(|home| old.class_at(home));
-            let from = before.map(|class| (&old.ranks, class));
-            let keeps = |nic: &Self, class| {
-                from.is_some_and(|from| nic.ranks.keeps(class, from, (&nic.program, &old.program), &kept))
-            };
-            self.replant(queue, &place(queue), &keeps, now);
+            let before = self.host.home(queue).and_then(|home| old.ranks.above(old.class_at(home)));
+            self.replant(queue, &place(queue), before.and_then(|before| kept.place(before)), now);
         }
     }
 
@@ -152,14 +148,8 @@ impl Nic {
     }
 
     /// An open flow queue moves to its place in the new policy, with all that it holds.
-    /// `keeps`: whether its packets keep their ranks in this class.
-    fn replant(
-        &mut self,
-        queue: QueueId,
-        placement: &Placement,
-        keeps: &dyn Fn(&Self, NodeId) -> bool,
-        now: Nanos,
-    ) {
+    /// `ranked`: where the program is that has ranked its packets, if it goes on with its state.
+    fn replant(&mut self, queue: QueueId, placement: &Placement, ranked: Option<Below>, now: Nanos) {
         let fallback = Placement { class: self.program.default_class, limits: Vec::new() };
         let placed = self.home_for(placement).map(|home| (home, placement.class));
         let placed = placed.or_else(|| self.home_for(&fallback).map(|home| (home, fallback.class)));
@@ -170,8 +160,8 @@ impl Nic {
         let Some(id) = self.host.resolve(queue) else { return };
         self.accounts.charge(owner, self.host.held(id));
         if self.host.holds_packets(id) {
-            if !self.ranks.is_empty() && !keeps(self, class) {
-                self.rank_from(id, self.host.head(id), now);
+            if !self.ranks.is_empty() {
+                self.rank_again(id, class, ranked, now);
             }
             self.host.load_head(id);
             self.join(home, id, now);

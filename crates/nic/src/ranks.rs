@@ -5,6 +5,8 @@
 //! Not here: the language (`plimsoll_rank`), where a packet's rank is kept (`host`), the queue that it orders (`order::ranked`).
 //! Invariant: each packet below such a node is ranked once, on arrival, and again only if a reload changes the program above it.
 
+use std::collections::HashMap;
+
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
 use plimsoll_rank::{Field, Interpreter, Packet};
 use plimsoll_units::{BitRate, Nanos};
@@ -25,6 +27,8 @@ struct Ranking {
     node: NodeId,
     run: Interpreter,
     children: Vec<Child>,
+    /// The sum of their weights.
+    total: u64,
 }
 
 /// A child of a node with a program.
@@ -60,38 +64,42 @@ pub(crate) struct Seen {
     pub(crate) rank: u64,
 }
 
+/// What became of the programs of a policy that was replaced.
+#[derive(Debug)]
+pub(crate) struct Inherited {
+    /// For each program of the old policy, the one of the new that has its state.
+    to: Vec<Option<usize>>,
+}
+
 impl Ranks {
     pub(crate) fn new(program: &Program) -> Self {
-        let ids = (0..).map(NodeId).zip(&program.nodes);
-        let ranked =
-            ids.filter_map(
-                |(id, node)| if let NodeKind::Program(rank) = node.kind { Some((id, rank)) } else { None },
-            );
-        let nodes: Vec<Ranking> = ranked
-            .map(|(node, rank)| {
-                let children = children_of(program, node);
-                let code = program.ranks[rank.0 as usize].code.clone();
-                Ranking { node, run: Interpreter::new(code, children.len() as u64), children }
-            })
-            .collect();
-        if nodes.is_empty() {
-            return Self::default();
+        let mut ranks = Self::default();
+        if program.ranks.is_empty() {
+            return ranks;
         }
-        let mut ranks = Self { nodes, places: vec![None; program.nodes.len()].into() };
-        let places = (0..program.nodes.len()).map(|id| ranks.find(program, NodeId(id as u32)));
-        ranks.places = places.collect::<Vec<_>>().into();
+        let mut places: Vec<Option<Below>> = vec![None; program.nodes.len()];
+        // Parents come before their children.
+        for (id, node) in (0..).map(NodeId).zip(&program.nodes) {
+            let above = places[id.0 as usize];
+            for (child, &below) in node.children.iter().enumerate() {
+                let here = Below { ranking: ranks.nodes.len(), child, slack: 0 };
+                let is_program = matches!(node.kind, NodeKind::Program(_));
+                places[below.0 as usize] = if is_program { Some(here) } else { above };
+            }
+            match (node.kind, &mut places[id.0 as usize]) {
+                (NodeKind::Program(rank), _) => {
+                    let children = children_of(program, id);
+                    let code = program.ranks[rank.0 as usize].code.clone();
+                    let run = Interpreter::new(code, children.len() as u64);
+                    let total = children.iter().map(|child| child.record.get(Field::Weight)).sum();
+                    ranks.nodes.push(Ranking { node: id, run, children, total });
+                }
+                (NodeKind::Class(FlowOrder::Ranked(slack)), Some(place)) => place.slack = slack.as_u64(),
+                _ => {}
+            }
+        }
+        ranks.places = places.into();
         ranks
-    }
-
-    fn find(&self, program: &Program, class: NodeId) -> Option<Below> {
-        let NodeKind::Class(order) = program.node(class).kind else { return None };
-        let slack = if let FlowOrder::Ranked(slack) = order { slack.as_u64() } else { 0 };
-        let path: Vec<NodeId> = program.path(class).collect();
-        path.windows(2).find_map(|pair| {
-            let ranking = self.nodes.iter().position(|ranking| ranking.node == pair[1])?;
-            let child = self.nodes[ranking].children.iter().position(|child| child.node == pair[0])?;
-            Some(Below { ranking, child, slack })
-        })
     }
 
     /// Whether the policy has no programs.
@@ -109,21 +117,23 @@ impl Ranks {
     /// The rank of a packet that arrives.
     pub(crate) fn enqueue(&mut self, below: Below, packet: Seen, now: Nanos) -> u64 {
         let ranking = &mut self.nodes[below.ranking];
-        ranking.run.enqueue(&ranking.children[below.child].with(packet, below.slack, now))
+        ranking.run.enqueue(&ranking.children[below.child].with(packet, (below.slack, ranking.total), now))
     }
 
     /// A packet has left.
     pub(crate) fn dequeue(&mut self, below: Below, packet: Seen, now: Nanos) {
         let ranking = &mut self.nodes[below.ranking];
-        ranking.run.dequeue(&ranking.children[below.child].with(packet, below.slack, now));
+        ranking.run.dequeue(&ranking.children[below.child].with(packet, (below.slack, ranking.total), now));
     }
 
     /// A node has another weight.
     pub(crate) fn set_weight(&mut self, node: NodeId, weight: u32) {
-        for ranking in &mut self.nodes {
-            let Some(at) = ranking.children.iter().position(|child| child.node == node) else { continue };
-            ranking.children[at].set(Field::Weight, weight.into());
-            total(&mut ranking.children);
+        let Some(Below { ranking, child, .. }) = self.above(node) else { return };
+        let Ranking { children, total, .. } = &mut self.nodes[ranking];
+        let child = &mut children[child];
+        if child.node == node {
+            *total = *total - child.record.get(Field::Weight) + u64::from(weight);
+            child.set(Field::Weight, weight.into());
         }
     }
 
@@ -135,32 +145,26 @@ impl Ranks {
         }
     }
 
-    /// Takes over the state of nodes that have the same name, program and children in both policies. Returns for each node whether it did.
-    pub(crate) fn inherit(&mut self, old: &Self, (program, before): (&Program, &Program)) -> Vec<bool> {
-        let names = |program: &Program, ranking: &Ranking| -> Vec<String> {
-            let children = ranking.children.iter().map(|child| child.node);
-            core::iter::once(ranking.node).chain(children).map(|id| program.node(id).name.clone()).collect()
-        };
-        let inherit = |ranking: &mut Ranking| {
-            let mut same = old.nodes.iter().filter(|old| old.run.runs_as(&ranking.run));
-            let found = same.find(|old| names(before, old) == names(program, ranking));
-            ranking.run = found?.run.clone();
-            Some(())
-        };
-        self.nodes.iter_mut().map(|ranking| inherit(ranking).is_some()).collect()
-    }
-
-    /// Whether packets keep their ranks that move from a class `before` to `class`: below the same program, whose state was `kept`.
-    pub(crate) fn keeps(
-        &self,
-        class: NodeId,
-        (old, before): (&Self, NodeId),
-        names: (&Program, &Program),
-        kept: &[bool],
-    ) -> bool {
-        let (Some(here), Some(there)) = (self.above(class), old.above(before)) else { return false };
-        let (node, then) = (self.nodes[here.ranking].node, old.nodes[there.ranking].node);
-        kept[here.ranking] && here.child == there.child && names.0.node(node).name == names.1.node(then).name
+    /// Takes over the state of nodes that have the same name, program and children in both policies.
+    pub(crate) fn inherit(&mut self, old: &Self, (program, before): (&Program, &Program)) -> Inherited {
+        let name = |program: &Program, node: NodeId| program.node(node).name.clone();
+        let by_name: HashMap<String, usize> =
+            old.nodes.iter().enumerate().map(|(at, ranking)| (name(before, ranking.node), at)).collect();
+        let mut to = vec![None; old.nodes.len()];
+        for (at, ranking) in self.nodes.iter_mut().enumerate() {
+            let Some(&from) = by_name.get(&program.node(ranking.node).name) else { continue };
+            let former = &old.nodes[from];
+            let mut pairs = ranking.children.iter().zip(&former.children);
+            let same = |(child, other): (&Child, &Child)| {
+                program.node(child.node).name == before.node(other.node).name
+            };
+            let alike = ranking.children.len() == former.children.len() && pairs.all(same);
+            if alike && ranking.run.runs_as(&former.run) {
+                ranking.run.take_state(&former.run);
+                to[from] = Some(at);
+            }
+        }
+        Inherited { to }
     }
 
     /// Bytes that the programs of a policy take.
@@ -172,17 +176,34 @@ impl Ranks {
     }
 }
 
+impl Inherited {
+    /// The place in the new policy that has the state of this one in the old.
+    pub(crate) fn place(&self, before: Below) -> Option<Below> {
+        Some(Below { ranking: self.to[before.ranking]?, ..before })
+    }
+}
+
+impl Below {
+    /// Whether both are the same child of the same node: then the packets of one keep their ranks in the other.
+    pub(crate) fn is_same_child(self, other: Self) -> bool {
+        (self.ranking, self.child) == (other.ranking, other.child)
+    }
+}
+
 impl Child {
     fn set(&mut self, field: Field, value: u64) {
         self.record = core::mem::take(&mut self.record).with(field, value);
     }
 
-    fn with(&self, packet: Seen, slack: u64, now: Nanos) -> Packet {
+    fn with(&self, packet: Seen, (slack, total): (u64, u64), now: Nanos) -> Packet {
         let slack = if packet.slack == 0 { slack } else { u64::from(packet.slack) * 1_000 };
         let record = self.record.clone().with(Field::Now, now.as_u64()).with(Field::Len, packet.len.into());
         let record =
             record.with(Field::Slack, slack).with(Field::Deadline, packet.arrived.saturating_add(slack));
-        record.with(Field::Remaining, packet.remaining).with(Field::Rank, packet.rank)
+        record
+            .with(Field::Remaining, packet.remaining)
+            .with(Field::Rank, packet.rank)
+            .with(Field::Total, total)
     }
 }
 
@@ -198,13 +219,5 @@ fn children_of(program: &Program, node: NodeId) -> Vec<Child> {
             .with(Field::Weight, program.node(node).weight.into());
         Child { node, limit, record: record.with(Field::Rate, rate).with(Field::Burst, burst) }
     };
-    let mut children = (0..).zip(&program.node(node).children).map(child).collect();
-    total(&mut children);
-    children
-}
-
-/// Writes the sum of the weights into each child.
-fn total(children: &mut Vec<Child>) {
-    let sum = children.iter().map(|child| child.record.get(Field::Weight)).sum();
-    children.iter_mut().for_each(|child| child.set(Field::Total, sum));
+    (0..).zip(&program.node(node).children).map(child).collect()
 }

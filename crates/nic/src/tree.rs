@@ -18,7 +18,7 @@ use crate::ids::{BundleId, GateId, SlotId, Table, Tagged, TimerId, TreeId};
 use crate::order::bundles::Bundles;
 use crate::order::grouped::Grouped;
 use crate::order::guarantee::Guarantee;
-use crate::order::ranked::Ranked;
+use crate::order::ranked::{By, Ranked};
 use crate::order::rate_share::RateShare;
 use crate::order::{Coming, Entrant, Fate, Order, Seen};
 pub(crate) use gate::GATE_BYTES;
@@ -691,8 +691,9 @@ fn order_of(program: &Program, id: NodeId, purpose: Purpose, ranked_above: bool)
         NodeKind::Priority => Order::priority(node.children.len()),
         NodeKind::Wfq => Order::fair(&weights(), largest),
         NodeKind::Drr => Order::rounds(&weights(), largest),
-        NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(false))),
-        NodeKind::Lstf | NodeKind::Edf | NodeKind::Program(_) => Order::Ranked(Box::new(Ranked::new(true))),
+        NodeKind::Fifo => Order::Ranked(Box::new(Ranked::new(By::Arrival))),
+        NodeKind::Lstf | NodeKind::Edf => Order::Ranked(Box::new(Ranked::new(By::Deadline))),
+        NodeKind::Program(_) => Order::Ranked(Box::new(Ranked::new(By::Rank))),
         NodeKind::RateShare(form) => {
             let rates: Vec<BitRate> =
                 node.children.iter().map(|&child| program.node(child).rate.unwrap_or(program.link)).collect();

@@ -268,11 +268,12 @@ fn a_hundred_thousand_packets_allocate_nothing(descriptors: u32) {
     let nodes_with_rates: Vec<NodeId> = with_rate.map(|(id, _)| id).collect();
     let classes = (0..).map(NodeId).zip(&program.nodes).filter(|(_, node)| node.children.is_empty());
     let choices: [&[u32]; 5] = [&[], &[0], &[1], &[0, 2], &[1, 2]];
-    let mut queues = Vec::new();
+    let (mut queues, mut places) = (Vec::new(), Vec::new());
     for (n, (class, _)) in classes.enumerate() {
         for k in 0..4 {
             let limits = choices[(n + k) % 5].iter().map(|&limit| LimitId(limit)).collect();
-            queues.push(nic.open_queue(&Placement { class, limits }).expect("queues are left"));
+            places.push(Placement { class, limits });
+            queues.push(nic.open_queue(&places[places.len() - 1]).expect("queues are left"));
         }
     }
     let mut host = Host {
@@ -285,6 +286,9 @@ fn a_hundred_thousand_packets_allocate_nothing(descriptors: u32) {
         step: 1,
         packets: 0,
     };
+    (0..50).for_each(|_| host.step());
+    // A reload allocates, and packets after it do not.
+    host.nic.install(&program, &mut |queue| places[queue.0 as usize].clone(), host.now);
     (0..50).for_each(|_| host.step());
     let (region, before) = (Region::new(ALLOCATOR), host.packets);
     while host.packets < before + 100_000 {

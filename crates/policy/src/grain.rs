@@ -9,6 +9,7 @@
 
 use core::fmt;
 
+use plimsoll_rank::Field;
 use plimsoll_units::{Bytes, NS_PER_SEC, Span};
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -99,7 +100,12 @@ impl Grain {
             targets.map(|target| (part_of(target.most), GrainReason::Target(tenant.name.clone())))
         });
         let spins = targets.clone().any(|(part, _)| part < Self::LEAST);
+        let urgent = program
+            .ranks
+            .iter()
+            .any(|rank| [Field::Slack, Field::Deadline].into_iter().any(|field| rank.code.reads(field)));
         let nodes = program.nodes.iter().filter_map(|node| match node.kind {
+            NodeKind::Class(FlowOrder::Ranked(_)) if !urgent => None,
             NodeKind::Priority => Some((Span::ZERO, GrainReason::Priorities(node.name.clone()))),
             NodeKind::RateShare(_) => Some((Span::ZERO, GrainReason::StrictRates(node.name.clone()))),
             NodeKind::Class(FlowOrder::Lstf(span) | FlowOrder::Edf(span) | FlowOrder::Ranked(span)) => {

@@ -19,5 +19,5 @@ pub use codel::{Codel, CodelTimes, Markable};
 pub use heavy::{Heavy, HeavyConfig, HeavyCounters, HeavyHitters, Tally};
 pub use hyperloglog::HyperLogLog;
 pub use pace::Pace;
-pub use rank::RankQueue;
+pub use rank::{Rank, RankHeap, RankQueue};
 pub use wheel::Wheel;

@@ -9,7 +9,7 @@ mod few;
 mod heap;
 
 use few::{FEW, Few};
-use heap::Heap;
+pub use heap::{Rank, RankHeap};
 
 /// A priority queue of the integers below a bound, each at most once, ordered by (rank, id).
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub struct RankQueue(Form);
 #[derive(Clone, Debug)]
 enum Form {
     Few(Box<Few>),
-    Many(Heap),
+    Many(RankHeap<u64>),
 }
 
 type Entry = (u64, u32);
@@ -48,7 +48,7 @@ impl RankQueue {
     pub fn grow(&mut self, ids: usize) {
         match &mut self.0 {
             Form::Few(few) if ids > FEW => {
-                let mut heap = Heap::default();
+                let mut heap = RankHeap::<u64>::default();
                 heap.grow(ids);
                 few.entries().for_each(|(rank, id)| heap.set(id, rank));
                 self.0 = Form::Many(heap);
@@ -123,10 +123,34 @@ impl RankQueue {
 
 #[cfg(test)]
 mod tests {
-    use super::RankQueue;
+    use super::{RankHeap, RankQueue};
     use std::collections::BTreeSet;
 
     proptest::proptest! {
+        /// Any sequence of operations agrees with a sorted set, where equal ranks are told apart.
+        #[test]
+        fn pairs_agree_with_a_sorted_set(
+            ids in 1_usize..60,
+            ops in proptest::collection::vec((0_u32..60, (0_u64..4, 0_u64..1_000), 0..3_u8), 1..400),
+        ) {
+            let mut queue = RankHeap::<(u64, u64)>::default();
+            queue.grow(ids);
+            let mut oracle: BTreeSet<((u64, u64), u32)> = BTreeSet::new();
+            for (id, rank, op) in ops {
+                let id = id % ids as u32;
+                oracle.retain(|&(_, other)| other != id);
+                if op == 0 {
+                    queue.remove(id);
+                } else {
+                    queue.set(id, rank);
+                    oracle.insert((rank, id));
+                }
+                proptest::prop_assert_eq!(queue.first(), oracle.first().copied());
+                proptest::prop_assert_eq!((queue.len(), queue.is_empty()), (oracle.len(), oracle.is_empty()));
+                proptest::prop_assert_eq!(queue.rank(id), (op != 0).then_some(rank));
+            }
+        }
+
         /// Any sequence of operations agrees with a sorted set, with few ids, with many, and from few to many.
         #[test]
         fn agrees_with_a_sorted_set(

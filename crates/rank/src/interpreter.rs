@@ -53,6 +53,12 @@ impl Interpreter {
         self.program == other.program
     }
 
+    /// Takes over the state of another node with the same program and as many classes.
+    pub fn take_state(&mut self, other: &Self) {
+        self.node.copy_from_slice(&other.node);
+        self.classes.copy_from_slice(&other.classes);
+    }
+
     /// Bytes of its state.
     #[must_use]
     pub fn bytes(&self) -> usize {

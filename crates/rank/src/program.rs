@@ -41,6 +41,16 @@ impl Function {
     }
 }
 
+/// Whether a block reads a field.
+fn reads(block: &[Statement], field: Field) -> bool {
+    block.iter().any(|statement| match statement {
+        Statement::Assign(_, value) => value.contains(&Step::Field(field)),
+        Statement::If { condition, then, otherwise } => {
+            condition.contains(&Step::Field(field)) || reads(then, field) || reads(otherwise, field)
+        }
+    })
+}
+
 /// Steps of the longest expression of a block.
 fn longest(block: &[Statement]) -> usize {
     let of = |statement: &Statement| match statement {
@@ -102,6 +112,12 @@ impl Program {
     /// The first [`Error`] in the text.
     pub fn parse(text: &str) -> Result<Self, Error> {
         parse::program(text)
+    }
+
+    /// Whether it reads this field.
+    #[must_use]
+    pub fn reads(&self, field: Field) -> bool {
+        [&self.enqueue, &self.dequeue].iter().any(|function| reads(&function.body, field))
     }
 
     /// Compiles to WebAssembly.

@@ -5,11 +5,12 @@
 //! Not here: the programs (`ranks`), the ranks' place (`host`).
 //! Invariant: a flow queue below a program holds no packet without a rank once its doorbell has been heard.
 
+use plimsoll_policy::NodeId;
 use plimsoll_units::Nanos;
 
 use super::Nic;
 use crate::ids::RecordId;
-use crate::ranks::Seen;
+use crate::ranks::{Below, Seen};
 use crate::stats::Transmit;
 
 impl Nic {
@@ -26,6 +27,23 @@ impl Nic {
             remaining -= u64::from(packet.len);
             at = at.wrapping_add(1);
         }
+    }
+
+    /// After a reload: packets that wait keep their ranks in the same place, `before`. Elsewhere they leave that place for its program, and
+    /// arrive at the new one.
+    pub(crate) fn rank_again(&mut self, id: RecordId, class: NodeId, before: Option<Below>, now: Nanos) {
+        let here = self.ranks.above(class);
+        if before.zip(here).is_some_and(|(before, here)| before.is_same_child(here)) {
+            return;
+        }
+        let mut at = self.host.head(id);
+        while let Some(before) = before
+            && let Some(packet) = self.host.packet(id, at)
+        {
+            self.ranks.dequeue(before, packet, now);
+            at = at.wrapping_add(1);
+        }
+        self.rank_from(id, self.host.head(id), now);
     }
 
     /// Tells the program above it that the packet has left which was handed out last, if it has left whole.

@@ -7,17 +7,16 @@
 use core::hint::select_unpredictable;
 
 use plimsoll_policy::FlowOrder;
-use plimsoll_queues::RankQueue;
 
 use super::Seen;
-use super::ranked::Head;
+use super::ranked::{By as Ranks, Head, Heads};
 use crate::ids::{SlotId, Table};
 
 /// A class's bundles in its own order.
 #[derive(Clone, Debug)]
 pub(crate) struct Bundles {
     by: By,
-    queue: RankQueue,
+    queue: Heads,
     /// For a fair class: where each bundle's next service begins, in 2^-8 bytes per flow.
     starts: Table<SlotId, u64>,
     /// The latest start of a bundle that was served.
@@ -33,16 +32,20 @@ enum By {
     Flows,
     Arrival,
     Deadline,
+    /// A program's rank, and among equal ones the arrival.
+    Rank,
 }
 
 impl Bundles {
     pub(crate) fn new(order: FlowOrder) -> Self {
         let by = match order {
             FlowOrder::Fifo => By::Arrival,
-            FlowOrder::Lstf(_) | FlowOrder::Edf(_) | FlowOrder::Ranked(_) => By::Deadline,
+            FlowOrder::Lstf(_) | FlowOrder::Edf(_) => By::Deadline,
+            FlowOrder::Ranked(_) => By::Rank,
             FlowOrder::Drr | FlowOrder::Fq(_) => By::Flows,
         };
-        Self { by, queue: RankQueue::default(), starts: Table::default(), v: 0, step: 0 }
+        let queue = Heads::new(if by == By::Rank { Ranks::Rank } else { Ranks::Arrival });
+        Self { by, queue, starts: Table::default(), v: 0, step: 0 }
     }
 
     /// Makes room for one more bundle.
@@ -66,7 +69,7 @@ impl Bundles {
         } else {
             select_unpredictable(self.by == By::Arrival, head.arrival, head.deadline)
         };
-        self.queue.set(slot.0, rank);
+        self.queue.set(slot.0, rank, head.arrival);
     }
 
     #[inline]
@@ -101,7 +104,7 @@ impl Bundles {
         for (slot, start) in (0..).zip(self.starts.iter_mut()) {
             *start = start.saturating_sub(by);
             if self.by == By::Flows && self.queue.rank(slot).is_some() {
-                self.queue.set(slot, *start);
+                self.queue.set(slot, *start, 0);
             }
         }
     }

@@ -5,18 +5,79 @@
 //! Not here: what slack or deadline a packet has (`host`).
 //! Invariant: one entry for each active bundle below the node.
 
-use plimsoll_queues::RankQueue;
+use plimsoll_queues::{RankHeap, RankQueue};
 
 use crate::ids::{BundleId, SlotId, Table};
 
 /// Children ordered by the heads of the bundles below them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ranked {
-    queue: RankQueue,
+    queue: Heads,
     /// For each bundle, the child below which it lies.
     slots: Table<BundleId, SlotId>,
-    /// Whether the rank is the deadline rather than the arrival.
-    pub(crate) by_deadline: bool,
+    by: By,
+}
+
+/// What heads are ranked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Arrival,
+    Deadline,
+    /// The rank that a program gave, and among equal ones the arrival.
+    Rank,
+}
+
+/// Heads by rank.
+#[derive(Clone, Debug)]
+pub(crate) enum Heads {
+    /// Equal ranks leave in the order of their ids.
+    One(RankQueue),
+    /// Equal ranks leave in the order of their arrival (PIFO): a program may give many packets one rank.
+    Pifo(RankHeap<(u64, u64)>),
+}
+
+impl Heads {
+    pub(crate) fn new(by: By) -> Self {
+        if by == By::Rank { Self::Pifo(RankHeap::default()) } else { Self::One(RankQueue::default()) }
+    }
+
+    pub(crate) fn grow(&mut self, ids: usize) {
+        match self {
+            Self::One(queue) => queue.grow(ids),
+            Self::Pifo(queue) => queue.grow(ids),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, id: u32, rank: u64, arrival: u64) {
+        match self {
+            Self::One(queue) => queue.set(id, rank),
+            Self::Pifo(queue) => queue.set(id, (rank, arrival)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, id: u32) {
+        match self {
+            Self::One(queue) => queue.remove(id),
+            Self::Pifo(queue) => queue.remove(id),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn first_id(&self) -> Option<u32> {
+        match self {
+            Self::One(queue) => queue.first_id(),
+            Self::Pifo(queue) => queue.first().map(|(_, id)| id),
+        }
+    }
+
+    pub(crate) fn rank(&self, id: u32) -> Option<u64> {
+        match self {
+            Self::One(queue) => queue.rank(id),
+            Self::Pifo(queue) => queue.rank(id).map(|(rank, _)| rank),
+        }
+    }
 }
 
 /// A bundle's next packet: the part of it that ranks the bundle among others.
@@ -29,8 +90,8 @@ pub(crate) struct Head {
 }
 
 impl Ranked {
-    pub(crate) fn new(by_deadline: bool) -> Self {
-        Self { by_deadline, ..Self::default() }
+    pub(crate) fn new(by: By) -> Self {
+        Self { queue: Heads::new(by), slots: Table::default(), by }
     }
 
     /// Makes room for a bundle below the child `slot`.
@@ -45,7 +106,8 @@ impl Ranked {
 
     #[inline]
     pub(crate) fn set(&mut self, bundle: BundleId, head: Head) {
-        self.queue.set(bundle.0, if self.by_deadline { head.deadline } else { head.arrival });
+        let rank = if self.by == By::Arrival { head.arrival } else { head.deadline };
+        self.queue.set(bundle.0, rank, head.arrival);
     }
 
     #[inline]
@@ -55,10 +117,10 @@ impl Ranked {
 
     #[inline]
     pub(crate) fn pick(&self) -> Option<SlotId> {
-        self.queue.first().map(|(_, bundle)| self.slots[BundleId(bundle)])
+        self.queue.first_id().map(|bundle| self.slots[BundleId(bundle)])
     }
 
     pub(crate) fn first_rank(&self) -> u64 {
-        self.queue.first().map_or(0, |(rank, _)| rank)
+        self.queue.first_id().and_then(|bundle| self.queue.rank(bundle)).unwrap_or(0)
     }
 }

@@ -285,6 +285,11 @@ fn order(reader: &mut Reader, keys: &Fields<'_>, what: &str) -> Option<Order> {
 
 /// `program: {module: FILE, children: ...}`: the file, and the children.
 fn program<'t>(reader: &mut Reader, tree: &'t Tree, what: &str) -> (Option<Name>, Option<&'t Tree>) {
+    if !matches!(tree.value, Value::Map(_)) {
+        let help = "write `program: {module: srpt.rank, children: [web, bulk]}`";
+        reader.report(bad(tree.at, format!("`program` of {what} is no map"), help));
+        return (None, None);
+    }
     let keys = reader.fields(tree, tree.at, &format!("`program` of {what}"), &RANKED);
     let path = |reader: &mut Reader, tree: &Tree| {
         let text = reader.text(tree, &format!("`module` of {what}"), "the path of a rank program's file")?;

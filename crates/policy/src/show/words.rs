@@ -79,7 +79,7 @@ fn kind_words(kind: NodeKind) -> String {
         }
         NodeKind::Class(FlowOrder::Lstf(slack)) => tagged("class, lstf", "slack", slack),
         NodeKind::Class(FlowOrder::Edf(deadline)) => tagged("class, edf", "deadline", deadline),
-        NodeKind::Class(FlowOrder::Ranked(_)) => "class, by rank".to_owned(),
+        NodeKind::Class(FlowOrder::Ranked(slack)) => tagged("class, by rank", "slack", slack),
     }
 }
 

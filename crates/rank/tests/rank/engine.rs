@@ -34,12 +34,18 @@ impl Engine {
 
     /// Puts another policy in force; each flow queue stays in the class of the same name.
     pub fn reload(&mut self, policy: &str, text: &str, now: u64) {
+        self.reload_with(policy, text, &[], now);
+    }
+
+    /// As [`Engine::reload`], with these flow queues in other classes.
+    pub fn reload_with(&mut self, policy: &str, text: &str, moved: &[(QueueId, &str)], now: u64) {
         let next = checked(policy, text);
         let name_of = |class| self.nic.program().node(class).name.clone();
         let classes =
             self.queues.values().filter_map(|&queue| Some((queue, name_of(self.nic.class_of(queue)?))));
-        let places: HashMap<QueueId, Placement> =
+        let mut places: HashMap<QueueId, Placement> =
             classes.map(|(queue, name)| (queue, placement(&next, &name))).collect();
+        places.extend(moved.iter().map(|&(queue, name)| (queue, placement(&next, name))));
         self.nic.install(&next, &mut |queue| places[&queue].clone(), Nanos::new(now));
     }
 

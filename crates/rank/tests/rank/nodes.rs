@@ -38,7 +38,8 @@ fn departures(policy: &str, program: &str, arrivals: &[Arrival], flows: usize) -
 }
 
 proptest! {
-    /// Several flows in each class, some classes behind limits, under a node of slack and under the program of ten words.
+    /// Several flows in each class, some classes behind limits, under a node of slack and under the program of ten words. Of packets with one
+    /// deadline the engine's own order takes the first class's, and a PIFO the one that came first.
     #[test]
     fn least_slack_as_a_program_is_the_engines_own(
         classes in 1_usize..8,
@@ -46,12 +47,37 @@ proptest! {
         arrivals in arrivals(8),
     ) {
         let limit = |class: usize| if class < limited { ", max: 2Gbps, burst: 6KB" } else { "" };
-        let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { class: arrival.class % classes, ..arrival }).collect();
+        // Each with another deadline.
+        let arrivals: Vec<_> = (0..).zip(arrivals).map(|(n, arrival)| {
+            Arrival { class: arrival.class % classes, micros: arrival.micros * 300 + n, ..arrival }
+        }).collect();
         let own = policy(&format!("lstf: [{}]", names(classes)), classes, |class| format!(", flows: lstf{}", limit(class)));
         let node = format!("program: {{module: lstf.rank, children: [{}]}}", names(classes));
         let programmed = policy(&node, classes, |class| limit(class).to_owned());
         let text = include_str!("../../../../examples/rank/lstf.rank");
+        let mut moments: Vec<u64> = Vec::new();
+        let mut now = 0;
+        for arrival in &arrivals {
+            now += arrival.after;
+            moments.push(now + u64::from(arrival.micros) * 1_000);
+        }
+        moments.sort_unstable();
+        prop_assume!(moments.windows(2).all(|pair| pair[0] != pair[1]));
         prop_assert_eq!(departures(&own, "", &arrivals, flows), departures(&programmed, text, &arrivals, flows));
+    }
+
+    /// Of equal ranks the packet that came first leaves first, whatever its class and flow.
+    #[test]
+    fn equal_ranks_leave_in_the_order_of_their_arrival(
+        classes in 1_usize..5,
+        flows in 1_usize..4,
+        arrivals in arrivals(5),
+    ) {
+        let arrivals: Vec<_> = arrivals.into_iter().map(|arrival| Arrival { class: arrival.class % classes, ..arrival }).collect();
+        let node = format!("program: {{module: one.rank, children: [{}]}}", names(classes));
+        let left = departures(&policy(&node, classes, |_| String::new()), "enqueue { rank = 7 }", &arrivals, flows);
+        let expected: Vec<u64> = (0..arrivals.len() as u64).collect();
+        prop_assert_eq!(left.into_iter().map(|(_, packet)| packet).collect::<Vec<_>>(), expected);
     }
 
     /// Up to sixteen classes of one weight, each with one flow.
@@ -143,4 +169,27 @@ fn a_class_may_order_its_flows_itself_below_a_program() {
     let mut left = Vec::new();
     engine.run(0, u64::MAX, |_, packet| left.push(packet));
     assert_eq!(left, [sent[0], middle, sent[1], sent[2], last]);
+}
+
+/// Flows that a reload moves to another child leave the first one for the program, too.
+#[test]
+fn flows_that_move_at_a_reload_leave_their_class_for_the_program() {
+    let text = "state waiting[class] = 0\nenqueue { waiting[class] = waiting[class] + 1; rank = waiting[class] }\n\
+                dequeue { waiting[class] = waiting[class] - 1 }";
+    let both = policy("program: {module: p.rank, children: [c0, c1]}", 2, |_| String::new());
+    let mut engine = Engine::with(&both, text);
+    let (moved, other) = (engine.queue_of_flow(0, 0), engine.queue_of_flow(1, 0));
+    engine.send_all(moved, &[1_000; 5], 0);
+    engine.reload_with(&both, text, &[(moved, "c1")], 0);
+    let all = |engine: &mut Engine, now| {
+        let mut left = Vec::new();
+        engine.run(now, u64::MAX, |_, packet| left.push(packet));
+        left
+    };
+    assert_eq!(all(&mut engine, 0), [0, 1, 2, 3, 4]);
+    engine.reload_with(&both, text, &[(moved, "c0")], 1_000_000);
+    // Nothing waits any more in either class, so that both have the same ranks.
+    engine.send_all(other, &[1_000; 2], 1_000_000);
+    engine.send_all(moved, &[1_000; 2], 1_000_000);
+    assert_eq!(all(&mut engine, 1_000_000), [5, 7, 6, 8]);
 }

@@ -37,7 +37,7 @@ impl Composer<'_> {
             refused.push(refuse(root.max.map(|max| max.at), "max", max_help));
         }
         self.problems.extend(refused.into_iter().flatten());
-        let kind = self.kind_of(root, place);
+        let kind = self.kind_of(root, place, scope);
         let node = &mut self.graph.nodes[place];
         (node.kind, node.form) = (kind, root.form);
         node.descriptors = root.descriptors.map(|cap| cap.value).or(node.descriptors);
@@ -90,7 +90,7 @@ impl Composer<'_> {
             ..Draft::leaf(name, class.name.at, scope)
         });
         self.graph.nodes[parent].children.push(node);
-        self.graph.nodes[node].kind = self.kind_of(class, node);
+        self.graph.nodes[node].kind = self.kind_of(class, node, scope);
         self.graph.nodes[node].via = self.limits_named(&class.via, scope);
         self.judge_match(class, node, scope);
         if let Some(path) = &class.policy {
@@ -247,8 +247,8 @@ impl Composer<'_> {
         }
     }
 
-    /// The kind of a class: its order or, for a leaf, the order of its flow queues.
-    fn kind_of(&mut self, class: &ClassEntry, node: NodeIx) -> DraftKind {
+    /// The kind of a class of the file `scope`: its order or, for a leaf, the order of its flow queues.
+    fn kind_of(&mut self, class: &ClassEntry, node: NodeIx, scope: ScopeIx) -> DraftKind {
         let name = class.name.value.clone();
         if let (Some(order), Some(matches)) =
             (&class.order, class.matches.as_ref().filter(|_| name != "root"))
@@ -278,7 +278,7 @@ impl Composer<'_> {
                 );
             }
             if let Some(module) = &order.module {
-                self.graph.nodes[node].rank = self.rank_program(module, node);
+                self.graph.nodes[node].rank = self.rank_program(module, scope, node);
             }
             return DraftKind::Order(order.kind);
         }
@@ -300,7 +300,13 @@ impl Composer<'_> {
             let order = key_of(wanted);
             let message = format!("`{name}` has `{key}`, but nothing there orders by it");
             let problem = Problem::error(Law::Meaningless, stated.at, message).label("no effect");
-            self.problems.push(problem.help(format!("write `flows: {order}`, or leave `{key}` out")));
+            self.problems.push(problem.help(if ranked.is_some() {
+                format!(
+                    "leave `flows` out: the program above then orders this class's flows, and reads `{key}`"
+                )
+            } else {
+                format!("write `flows: {order}`, or leave `{key}` out")
+            }));
         }
         let tag = match flows {
             Flows::Lstf => class.slack.map_or(DEFAULT_TAG, |slack| slack.value),

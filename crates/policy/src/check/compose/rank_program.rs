@@ -5,24 +5,35 @@
 //! Not here: what a program says (`plimsoll_rank`), its cost beside the link (`cost`), where such a node may stand (`ranked`).
 //! Invariant: each file is read and parsed once.
 
-use super::super::graph::NodeIx;
+use super::super::graph::{NodeIx, ScopeIx};
 use super::Composer;
 use crate::law::{Law, Problem};
 use crate::program::{RankId, RankProgram};
 use plimsoll_document::{FileId, Mark, Name};
 
+/// The end of a rank program's name.
+const ENDING: &str = ".rank";
+
 impl Composer<'_> {
-    /// The program in the file that `node` names, unless something is wrong with it.
-    pub(super) fn rank_program(&mut self, module: &Name, node: NodeIx) -> Option<RankId> {
-        let scope = self.graph.nodes[node].scope;
+    /// The program that `node` names in the file `scope`, unless something is wrong with it.
+    pub(super) fn rank_program(&mut self, module: &Name, scope: ScopeIx, node: NodeIx) -> Option<RankId> {
         if !self.stays_inside(module, scope) {
+            return None;
+        }
+        if !module.value.ends_with(ENDING) {
+            // Else a mistake in a policy would show lines of any file.
+            let message =
+                format!("`{}` is no rank program: its name does not end in `{ENDING}`", module.value);
+            let problem = Problem::error(Law::BadValue, module.at, message).label("not a program");
+            self.problems
+                .push(problem.help("name a file such as `srpt.rank`; `docs/rank.md` has the language"));
             return None;
         }
         let name = super::beside(&self.sources.file(module.at.file).name, &module.value);
         if let Some(&known) = self.ranks.get(&name) {
             return known;
         }
-        let help = "write the file; `docs/rank.md` has the language, and examples to begin with";
+        let help = "write the file, of 16 KiB at most; `docs/rank.md` has the language, and examples to begin with";
         let known = self.loaded.get(&name).copied();
         let file = known.or_else(|| self.load(module, name.clone(), (scope, node), help))?;
         let rank = self.parse_rank(file, &name);
