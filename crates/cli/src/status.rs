@@ -40,6 +40,7 @@ fn text(health: &Health) -> String {
     rows.extend(listed(&health.halted_programs).map(|names| ("programs", format!("HALTED: {names}"))));
     rows.extend(listed(&health.silent_hosts).map(|names| ("silent hosts", names)));
     rows.extend(health.confinement.as_ref().map(|confinement| ("the engine", confinement.summary())));
+    rows.extend(health.program_cache.as_ref().map(|cache| ("program cache", cache.summary())));
     let mut text: String = rows.iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect();
     for (thread, tenants) in &health.threads {
         text += &format!("{:<14}{}\n", format!("thread {thread}"), tenants.join(", "));
@@ -88,6 +89,16 @@ mod tests {
         let two = text(&serde_json::from_str(&answer).expect("an answer"));
         assert!(two.contains("uplink        up\nits port      af_packet up0: down\n"), "{two}");
         assert!(two.contains("its standby   af_packet up1: up, active for 12 s after 1 switch\n"), "{two}");
+        let (well, cache) = (
+            r#""status": "ok", "lost_ports": [], "uplink_down": false, "silent_hosts": [], "generation": 0, "standby": null"#,
+            r#"{"group": null, "no_group": "the CPU has no cat_l3", "between_programs": false, "pages_chosen": false}"#,
+        );
+        let answer = format!(r#"{{{well}, "confinement": null, "program_cache": {cache}}}"#);
+        assert!(
+            text(&serde_json::from_str(&answer).expect("an answer")).ends_with(
+                "\nprogram cache not isolated (no resctrl group: the CPU has no cat_l3; pages: not chosen by colour)\n"
+            )
+        );
         let ended = health(
             r#"{"user": "uid 0", "capabilities": ["CAP_NET_RAW"], "seccomp": false, "landlock": "off", "broker": 7,
                 "broker_ended": true}"#,

@@ -25,11 +25,13 @@ use plimsoll_units::{BitRate, Span, UnitError};
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
+use answers::has_programs;
 pub use answers::{DepartureRow, Health, Refusal};
 use calls::{CALLS, Call, FilterQuery, LastQuery, RateQuery, ReloadQuery, WindowQuery};
 pub use openapi::openapi;
 
 use crate::audit::{Asker, AuditReport, Audited, named};
+use crate::cache::CacheIsolation;
 use crate::control::{Control, ReloadError};
 use crate::dataplane::{RateError, Snapshot};
 use crate::departures::{Departure, DepartureLog};
@@ -55,6 +57,7 @@ pub struct Api {
     latest: Mutex<Option<(Instant, Arc<Snapshot>)>>,
     ledger: Mutex<Ledger>,
     confinement: Option<Confinement>,
+    program_cache: Option<CacheIsolation>,
 }
 
 /// Why a request is refused.
@@ -128,7 +131,7 @@ impl Api {
     #[must_use]
     pub fn of_several(control: Arc<Control>, logs: Vec<Arc<DepartureLog>>) -> Self {
         let (latest, ledger) = (Mutex::new(None), Mutex::new(Ledger::default()));
-        Self { control, logs, latest, ledger, confinement: None }
+        Self { control, logs, latest, ledger, confinement: None, program_cache: None }
     }
 
     /// The last departures of all threads, oldest first.
@@ -145,6 +148,12 @@ impl Api {
     #[must_use]
     pub fn confined(self, confinement: Confinement) -> Self {
         Self { confinement: Some(confinement), ..self }
+    }
+
+    /// An API that reports what holds programs' lines in the cache back.
+    #[must_use]
+    pub fn with_program_cache(self, cache: CacheIsolation) -> Self {
+        Self { program_cache: Some(cache), ..self }
     }
 
     /// All routes, for the Unix socket.
@@ -191,7 +200,10 @@ impl Api {
 impl Api {
     /// All counters by name: the engine's, and what the kernel dropped before it.
     async fn stats(&self) -> Result<Stats, Stopped> {
-        let mut stats = Stats::from(&*self.snapshot().await?);
+        let snapshot = self.snapshot().await?;
+        let mut stats = Stats::from(&*snapshot);
+        let cache = self.program_cache.as_ref().filter(|_| has_programs(&snapshot));
+        stats.engine.program_cache_group = cache.map(|cache| cache.group.is_some());
         let checked = self.control.checked().await;
         {
             let ledger = self.ledger.lock().await;
@@ -222,7 +234,8 @@ async fn description() -> Json<&'static serde_json::Value> {
 
 async fn health(State(api): State<Arc<Api>>) -> Answer<Json<Health>> {
     let snapshot = api.snapshot().await?;
-    Ok(Json(Health::new(&snapshot, api.confinement.clone(), api.control.broker().has_ended())))
+    let (confinement, cache) = (api.confinement.clone(), api.program_cache.clone());
+    Ok(Json(Health::new(&snapshot, confinement, cache, api.control.broker().has_ended())))
 }
 
 async fn stats(State(api): State<Arc<Api>>) -> Answer<Json<Stats>> {

@@ -9,6 +9,7 @@
 mod api;
 mod audit;
 mod broker;
+mod cache;
 mod channel;
 mod claim;
 mod client;
@@ -49,6 +50,7 @@ mod wait;
 pub use api::{Api, DepartureRow, Health, Refusal, openapi};
 pub use audit::{Asker, Audit, AuditEntry, AuditReport, Audited};
 pub use broker::{BrokerError, serve_broker};
+pub use cache::CacheIsolation;
 pub use client::{Client, ClientError, query};
 pub use control::{Control, ReloadError, Reloaded};
 pub use dataplane::{

@@ -436,6 +436,15 @@ fn engine(page: &mut Page, stats: &Stats) {
     let polls = "Whether the engine's thread polls instead of sleeping, and so always uses a whole core.";
     page.head("plimsoll_engine_busy_poll", "gauge", polls);
     page.line("plimsoll_engine_busy_poll", &[], f64::from(u8::from(engine.busy_poll)));
+    if let Some(group) = engine.program_cache_group {
+        let name = "plimsoll_program_cache_group";
+        page.head(
+            name,
+            "gauge",
+            "Whether programs are held to a part of the last-level cache, all together.",
+        );
+        page.line(name, &[], f64::from(u8::from(group)));
+    }
     page.head("plimsoll_engine_descriptors", "gauge", "Descriptors held.");
     page.line("plimsoll_engine_descriptors", &[], f64::from(engine.held));
 }

@@ -23,6 +23,7 @@ use tokio::sync::mpsc;
 use crate::api::Api;
 use crate::audit::{Asker, Audited};
 use crate::broker::{Broker, Client, Start, sources};
+use crate::cache::{self, CacheIsolation};
 use crate::channel;
 use crate::claim::{Claim, Mark, claim};
 use crate::connections;
@@ -185,6 +186,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     }
     manager::connect();
     let prepared = Prepared::new(&checked, options, &mut claim)?;
+    let program_cache = cache::divide(&checked);
     let (broker, confinement) = confine(options, &checked, answers, &claim)?;
     claim.broker = broker.clone();
     eprintln!("plimsoll: the engine runs as {}", confinement.summary());
@@ -206,7 +208,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let (handle, threads) = spawn_all(engines, &habits, tell)
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
     let control = Control::with(options.file.clone(), checked, handle, (broker, programs));
-    let served = Served { control: Arc::new(control), logs, listeners, key, confinement, mark: claim.mark() };
+    let (control, mark) = (Arc::new(control), claim.mark());
+    let served = Served { control, logs, listeners, key, confinement, program_cache, mark };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
         // The engine has not been told to stop yet; an engine that has ended cannot be.
@@ -450,6 +453,7 @@ struct Served {
     listeners: Listeners,
     key: Option<[u8; 32]>,
     confinement: Confinement,
+    program_cache: CacheIsolation,
     mark: Option<Mark>,
 }
 
@@ -459,9 +463,10 @@ async fn serve(
     mut noticed: mpsc::UnboundedReceiver<Notice>,
     missing: Vec<(Whose, OpenError)>,
 ) -> Result<(), RunError> {
-    let Served { control, logs, listeners, key, confinement, mark } = served;
+    let Served { control, logs, listeners, key, confinement, program_cache, mark } = served;
     let checked = control.checked().await;
-    let api = Arc::new(Api::of_several(Arc::clone(control), logs.clone()).confined(confinement.clone()));
+    let api = Api::of_several(Arc::clone(control), logs.clone()).confined(confinement.clone());
+    let api = Arc::new(api.with_program_cache(program_cache.clone()));
     tokio::spawn(Arc::clone(&api).keep_watch());
     let socket = checked.config.api.socket.clone();
     listeners.serve(&api)?;

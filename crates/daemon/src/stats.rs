@@ -474,6 +474,9 @@ pub struct EngineNumbers {
     /// Whether its thread polls instead of sleeping (`engine.busy_poll`), and so uses a whole core at any load.
     #[serde(default)]
     pub busy_poll: bool,
+    /// Where there are programs, whether its threads are in a resctrl group, and so fill a part of the last-level cache only.
+    #[serde(default)]
+    pub program_cache_group: Option<bool>,
 }
 
 /// Upper bounds of the delay buckets, in microseconds.

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cache::CacheIsolation;
 use crate::dataplane::{HostState, PortNow, Snapshot};
 use crate::departures::Departure;
 use crate::sandbox::Confinement;
@@ -37,6 +38,9 @@ pub struct Health {
     pub generation: u16,
     /// How the engine's process is confined.
     pub confinement: Option<Confinement>,
+    /// What holds programs' lines in the cache back, where there are programs.
+    #[serde(default)]
+    pub program_cache: Option<CacheIsolation>,
     /// The tenants that each engine thread serves, where there are several.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub threads: BTreeMap<u32, Vec<String>>,
@@ -44,7 +48,12 @@ pub struct Health {
 
 impl Health {
     /// What the snapshot tells of ports and hosts.
-    pub(crate) fn new(snapshot: &Snapshot, confinement: Option<Confinement>, broker_ended: bool) -> Self {
+    pub(crate) fn new(
+        snapshot: &Snapshot,
+        confinement: Option<Confinement>,
+        program_cache: Option<CacheIsolation>,
+        broker_ended: bool,
+    ) -> Self {
         let lanes = snapshot.lanes.iter().filter(|lane| lane.tenant.is_some());
         let lost = |port: &&PortNow| port.port.is_none();
         let incomplete = lanes.clone().filter_map(|port| Some((port.name.clone(), port.lacks.clone()?)));
@@ -79,9 +88,15 @@ impl Health {
             halted_programs,
             generation: snapshot.generation,
             confinement: confinement.map(|confinement| Confinement { broker_ended, ..confinement }),
+            program_cache: program_cache.filter(|_| has_programs(snapshot)),
             threads: threads(snapshot),
         }
     }
+}
+
+/// Whether a tenant has a program.
+pub(super) fn has_programs(snapshot: &Snapshot) -> bool {
+    snapshot.lanes.iter().any(|lane| lane.tenant.is_some() && lane.program.is_some())
 }
 
 /// The tenants that each thread serves; none where there is one thread.
