@@ -193,7 +193,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let Prepared { resumed, listeners, record, key, reserved } = prepared;
     let log = Arc::new(DepartureLog::default());
     let logs = logs(&log, checked.config.engine.threads as usize);
-    let programs = Programs::new(options.sandbox.is_none() || confinement.programs);
+    let pinned = habits.cpu.map_or(0..0, |first| {
+        let first = first as u32;
+        first..first.saturating_add(checked.config.engine.threads.max(1))
+    });
+    let programs = Programs::new(options.sandbox.is_none() || confinement.programs, pinned);
     let (mut engines, missing) = build(&checked, &logs, (&broker, &programs), resumed, key)?;
     let writer = options.record.as_ref().zip(record);
     let writer = writer.map(|(record, file)| begin(record, file, &mut engines[0], &checked)).transpose()?;

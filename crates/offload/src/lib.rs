@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod load;
 mod pool;
 mod program;
 mod runtime;
@@ -44,6 +45,7 @@ mod unit;
 mod verify;
 
 pub use abi::{ABI, BATCH, FROM_UNIT, UnitCall, Verdict, Way};
+pub use load::{Buffers, Load};
 pub use pool::Slot;
 pub use program::{Decided, Fault, Packet, Place, Program, Ran, Start, StateError};
 pub use runtime::{Limits, LoadError, Metering, Module, Runtime};
