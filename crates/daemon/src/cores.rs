@@ -30,7 +30,7 @@ const ROOM: usize = LOADS + 3;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A call with packets.
-    Run(Box<Load>),
+    Run(Load),
     /// A call of `tick`, with its fault.
     Tick(Nanos, Option<Fault>),
     /// Save the state.

@@ -29,7 +29,7 @@ use crate::connections;
 use crate::control::{Control, keep_even};
 use crate::dataplane::{
     Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
-    several,
+    several, thread_of,
 };
 use crate::departures::DepartureLog;
 use crate::fleet::{self, FleetError};
@@ -347,8 +347,16 @@ fn build_several(
     lanes: Vec<LaneSpec>,
 ) -> Result<Vec<Dataplane>, RunError> {
     let uplinks = open_queues(checked, 0, broker, queues)?;
-    let ports = lanes.into_iter().map(|lane| lane.port).collect();
+    let (mut ports, mut programs) = (Vec::with_capacity(lanes.len()), Vec::new());
+    for (number, lane) in lanes.into_iter().enumerate() {
+        ports.push(lane.port);
+        programs.extend(lane.program.map(|program| (number, lane.name, program)));
+    }
     let mut engines = several(checked, uplinks, ports, logs)?;
+    for (number, name, program) in programs {
+        let thread = thread_of(number, engines.len());
+        engines[thread].start_program(&name, program);
+    }
     engines.iter_mut().for_each(|engine| engine.set_verify(checked.config.engine.verify));
     eprintln!("plimsoll: {} engine threads share the uplink", engines.len());
     Ok(engines)

@@ -25,13 +25,13 @@ const B: u8 = 2;
 const ELSEWHERE: u8 = 9;
 
 /// A module with this memory in front of its pool, and these functions.
-fn module(fields: &str) -> Vec<u8> {
+pub(crate) fn module(fields: &str) -> Vec<u8> {
     let text = format!("(module (memory (export \"memory\") 1) (func (export \"plimsoll_abi_1\")) {fields})");
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A function for packets that does this for each packet, at `$at`, whose bytes begin at `$data`.
-fn each(name: &str, body: &str) -> String {
+pub(crate) fn each(name: &str, body: &str) -> String {
     format!(
         "(func (export \"{name}\") (param $batch i32) (result i32)
             (local $n i32) (local $at i32) (local $data i32) (local $x i64)
@@ -61,21 +61,30 @@ const SWAP: &str = "(local.set $x (i64.load16_u offset=4 (local.get $data)))
     (i64.store32 offset=6 (local.get $data) (local.get $x))
     (i64.store16 offset=10 (local.get $data) (i64.shr_u (local.get $x) (i64.const 32)))";
 
-fn stated() -> TenantProgram {
+pub(crate) fn stated() -> TenantProgram {
     TenantProgram::of("test.wasm".into())
 }
 
 /// A program for tenant `a` that has been started, on the core that it states.
 fn hosted(checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
+    hosted_of(checked, "a", module, stated)
+}
+
+/// A program for a tenant that has been started, on the core that it states.
+pub(crate) fn hosted_of(
+    checked: &Checked,
+    tenant: &str,
+    module: &[u8],
+    stated: &TenantProgram,
+) -> Box<Hosted> {
     let runtime = Runtime::new(Metering::Fuel).expect("this machine");
-    let limits = program_limits(checked, "a", stated);
+    let limits = program_limits(checked, tenant, stated);
     let compiled = runtime.load(module, &limits).unwrap_or_else(|error| panic!("{error}"));
     let program = Program::new(&compiled).unwrap_or_else(|error| panic!("{error}"));
     Box::new(match stated.core {
-        Some(core) => {
-            Hosted::on_core(core, program, ("a", stated), None).expect("a thread on a core of this process")
-        }
-        None => Hosted::new(program, ("a", stated), None),
+        Some(core) => Hosted::on_core(core, program, (tenant, stated), None)
+            .expect("a thread on a core of this process"),
+        None => Hosted::new(program, (tenant, stated), None),
     })
 }
 

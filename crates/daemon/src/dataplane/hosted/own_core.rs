@@ -97,7 +97,7 @@ impl Dataplane {
     fn settle(
         &mut self,
         hosted: &mut Hosted,
-        mut load: Box<Load>,
+        mut load: Load,
         took: Span,
         (index, now): (u32, Nanos),
     ) -> Option<Fault> {
@@ -112,7 +112,9 @@ impl Dataplane {
             self.act(hosted, (decided, request), (load.way(), index), now);
         }
         load.recycle(settled);
-        hosted.program.core_mut().into_iter().for_each(|core| core.keep(std::mem::take(&mut load)));
+        if let Some(core) = hosted.program.core_mut() {
+            core.keep(load);
+        }
         fault
     }
 

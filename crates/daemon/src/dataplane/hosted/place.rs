@@ -35,7 +35,7 @@ pub(super) struct OwnCore {
     limits: Limits,
     looks_at: [bool; 2],
     ticks: bool,
-    spare: Vec<Box<Load>>,
+    spare: Vec<Load>,
     /// Batches, and work of all kinds, at the thread.
     loads: usize,
     works: usize,
@@ -60,7 +60,7 @@ impl OwnCore {
             limits,
             looks_at,
             ticks,
-            spare: (0..LOADS).map(|_| Box::default()).collect(),
+            spare: (0..LOADS).map(|_| Load::default()).collect(),
             loads: 0,
             works: 0,
             inside: [0; 2],
@@ -118,7 +118,7 @@ impl OwnCore {
     }
 
     /// Keeps an empty load for the next batch.
-    pub(super) fn keep(&mut self, load: Box<Load>) {
+    pub(super) fn keep(&mut self, load: Load) {
         self.spare.push(load);
     }
 

@@ -60,6 +60,14 @@ impl Dataplane {
         self.note_programs();
     }
 
+    /// Gives a tenant, which this engine serves, its first program.
+    pub fn start_program(&mut self, tenant: &str, program: Box<Hosted>) {
+        if let Some(index) = self.lane_of(tenant) {
+            drop(self.replace_program(index, Some(program), Nanos::ZERO));
+            self.note_programs();
+        }
+    }
+
     /// Puts a program in place of the one whose core has given back all that it had.
     pub(super) fn follow_program(&mut self, index: u32, now: Nanos) {
         let hosted = self.tenants.lane(index).and_then(|lane| lane.program.as_deref_mut());
