@@ -498,9 +498,11 @@ fn prepare(
     let changes = seats.changes(old, &checked, NewPorts { added, moved, handed });
     let mut changes = changes.map_err(|why| ReloadError::Policy(why.to_string()))?;
     changes.iter_mut().for_each(|change| change.configured.extend(configured.iter().cloned()));
+    for (name, program) in core::mem::take(&mut programs.programs) {
+        changes[seats.thread(&name)].programs.push((name, program));
+    }
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
-    change.programs = core::mem::take(&mut programs.programs);
     change.units = programs.units.take();
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);

@@ -16,6 +16,7 @@ mod client;
 mod coalesce;
 mod connections;
 mod control;
+mod cores;
 mod dataplane;
 mod departures;
 mod epochs;

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,6 +53,8 @@ pub enum ProgramsError {
 pub(crate) struct Programs {
     /// Whether the process may run compiled code.
     allowed: bool,
+    /// The cores that the engine's threads are pinned to.
+    engine: Range<u32>,
     state: Mutex<State>,
 }
 
@@ -178,21 +181,21 @@ pub(crate) fn read_module(path: &Path, most: usize) -> io::Result<Vec<u8>> {
 }
 
 /// The CPU time that this thread has used.
-fn used() -> Nanos {
+pub(crate) fn used() -> Nanos {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(std::time::Duration::from);
     Nanos::new(time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
 
 impl Default for Programs {
     fn default() -> Self {
-        Self::new(true)
+        Self::new(true, 0..0)
     }
 }
 
 impl Programs {
-    /// The programs of a process that may run compiled code, or may not.
-    pub(crate) fn new(allowed: bool) -> Self {
-        Self { allowed, state: Mutex::default() }
+    /// The programs of a process that may run compiled code, or may not, and whose engine threads are pinned to these cores.
+    pub(crate) fn new(allowed: bool, engine: Range<u32>) -> Self {
+        Self { allowed, engine, state: Mutex::default() }
     }
 
     /// Starts the programs that a policy brings, beside those that are in force.
@@ -211,6 +214,10 @@ impl Programs {
         for (tenant, stated) in with_programs(checked) {
             if !self.allowed {
                 return Err(ProgramsError::NotAllowed(tenant.name.clone()));
+            }
+            if let Some(core) = stated.core.filter(|core| self.engine.contains(core)) {
+                let why = format!("core {core} is the engine's (`--cpu`): write another one in `cores`");
+                return Err(failed(&tenant.name, stated, why).into());
             }
             let limits = program_limits(checked, &tenant.name, stated);
             let module = modules.read(checked, broker, number, (tenant, stated), limits.module)?;
@@ -317,6 +324,13 @@ impl Modules {
         let running = epochs.run();
         let program = Program::new(&compiled).map_err(|error| error.to_string());
         drop(running);
-        Ok(Hosted::new(program?, (tenant, stated), Some(Arc::clone(epochs))))
+        let (program, epochs) = (program?, Some(Arc::clone(epochs)));
+        match stated.core {
+            Some(core) => {
+                let started = Hosted::on_core(core, program, (tenant, stated), epochs);
+                started.map_err(|error| format!("no thread for it: {error}"))
+            }
+            None => Ok(Hosted::new(program, (tenant, stated), epochs)),
+        }
     }
 }

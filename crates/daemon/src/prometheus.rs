@@ -304,7 +304,7 @@ fn ports(page: &mut Page, stats: &Stats) {
 
 /// Tenants' programs.
 fn programs(page: &mut Page, stats: &Stats) {
-    let figures: [Figure<ProgramStats>; 9] = [
+    let figures: [Figure<ProgramStats>; 10] = [
         ("calls_total", "counter", "Calls of a tenant's program with packets.", |seen| seen.calls as f64),
         ("packets_total", "counter", "Packets that it was given.", |seen| seen.packets as f64),
         (
@@ -322,6 +322,9 @@ fn programs(page: &mut Page, stats: &Stats) {
         }),
         ("faults_total", "counter", "Calls that have failed.", |seen| seen.faults as f64),
         ("overruns_total", "counter", "Calls that have taken too long.", |seen| seen.overruns as f64),
+        ("core_seconds_total", "counter", "CPU time of its calls on a core of its own.", |seen| {
+            seen.core_time
+        }),
         ("halted", "gauge", "Whether it was halted for that.", |seen| f64::from(u8::from(seen.halted))),
     ];
     let programs: Vec<_> = stats

@@ -30,7 +30,7 @@ use crate::connections;
 use crate::control::{Control, keep_even};
 use crate::dataplane::{
     Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
-    several,
+    several, thread_of,
 };
 use crate::departures::DepartureLog;
 use crate::fleet::{self, FleetError};
@@ -195,7 +195,11 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let Prepared { resumed, listeners, record, key, reserved } = prepared;
     let log = Arc::new(DepartureLog::default());
     let logs = logs(&log, checked.config.engine.threads as usize);
-    let programs = Programs::new(options.sandbox.is_none() || confinement.programs);
+    let pinned = habits.cpu.map_or(0..0, |first| {
+        let first = first as u32;
+        first..first.saturating_add(checked.config.engine.threads.max(1))
+    });
+    let programs = Programs::new(options.sandbox.is_none() || confinement.programs, pinned);
     let (mut engines, missing) = build(&checked, &logs, (&broker, &programs), resumed, key)?;
     let writer = options.record.as_ref().zip(record);
     let writer = writer.map(|(record, file)| begin(record, file, &mut engines[0], &checked)).transpose()?;
@@ -346,8 +350,16 @@ fn build_several(
     lanes: Vec<LaneSpec>,
 ) -> Result<Vec<Dataplane>, RunError> {
     let uplinks = open_queues(checked, 0, broker, queues)?;
-    let ports = lanes.into_iter().map(|lane| lane.port).collect();
+    let (mut ports, mut programs) = (Vec::with_capacity(lanes.len()), Vec::new());
+    for (number, lane) in lanes.into_iter().enumerate() {
+        ports.push(lane.port);
+        programs.extend(lane.program.map(|program| (number, lane.name, program)));
+    }
     let mut engines = several(checked, uplinks, ports, logs)?;
+    for (number, name, program) in programs {
+        let thread = thread_of(number, engines.len());
+        engines[thread].start_program(&name, program);
+    }
     engines.iter_mut().for_each(|engine| engine.set_verify(checked.config.engine.verify));
     eprintln!("plimsoll: {} engine threads share the uplink", engines.len());
     Ok(engines)

@@ -293,7 +293,7 @@ pub struct PortStats {
 }
 
 /// A tenant's program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ProgramStats {
     /// Calls with packets.
     pub calls: u64,
@@ -317,6 +317,12 @@ pub struct ProgramStats {
     pub halted: bool,
     /// Whether its state was taken over at the last reload that changed it; none where there was none, or it was not to be kept.
     pub kept_state: Option<bool>,
+    /// The core that it has to itself; none where it runs on the engine's.
+    #[serde(default)]
+    pub core: Option<u32>,
+    /// CPU time in seconds that its calls have taken there.
+    #[serde(default)]
+    pub core_time: f64,
 }
 
 impl From<ProgramNow> for ProgramStats {
@@ -332,8 +338,23 @@ impl From<ProgramNow> for ProgramStats {
             overruns,
             halted,
             kept_state,
+            core,
+            core_time,
         } = now;
-        Self { calls, packets, direct, added, redirected, to_units, faults, overruns, halted, kept_state }
+        Self {
+            calls,
+            packets,
+            direct,
+            added,
+            redirected,
+            to_units,
+            faults,
+            overruns,
+            halted,
+            kept_state,
+            core,
+            core_time: core_time.as_secs_f64(),
+        }
     }
 }
 

@@ -37,6 +37,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod load;
 mod pace;
 mod pool;
 mod program;
@@ -45,6 +46,7 @@ mod unit;
 mod verify;
 
 pub use abi::{ABI, BATCH, FROM_UNIT, UnitCall, Verdict, Way};
+pub use load::{Buffers, Load};
 pub use pace::Pace;
 pub use pool::Slot;
 pub use program::{Decided, Fault, Packet, Place, Program, Ran, Start, StateError};

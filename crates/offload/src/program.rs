@@ -305,6 +305,18 @@ impl Program {
     /// # Errors
     /// See [`Fault`]: the packets are lost.
     pub fn run(&mut self, way: Way, packets: &[Packet], now: Nanos) -> Result<&Ran, Fault> {
+        let room = packets.len().saturating_mul(self.limits.amplification as usize);
+        self.run_within(way, packets, room, now)
+    }
+
+    /// Like [`Program::run`], with places for `room` packets, those that it adds included.
+    pub(crate) fn run_within(
+        &mut self,
+        way: Way,
+        packets: &[Packet],
+        room: usize,
+        now: Nanos,
+    ) -> Result<&Ran, Fault> {
         let packets = &packets[..packets.len().min(BATCH)];
         self.ran.packets.clear();
         self.ran.malformed = 0;
@@ -319,7 +331,7 @@ impl Program {
             self.ran.packets.extend(packets.iter().map(pass));
             return Ok(&self.ran);
         }
-        self.stage(packets, now);
+        self.stage(packets, room.min(BATCH), now);
         self.grant();
         let function = match way {
             Way::Ingress => &self.ingress,
@@ -419,10 +431,9 @@ impl Program {
     }
 
     /// Writes the batch into the program's memory, with free buffers for packets that it adds.
-    fn stage(&mut self, packets: &[Packet], now: Nanos) {
+    fn stage(&mut self, packets: &[Packet], room: usize, now: Nanos) {
         self.slots.clear();
         self.slots.extend(packets.iter().map(|packet| packet.slot));
-        let room = packets.len().saturating_mul(self.limits.amplification as usize).min(BATCH);
         while self.slots.len() < room {
             let Some(slot) = self.pool.take() else { break };
             self.slots.push(slot);

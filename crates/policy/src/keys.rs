@@ -10,7 +10,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::press::Press;
 use crate::threads::MOST_THREADS;
-use Shape::{Any, Either, Flag, Map, Named, OneOrMore, Optional, Part, Text, Whole, Words};
+use Shape::{Any, Either, Flag, List, Map, Named, OneOrMore, Optional, Part, Text, Whole, Words};
 
 /// The schema of the operator's file.
 #[must_use]
@@ -307,7 +307,7 @@ mapping! {
         module = "cache.wasm": Text,
         /// Most bytes of its memory, with the buffers of its packets, 2MiB to 1GiB; 16MiB when absent.
         memory: SIZE,
-        /// Its part of the core that programs run on.
+        /// Its part of the engine's core, or a core of its own.
         cpu: Map(&PROGRAM_CPU),
         /// Its weights at the coprocessors that it may use.
         units: Map(&PROGRAM_UNITS),
@@ -329,8 +329,10 @@ mapping! {
     }
 
     pub(crate) static PROGRAM_CPU = "ProgramCpu" {
-        /// Its weight among the tenants that want the core, in place of its tenant's.
+        /// Its weight among the tenants that want the engine's core, in place of its tenant's.
         weight: Whole(1, MAX_WEIGHT as u64),
+        /// The number of a core that runs this program and nothing else of the daemon's, as a list of one.
+        cores = "[2]": List(&NUMBER, 1, 1),
     }
 
     pub(crate) static INTERFACE_KEYS_OF_TENANT = "TenantInterface" {

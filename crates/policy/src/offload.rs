@@ -19,6 +19,8 @@ pub struct TenantProgram {
     pub memory: Bytes,
     /// Its part of the core that programs run on, in place of its tenant's weight.
     pub cpu: Option<u32>,
+    /// The core that it has to itself, in place of a part of the engine's.
+    pub core: Option<u32>,
     /// Its weights at the coprocessors.
     pub units: UnitWeights,
     /// Most packets that leave it for one that enters it.
@@ -47,6 +49,7 @@ impl TenantProgram {
             module,
             memory: Self::MEMORY,
             cpu: None,
+            core: None,
             units: UnitWeights::default(),
             amplification: 1,
             state: StateKept::default(),
@@ -128,9 +131,10 @@ impl Fails {
 
 impl fmt::Display for TenantProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { module, memory: _, cpu, units, amplification, state, fails } = self;
+        let Self { module, memory: _, cpu, core, units, amplification, state, fails } = self;
         write!(f, "{{module: {}, memory: {}", module.display(), self.memory_text())?;
         cpu.map_or(Ok(()), |weight| write!(f, ", cpu: {{weight: {weight}}}"))?;
+        core.map_or(Ok(()), |core| write!(f, ", cpu: {{cores: [{core}]}}"))?;
         if *units != UnitWeights::default() {
             write!(f, ", units: {units}")?;
         }

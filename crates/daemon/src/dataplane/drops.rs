@@ -88,6 +88,8 @@ pub enum Loss {
     ProgramNoUnit,
     /// The tenant's program has sent it to a coprocessor, and as many wait there as may.
     ProgramUnitFull,
+    /// The tenant's program has a core of its own, and as many packets wait for it as may.
+    ProgramBusy,
 }
 
 /// Events that are counted although no frame was lost.
@@ -201,7 +203,7 @@ pub enum Event {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::ReceiverFull,
         Self::ReceiverGone,
         Self::UnknownDestination,
@@ -239,6 +241,7 @@ impl Loss {
         Self::ProgramNoRoom,
         Self::ProgramNoUnit,
         Self::ProgramUnitFull,
+        Self::ProgramBusy,
     ];
 
     /// The reason as operators see it.
@@ -282,6 +285,7 @@ impl Loss {
             Self::ProgramNoRoom => "program_no_room",
             Self::ProgramNoUnit => "program_no_unit",
             Self::ProgramUnitFull => "program_unit_full",
+            Self::ProgramBusy => "program_busy",
         }
     }
 }

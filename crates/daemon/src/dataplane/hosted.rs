@@ -8,13 +8,17 @@
 //! scheduled like any frame of its tenant's, from memory that the program does not reach.
 
 mod direct;
+mod own_core;
+mod place;
+mod replace;
 mod run;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
-use plimsoll_offload::{Packet, Program, Request, Slot, StateError, Way};
+use plimsoll_offload::{Packet, Program, Request, Slot, Way};
 use plimsoll_policy::{Fails, StateKept, TenantProgram};
 use plimsoll_ports::Frame;
 use plimsoll_units::{Nanos, Span};
@@ -23,11 +27,11 @@ use plimsoll_wire::{Offload, parse_front};
 
 use direct::Arrived;
 pub(super) use direct::{Lifted, is_in_pool};
+use place::{OwnCore, Place};
 
 use super::Dataplane;
 use super::drops::Loss;
 use super::emit::{Emitted, Part, segments, write};
-use super::install::Installed;
 use super::lane::Lane;
 use super::outward::check;
 use super::pool::Held;
@@ -59,7 +63,7 @@ const TICK: Span = Span::millis(100);
 
 /// A tenant's program, with the packets that wait for it.
 pub struct Hosted {
-    program: Program,
+    program: Place,
     /// Its tenant's name.
     tenant: Arc<str>,
     fails: Fails,
@@ -83,7 +87,14 @@ pub struct Hosted {
     /// When the last calls took too long, the oldest first.
     overruns: VecDeque<Nanos>,
     ticked: Nanos,
+    /// Set where another program, or none, is to follow this one, whose core still has packets.
+    leaving: Option<Leaving>,
     pub(crate) now: ProgramNow,
+}
+
+/// What is to follow a program.
+struct Leaving {
+    next: Option<Box<Hosted>>,
 }
 
 /// What a program has done.
@@ -109,6 +120,10 @@ pub struct ProgramNow {
     pub halted: bool,
     /// Whether its state was taken over at the last reload that changed it; none where there was none, or it was not to be kept.
     pub kept_state: Option<bool>,
+    /// The core that it has to itself.
+    pub core: Option<u32>,
+    /// CPU time that its calls have taken there.
+    pub core_time: Span,
 }
 
 impl Hosted {
@@ -119,7 +134,25 @@ impl Hosted {
         (tenant, stated): (&str, &TenantProgram),
         epochs: Option<Arc<Epochs>>,
     ) -> Self {
-        let slots = program.free();
+        Self::at(Place::Here(Box::new(program)), (tenant, stated), epochs)
+    }
+
+    /// Like [`Hosted::new`], with a thread for the program on this core.
+    ///
+    /// # Errors
+    /// When the system has no more threads, or the process may not use the core.
+    pub fn on_core(
+        core: u32,
+        program: Program,
+        (tenant, stated): (&str, &TenantProgram),
+        epochs: Option<Arc<Epochs>>,
+    ) -> io::Result<Self> {
+        let place = Place::Core(Box::new(OwnCore::start(core, program, epochs.clone())?));
+        Ok(Self::at(place, (tenant, stated), epochs))
+    }
+
+    fn at(program: Place, (tenant, stated): (&str, &TenantProgram), epochs: Option<Arc<Epochs>>) -> Self {
+        let (slots, core) = (program.free(), program.own_core());
         Self {
             program,
             tenant: tenant.into(),
@@ -135,14 +168,25 @@ impl Hosted {
             cost: Span::ns(100),
             overruns: VecDeque::with_capacity(MOST_OVERRUNS),
             ticked: Nanos::ZERO,
-            now: ProgramNow::default(),
+            leaving: None,
+            now: ProgramNow { core, ..ProgramNow::default() },
         }
     }
 
     /// Whether packets of this direction pass it, or are lost as it was halted.
     #[inline]
     pub(crate) fn takes(&self, way: Way) -> bool {
-        self.program.looks_at(way) && !(self.now.halted && self.fails == Fails::Open)
+        self.program.looks_at(way) && !(self.now.halted && self.fails == Fails::Open && !self.has_packets())
+    }
+
+    /// Whether packets for it are lost, as it was halted.
+    fn refuses(&self) -> bool {
+        self.now.halted && self.fails == Fails::Closed
+    }
+
+    /// Whether the engine's thread runs it.
+    pub(super) fn is_here(&self) -> bool {
+        self.program.own_core().is_none()
     }
 
     /// Whether its tenant's port may be read.
@@ -151,8 +195,13 @@ impl Hosted {
         self.outgoing.len() < MOST_OUT
     }
 
-    /// Whether packets wait for it.
+    /// Whether packets wait for it, or are with it.
     pub(crate) fn has_packets(&self) -> bool {
+        self.has_waiting() || self.program.inside() != [0; 2]
+    }
+
+    /// Whether packets wait for it.
+    fn has_waiting(&self) -> bool {
         !self.incoming.is_empty() || !self.outgoing.is_empty() || !self.returned.is_empty()
     }
 
@@ -272,6 +321,11 @@ impl Hosted {
         }
     }
 
+    /// Gives up the packets that its core has; answers how many they were, by direction.
+    fn abandon(&mut self) -> [u64; 2] {
+        self.program.core_mut().map_or([0; 2], |core| core.abandon())
+    }
+
     /// Notes that a call has taken too long; answers whether the program is halted for that.
     fn overrun(&mut self, now: Nanos) -> bool {
         self.now.overruns += 1;
@@ -282,34 +336,6 @@ impl Hosted {
         let first = self.overruns.pop_front().unwrap_or(now);
         self.now.halted = now.since(first) <= OVERRUNS_WITHIN;
         self.now.halted
-    }
-
-    /// Takes over from the program before it: its packets, and its state where that is to be kept. Answers why the state was not.
-    fn follow(&mut self, before: &mut Self, tally: &mut super::Tally) -> Option<StateError> {
-        let kept = (self.state == StateKept::Keep).then(|| {
-            let state = in_time(before.epochs.as_ref(), || before.program.save())?;
-            in_time(self.epochs.as_ref(), || self.program.restore(&state))
-        });
-        self.now.kept_state = kept.as_ref().map(Result::is_ok);
-        self.outgoing.append(&mut before.outgoing);
-        self.begun = core::mem::take(&mut before.begun);
-        let incoming = before.incoming.drain(..).map(|packet| (packet, true));
-        let all: Vec<_> = incoming.chain(before.returned.drain(..).map(|packet| (packet, false))).collect();
-        for (packet, comes_in) in all {
-            let bytes = &before.program.bytes(packet.slot)[..packet.len as usize];
-            let fits = bytes.len() <= self.program.limits().buffer as usize;
-            match if fits { self.program.take() } else { None } {
-                None if fits => tally.lost(Loss::ProgramNoRoom),
-                Some(slot) => {
-                    self.program.bytes_mut(slot)[..bytes.len()].copy_from_slice(bytes);
-                    let to = if comes_in { &mut self.incoming } else { &mut self.returned };
-                    to.push_back(Packet { slot, ..packet });
-                }
-                None => tally.lost(Loss::ProgramTooLong),
-            }
-            before.program.give(packet.slot);
-        }
-        kept.and_then(Result::err)
     }
 }
 
@@ -348,10 +374,15 @@ impl Dataplane {
         if !hosted.takes(Way::Ingress) {
             return None;
         }
-        if hosted.now.halted {
+        if hosted.refuses() {
             return Some(Err(Loss::ProgramHalted));
         }
-        let emitted = hosted.store(frame, offload, part);
+        let mut emitted = hosted.store(frame, offload, part);
+        if matches!(emitted, Ok(Emitted::Full)) && !hosted.is_here() {
+            // It is slower than its packets come, on a core that is its own: no loss of the sender's.
+            lane.tally.lost(Loss::ProgramBusy);
+            emitted = Ok(Emitted::Sent);
+        }
         self.inward.set_work(to, hosted.has_packets());
         Some(emitted)
     }
@@ -369,7 +400,7 @@ impl Dataplane {
         let Some(mut hosted) = lane.program.take() else { return batch.clear() };
         for mut copied in batch.drain(..) {
             let Copied { buffer, received, origin, .. } = &mut copied;
-            if hosted.now.halted {
+            if hosted.refuses() {
                 lane.tally.lost_many(Loss::ProgramHalted, origin.frames().into());
                 lane.give(*buffer, origin, Status::Dropped);
                 continue;
@@ -402,54 +433,18 @@ impl Dataplane {
         if !self.tenants.has_programs {
             return None;
         }
-        let mut next = None;
+        let (mut next, mut left) = (None, None);
         for (index, lane) in (0_u32..).zip(&self.tenants.lanes) {
             let Some(hosted) = lane.as_ref().and_then(|lane| lane.program.as_ref()) else { continue };
-            let ticks = hosted.ticks_at();
-            self.inward.set_work(index, hosted.has_packets() || ticks.is_some_and(|at| at <= now));
-            next = next.into_iter().chain(ticks).min();
+            let ticks = hosted.ticks_at().filter(|_| hosted.may_call());
+            let has_work =
+                hosted.has_waiting() || hosted.program.has_done() || ticks.is_some_and(|at| at <= now);
+            self.inward.set_work(index, has_work);
+            next = next.into_iter().chain(ticks).chain(hosted.look_at(now)).min();
+            left = left.or(hosted.has_left().then_some(index));
         }
+        left.into_iter().for_each(|index| self.follow_program(index, now));
         next
-    }
-
-    /// Puts other programs in place of those that tenants had; without one a tenant's packets pass.
-    pub(super) fn install_programs(
-        &mut self,
-        programs: Vec<(String, Option<Box<Hosted>>)>,
-        installed: &mut Installed,
-        now: Nanos,
-    ) {
-        for (name, program) in programs {
-            let Some(index) = self.lane_of(&name) else {
-                installed.programs.extend(program);
-                continue;
-            };
-            let waiting = self.lift_from_pool(index);
-            let Some(lane) = self.tenants.lane(index) else { continue };
-            match (lane.program.take(), program) {
-                (Some(mut before), Some(mut program)) => {
-                    if let Some(why) = program.follow(&mut before, &mut lane.tally) {
-                        let line =
-                            format!("tenant {name}: the state of its program was not taken over: {why}");
-                        self.backpressure.told.push(line);
-                    }
-                    lane.program = Some(program);
-                    installed.programs.push(before);
-                }
-                (Some(mut before), None) => {
-                    self.pass_waiting(&mut before, index as usize, now);
-                    installed.programs.push(before);
-                }
-                (None, program) => lane.program = program,
-            }
-            self.store_lifted(index, &waiting, now);
-            let lane = self.tenants.lane(index);
-            let has_packets =
-                lane.and_then(|lane| lane.program.as_ref()).is_some_and(|hosted| hosted.has_packets());
-            self.inward.set_work(index, has_packets);
-        }
-        let has_programs = self.tenants.all().any(|lane| lane.program.is_some());
-        self.tenants.has_programs = has_programs;
     }
 }
 
@@ -457,7 +452,10 @@ impl Lane {
     /// Takes its program out, as its tenant is gone; what waits for it is lost.
     pub(super) fn drop_program(&mut self) -> Option<Box<Hosted>> {
         let mut hosted = self.program.take()?;
-        self.tally.lost_many(Loss::ReceiverGone, (hosted.incoming.len() + hosted.returned.len()) as u64);
+        let [incoming, outgoing] = hosted.abandon();
+        let waiting = (hosted.incoming.len() + hosted.returned.len()) as u64;
+        self.tally.lost_many(Loss::ReceiverGone, incoming + waiting);
+        self.tally.lost_many(Loss::Stopped, outgoing);
         self.lose_outgoing(&mut hosted, Loss::Stopped);
         Some(hosted)
     }
@@ -465,7 +463,8 @@ impl Lane {
     /// Counts what waits for its program at a stop.
     pub(super) fn stop_program(&mut self) -> u64 {
         let Some(mut hosted) = self.program.take() else { return 0 };
-        let inside = (hosted.arrived.len() + hosted.incoming.len() + hosted.returned.len()) as u64;
+        let waiting = (hosted.arrived.len() + hosted.incoming.len() + hosted.returned.len()) as u64;
+        let inside = waiting + hosted.abandon().iter().sum::<u64>();
         self.tally.lost_many(Loss::Stopped, inside);
         let sent = self.lose_outgoing(&mut hosted, Loss::Stopped);
         self.program = Some(hosted);

@@ -518,15 +518,18 @@ impl Dataplane {
         self.note_moved(lane as usize);
         let after = clock(Part::Deliver);
         let took = after.since(now);
-        if let Some(hosted) = self.tenants.lane(lane).and_then(|lane| lane.program.as_mut()) {
-            hosted.took(count, took);
-        }
+        let hosted = self.tenants.lane(lane).and_then(|lane| lane.program.as_deref_mut());
+        // A call on a core of its own is measured there.
+        let hosted = hosted.filter(|hosted| hosted.is_here());
+        let is_here = hosted.is_some();
+        hosted.into_iter().for_each(|hosted| hosted.took(count, took));
         self.inward.processed(station, took, after);
         let seen = self.program_now(lane);
         let calls = (seen.calls - before.calls).max(1);
         let is_too_long = |span: Span| span >= LONGEST_CALL.times(calls);
         // One that was ended is counted already.
-        if is_too_long(took)
+        if is_here
+            && is_too_long(took)
             && seen.overruns == before.overruns
             && is_too_long(self.inward.used_since(core, now))
         {

@@ -92,8 +92,8 @@ impl Migration {
 }
 
 impl Lane {
-    /// Whether another thread could serve its port: none of the NIC engine's flow queues is its client's, and no thread of its own
-    /// copies its frames.
+    /// Whether another thread could serve its port: none of the NIC engine's flow queues is its client's, no thread of its own
+    /// copies its frames, and it has no program, in whose memory its packets wait.
     fn may_migrate(&self) -> bool {
         let movable = match self.port {
             Some(
@@ -101,7 +101,11 @@ impl Lane {
             ) => true,
             None | Some(Port::Vnic(_) | Port::Apart(_) | Port::Pcap(_)) => false,
         };
-        movable && self.is_served_here() && self.opened.is_empty() && self.guest.is_none()
+        movable
+            && self.is_served_here()
+            && self.opened.is_empty()
+            && self.guest.is_none()
+            && self.program.is_none()
     }
 }
 

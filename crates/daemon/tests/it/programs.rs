@@ -1,5 +1,7 @@
 //! Tenants' programs in the engine: what they see, what becomes of it, and what they cannot do.
 
+mod own_cores;
+
 use plimsoll_daemon::{Change, Hosted, ProgramNow, Units, program_limits};
 use plimsoll_offload::{Metering, Operation, Program, Runtime};
 use plimsoll_policy::{Checked, Fails, StateKept, TenantProgram};
@@ -23,13 +25,13 @@ const B: u8 = 2;
 const ELSEWHERE: u8 = 9;
 
 /// A module with this memory in front of its pool, and these functions.
-fn module(fields: &str) -> Vec<u8> {
+pub(crate) fn module(fields: &str) -> Vec<u8> {
     let text = format!("(module (memory (export \"memory\") 1) (func (export \"plimsoll_abi_1\")) {fields})");
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// A function for packets that does this for each packet, at `$at`, whose bytes begin at `$data`.
-fn each(name: &str, body: &str) -> String {
+pub(crate) fn each(name: &str, body: &str) -> String {
     format!(
         "(func (export \"{name}\") (param $batch i32) (result i32)
             (local $n i32) (local $at i32) (local $data i32) (local $x i64)
@@ -59,17 +61,31 @@ const SWAP: &str = "(local.set $x (i64.load16_u offset=4 (local.get $data)))
     (i64.store32 offset=6 (local.get $data) (local.get $x))
     (i64.store16 offset=10 (local.get $data) (i64.shr_u (local.get $x) (i64.const 32)))";
 
-fn stated() -> TenantProgram {
+pub(crate) fn stated() -> TenantProgram {
     TenantProgram::of("test.wasm".into())
 }
 
-/// A program for tenant `a` that has been started.
+/// A program for tenant `a` that has been started, on the core that it states.
 fn hosted(checked: &Checked, module: &[u8], stated: &TenantProgram) -> Box<Hosted> {
+    hosted_of(checked, "a", module, stated)
+}
+
+/// A program for a tenant that has been started, on the core that it states.
+pub(crate) fn hosted_of(
+    checked: &Checked,
+    tenant: &str,
+    module: &[u8],
+    stated: &TenantProgram,
+) -> Box<Hosted> {
     let runtime = Runtime::new(Metering::Fuel).expect("this machine");
-    let limits = program_limits(checked, "a", stated);
+    let limits = program_limits(checked, tenant, stated);
     let compiled = runtime.load(module, &limits).unwrap_or_else(|error| panic!("{error}"));
     let program = Program::new(&compiled).unwrap_or_else(|error| panic!("{error}"));
-    Box::new(Hosted::new(program, ("a", stated), None))
+    Box::new(match stated.core {
+        Some(core) => Hosted::on_core(core, program, (tenant, stated), None)
+            .expect("a thread on a core of this process"),
+        None => Hosted::new(program, (tenant, stated), None),
+    })
 }
 
 /// Puts another program in place of the one that tenant `a` has.
@@ -448,14 +464,14 @@ enum Step {
     Packet { from: u8, verdict: u8, port: u8, len: u16 },
     /// Some turns.
     Turns(u8),
-    /// Another program, of these, or none.
-    Install(u8),
+    /// Another program, of these, or none, on a core of its own or not.
+    Install(u8, bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let packet = (0_u8..3, 0_u8..8, 0_u8..3, 60_u16..1_500)
         .prop_map(|(from, verdict, port, len)| Step::Packet { from, verdict, port, len });
-    prop_oneof![8 => packet, 2 => (1_u8..5).prop_map(Step::Turns), 1 => (0_u8..4).prop_map(Step::Install)]
+    prop_oneof![8 => packet, 2 => (1_u8..5).prop_map(Step::Turns), 1 => (0_u8..4, any::<bool>()).prop_map(|(which, own)| Step::Install(which, own))]
 }
 
 proptest! {
@@ -466,6 +482,7 @@ proptest! {
     fn each_packet_arrives_or_is_counted_once(
         steps in proptest::collection::vec(step(), 1..150),
         slow in any::<bool>(),
+        own in any::<bool>(),
     ) {
         // Verdict 7 traps, and 6 never ends.
         let told = format!(
@@ -477,7 +494,8 @@ proptest! {
         let modules = [module(&both), module(&each("ingress", &told)), module(&each("egress", &told))];
         let limits = if slow { "a: {port: memory, max: 20Mbps, descriptors: 8}" } else { "a: {port: memory}" };
         let text = POLICY.replace("a: {port: memory}", limits);
-        let (mut world, checked) = world_of(&text, &both, &TenantProgram { fails: Fails::Open, ..stated() });
+        let on = |own: bool| TenantProgram { core: own.then(own_cores::core), ..stated() };
+        let (mut world, checked) = world_of(&text, &both, &TenantProgram { fails: Fails::Open, ..on(own) });
         // Verdict 3 is for a coprocessor.
         with_units(&mut world, [1, 1, 0]);
         let (mut sent, mut came) = (0_u64, 0);
@@ -493,8 +511,8 @@ proptest! {
                     sent += 1;
                 }
                 Step::Turns(count) => came += world.run(STEP.times(count.into()), STEP).len() as u64,
-                Step::Install(which) => {
-                    let program = modules.get(which as usize).map(|module| hosted(&checked, module, &stated()));
+                Step::Install(which, own) => {
+                    let program = modules.get(which as usize).map(|module| hosted(&checked, module, &on(own)));
                     install(&mut world, &checked, program);
                 }
             }

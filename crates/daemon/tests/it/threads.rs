@@ -3,6 +3,8 @@
 //!
 //! Not here: threads and clocks (the live tests), and what leases are (`leases`).
 
+mod programs;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,8 +78,13 @@ impl Host {
         let name = format!("t{tenant}");
         let served = |engine: &mut Dataplane| engine.loads().iter().any(|(served, _)| *served == name);
         let from = self.engines.iter_mut().position(served).expect("one serves it");
-        while !self.engines[from].halt(&name).expect("a port that may move") {
-            self.turn();
+        loop {
+            match self.engines[from].halt(&name) {
+                Some(true) => break,
+                Some(false) => self.turn(),
+                // With its program it stays.
+                None => return self.engines[from].resume(&name),
+            }
         }
         let (migration, now) = (Migration::new(name, to, self.engines.len()), self.now);
         std::thread::scope(|scope| {
@@ -313,13 +320,14 @@ fn a_thread_without_traffic_reports_once_and_then_needs_no_turn() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whoever sends to whom, on one thread or several, and whichever tenants move between them: each tenant gets what it would get
-    /// from one, each flow in its order.
+    /// Whoever sends to whom, on one thread or several, whichever tenants move between them, and whichever have programs: each tenant
+    /// gets what it would get from one, each flow in its order.
     #[test]
     fn several_threads_deliver_what_one_does(
         threads in 2_usize..5,
         sends in proptest::collection::vec((0_u8..6, 0_u8..9, any::<bool>()), 1..150),
         moves in proptest::collection::vec((0_u32..150, 0_usize..6, 0_usize..4), 0..12),
+        with_programs in proptest::collection::vec(any::<bool>(), 6),
     ) {
         let text = |threads| {
             let tenants: Vec<String> = (0..6).map(|n| format!("t{n}: {{port: memory}}")).collect();
@@ -327,6 +335,7 @@ proptest! {
         };
         let run = |threads: usize| {
             let mut host = Host::new(&text(threads), threads);
+            host.start_programs(&policy(&text(threads)), &with_programs);
             for tenant in 0..6_u8 {
                 host.send(tenant.into(), &udp(tenant + 1, 99, 1, 0, 100));
             }

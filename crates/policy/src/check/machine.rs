@@ -18,6 +18,15 @@ pub(super) fn cores() -> String {
 
 /// A doubt about `engine.cpu` where it is none of `cores`.
 pub(super) fn no_such_core(cpu: Located<u32>, cores: &str) -> Option<Problem> {
+    missing(cpu, ("`cpu`", "or leave `cpu` out"), cores)
+}
+
+/// A doubt about the core that a program has to itself where it is none of `cores`.
+pub(super) fn no_such_core_for_program(core: Located<u32>, cores: &str) -> Option<Problem> {
+    missing(core, ("a core of a program", "or give the program a `weight`"), cores)
+}
+
+fn missing(cpu: Located<u32>, (what, or): (&str, &str), cores: &str) -> Option<Problem> {
     let cores = cores.trim();
     let range = |range: &str| {
         let (from, to) = range.split_once('-').unwrap_or((range, range));
@@ -27,9 +36,9 @@ pub(super) fn no_such_core(cpu: Located<u32>, cores: &str) -> Option<Problem> {
     if ranges?.iter().any(|range| range.contains(&cpu.value)) {
         return None;
     }
-    let message = format!("`cpu` is {}, but this machine's cores are {cores}", cpu.value);
+    let message = format!("{what} is {}, but this machine's cores are {cores}", cpu.value);
     let problem = Problem::warning(Law::BadValue, cpu.at, message).label("no core of this machine");
-    Some(problem.help("the daemon would not start here: write one of these cores, or leave `cpu` out"))
+    Some(problem.help(format!("the daemon would not start here: write one of these cores, {or}")))
 }
 
 /// The speed of an interface's link in Mb/s, as the kernel tells it. Many virtual interfaces have none, nor has one that is

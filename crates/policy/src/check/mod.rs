@@ -61,6 +61,8 @@ pub struct Checked {
     pub sources: Sources,
     /// Where `engine.cpu` is stated.
     cpu_at: Option<Mark>,
+    /// The cores that programs have to themselves, and where they are stated.
+    cores: Vec<Located<u32>>,
     /// Where the uplink's `standby` stands.
     standby_at: Option<Mark>,
 }
@@ -141,6 +143,9 @@ pub fn load_read(file: FileRead, parse: &mut Parse<'_>) -> Result<Checked, Error
 fn on_this_machine(mut checked: Checked) -> Checked {
     if let (Some(cpu), Some(at)) = (checked.config.engine.cpu, checked.cpu_at) {
         checked.warnings.extend(machine::no_such_core(Located::new(cpu, at), &machine::cores()));
+    }
+    for &core in &checked.cores {
+        checked.warnings.extend(machine::no_such_core_for_program(core, &machine::cores()));
     }
     if let Some(at) = checked.standby_at {
         checked.warnings.extend(machine::slow_standby(&checked.config.uplink, at, machine::speed));
@@ -236,6 +241,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let (graph, mut problems) = (composer.graph, composer.problems);
     ports::judge(uplink.as_ref(), &tenants, &mut problems);
     addresses::judge(&tenants, &mut problems);
+    offload::judge(&tenants, (&engine, cpu_at), &mut problems);
     let rules = rules::rules(&graph, &mut problems);
     cost::too_deep(&graph, &engine, &mut problems);
     let minima = envelope::minima(&graph);
@@ -296,6 +302,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         backed::not_backed(&graph_minima(&graph), &program, &mut problems);
         promises::not_held(&tenants, &program, &mut problems);
     }
+    let cores = offload::cores(&tenants).map(|(_, core)| core).collect();
     let tenants = tenants
         .iter()
         .zip(&descriptors)
@@ -313,7 +320,7 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
         grain: uplink.grain,
     };
     let config = Config { uplink, engine, api, tenants: tenants.collect(), overlay, backpressure };
-    Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at, standby_at })
+    Ok(Checked { config, program, warnings: problems.sorted(), sources, cpu_at, cores, standby_at })
 }
 
 /// Refuses feedback with `ingress: shared`: receivers steer by the frames that wait for each tenant, and one queue for all

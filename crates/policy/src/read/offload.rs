@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use plimsoll_document::{Located, Tree, bad};
+use plimsoll_document::{Located, Tree, Value, bad};
 use plimsoll_units::Bytes;
 
 use super::Reader;
@@ -31,12 +31,7 @@ pub(super) fn program(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Pr
             reader.report(bad(tree.at, message, "write 2MiB to 1GiB"));
         }
     }
-    if let Some(tree) = keys.get("cpu") {
-        let cpu = reader.fields(tree, tree.at, &format!("`cpu` of {what}"), &PROGRAM_CPU);
-        let weight =
-            cpu.get("weight").and_then(|tree| reader.positive(tree, "`weight` of `cpu`", MAX_WEIGHT));
-        program.cpu = weight.map(|weight| weight.value);
-    }
+    let core = keys.get("cpu").and_then(|tree| cpu(reader, tree, &what, &mut program));
     if let Some(tree) = keys.get("units") {
         let units = reader.fields(tree, tree.at, &format!("`units` of {what}"), &PROGRAM_UNITS);
         let mut weight = |unit: &str| {
@@ -78,5 +73,34 @@ pub(super) fn program(reader: &mut Reader, tree: &Tree, what: &str) -> Option<Pr
             }
         };
     }
-    Some(ProgramEntry { at: tree.at, program })
+    Some(ProgramEntry { at: tree.at, program, core_at: core.map(|core| core.at) })
+}
+
+/// Its part of the engine's core, or a core of its own, which is the answer.
+fn cpu(reader: &mut Reader, tree: &Tree, what: &str, program: &mut TenantProgram) -> Option<Located<u32>> {
+    let what = format!("`cpu` of {what}");
+    let cpu = reader.fields(tree, tree.at, &what, &PROGRAM_CPU);
+    let weight = cpu.get("weight").and_then(|tree| reader.positive(tree, "`weight` of `cpu`", MAX_WEIGHT));
+    program.cpu = weight.map(|weight| weight.value);
+    let cores = cpu.get("cores")?;
+    if cpu.get("weight").is_some() {
+        let help = "leave one of them out: a program has a part of the engine's core, or a core of its own";
+        reader.report(bad(cores.at, format!("{what} has `weight` and `cores`"), help));
+        return None;
+    }
+    let Value::List(listed) = &cores.value else {
+        // A single number could be a count as well as a core.
+        let message = format!("`cores` of {what} is no list");
+        reader.report(bad(cores.at, message, "write the core's number in a list, such as `[2]`"));
+        return None;
+    };
+    let [one] = &listed[..] else {
+        let message = format!("`cores` of {what} lists {} cores", listed.len());
+        let help = "write one, such as `[2]`: a program has one memory, in which one core can work at a time";
+        reader.report(bad(cores.at, message, help));
+        return None;
+    };
+    let core = reader.value::<u32>(one, "`cores` of `cpu`", "the number of a core, from 0")?;
+    program.core = Some(core.value);
+    Some(core)
 }

@@ -190,6 +190,8 @@ pub(crate) struct AddressesEntry {
 pub(crate) struct ProgramEntry {
     pub at: Mark,
     pub program: TenantProgram,
+    /// Where the core is stated that it has to itself, if it has one.
+    pub core_at: Option<Mark>,
 }
 
 /// `interface` of a tenant.

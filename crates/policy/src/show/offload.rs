@@ -10,10 +10,13 @@ pub(super) fn programs_text(config: &Config) -> String {
     let mut text = String::new();
     for tenant in &config.tenants {
         let Some(program) = &tenant.program else { continue };
-        let TenantProgram { module, memory: _, cpu: _, units, amplification, state, fails } = program;
+        let TenantProgram { module, memory: _, cpu: _, core, units, amplification, state, fails } = program;
         let (name, module, memory) = (&tenant.name, module.display(), program.memory_text());
         // Writing to a string cannot fail.
         let _ = write!(text, "\nPackets of `{name}` pass the program {module}: memory {memory}");
+        if let Some(core) = core {
+            let _ = write!(text, ", on core {core}");
+        }
         if *units != UnitWeights::default() {
             let _ = write!(text, ", weights at coprocessors {units}");
         }

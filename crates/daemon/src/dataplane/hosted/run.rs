@@ -3,7 +3,7 @@
 //! Not here: where packets wait for them (`hosted`).
 //! Invariant: a call's packets leave it with one verdict each, or are all lost for a counted reason.
 
-use plimsoll_offload::{Decided, Fault, Packet, Place, UnitCall, Verdict, Way};
+use plimsoll_offload::{Decided, Fault, Packet, Place as At, Request, Verdict, Way};
 use plimsoll_policy::Fails;
 use plimsoll_ports::Received;
 use plimsoll_units::Nanos;
@@ -13,7 +13,22 @@ use super::super::depart::Handed;
 use super::super::drops::Loss;
 use super::super::emit::Emitted;
 use super::super::posted::{Copied, Origin};
+use super::own_core::lost_by;
+use super::place::Place;
 use super::{Hosted, RESERVED, TENANT, in_time};
+
+impl Hosted {
+    /// What it has decided about this packet of the last batch, on the engine's thread.
+    fn settled(&self, number: usize) -> Option<(Decided, Option<Request>)> {
+        let Place::Here(program) = &self.program else { return None };
+        let decided = *program.ran().packets.get(number)?;
+        let request = match decided.verdict {
+            Verdict::Unit(call) => program.request(&decided, call),
+            _ => None,
+        };
+        Some((decided, request))
+    }
+}
 
 impl Dataplane {
     /// Runs a tenant's program with packets that wait for it, once for each direction. Answers how many they were.
@@ -22,35 +37,39 @@ impl Dataplane {
             self.inward.set_work(index, false);
             return 0;
         };
-        let mut count = 0;
-        if hosted.ticks_at().is_some_and(|at| at <= now) {
-            (hosted.ticked, count) = (now, 1);
-            let ticked = in_time(hosted.epochs.clone().as_ref(), || hosted.program.tick(now));
-            if let Err(fault) = ticked {
+        let mut count = self.collect_done(&mut hosted, index, now);
+        if hosted.may_call() && hosted.ticks_at().is_some_and(|at| at <= now) {
+            (hosted.ticked, count) = (now, count + 1);
+            if let Some(fault) = hosted.program.tick(hosted.epochs.as_ref(), now) {
                 self.note_fault(&mut hosted, index, &fault, now);
             }
         }
         let most = hosted.most();
-        if !hosted.now.halted {
+        if !hosted.now.halted && hosted.may_call() {
             let incoming = hosted.incoming.len().min(most);
             hosted.batch.extend(hosted.incoming.drain(..incoming));
             count += self.run_batch(&mut hosted, Way::Ingress, index, now);
         }
-        if let Some(lane) = self.tenants.lane(index).filter(|_| !hosted.now.halted) {
+        if let Some(lane) = self.tenants.lane(index).filter(|_| !hosted.now.halted && hosted.may_call()) {
             // Each packet that leaves needs a descriptor; one that adds more of them than there are loses those.
+            let amplification = hosted.program.limits().amplification.max(1);
+            let [_, away] = hosted.program.inside().map(|packets| packets as u32 * amplification);
             let room = lane.tenant.map_or(0, |tenant| self.scheduler.nic.tenant_room(tenant));
-            let fit = (room / hosted.program.limits().amplification.max(1)).max(room.min(1));
+            let room = room.saturating_sub(away);
+            let fit = (room / amplification).max(room.min(1));
             hosted.fill(lane, most.min(fit as usize));
             count += self.run_batch(&mut hosted, Way::Egress, index, now);
         }
-        if hosted.now.halted && hosted.has_packets() {
+        if hosted.now.halted && hosted.has_waiting() {
             match hosted.fails {
+                // What its core still has goes first.
+                Fails::Open if hosted.program.is_away() => {}
                 Fails::Open => self.pass_waiting(&mut hosted, index as usize, now),
                 Fails::Closed => self.lose_waiting(&mut hosted, index),
             }
         }
-        // Without a descriptor it waits until one has been completed (`tend_programs`).
-        let has_work = count > 0 && hosted.has_packets();
+        // Without a descriptor, or room at its core, it waits until there is some (`tend_programs`).
+        let has_work = count > 0 && hosted.has_waiting() && hosted.may_call();
         if let Some(lane) = self.tenants.lane(index) {
             lane.program = Some(hosted);
         }
@@ -67,24 +86,31 @@ impl Dataplane {
         }
         let Hosted { program, batch, epochs, now: seen, .. } = &mut *hosted;
         (seen.calls, seen.packets) = (seen.calls + 1, seen.packets + count as u64);
-        let answered = in_time(epochs.as_ref(), || program.run(way, batch, now).map(|ran| ran.malformed));
+        let answered = match program {
+            Place::Here(program) => {
+                in_time(epochs.as_ref(), || program.run(way, batch, now).map(|ran| ran.malformed))
+            }
+            Place::Core(core) => {
+                core.run(way, batch, now);
+                batch.clear();
+                return count;
+            }
+        };
         batch.clear();
         match answered {
             Ok(malformed) => {
                 if let Some(lane) = self.tenants.lane(index) {
                     lane.tally.lost_many(Loss::ProgramMalformed, malformed.into());
                 }
-                for number in 0..hosted.program.ran().packets.len() {
-                    self.act(hosted, number, (way, index), now);
+                let mut number = 0;
+                while let Some(settled) = hosted.settled(number) {
+                    self.act(hosted, settled, (way, index), now);
+                    number += 1;
                 }
             }
             Err(fault) => {
-                let why = match fault {
-                    Fault::OverBudget(_) => Loss::ProgramOverTime,
-                    Fault::Trap { .. } | Fault::Count { .. } => Loss::ProgramFault,
-                };
                 if let Some(lane) = self.tenants.lane(index) {
-                    lane.tally.lost_many(why, count as u64);
+                    lane.tally.lost_many(lost_by(&fault), count as u64);
                 }
                 self.note_fault(hosted, index, &fault, now);
             }
@@ -92,9 +118,14 @@ impl Dataplane {
         count
     }
 
-    /// Does what a program has decided about one packet.
-    fn act(&mut self, hosted: &mut Hosted, number: usize, (way, index): (Way, u32), now: Nanos) {
-        let decided = hosted.program.ran().packets[number];
+    /// Does what a program has decided about one packet, with its request where that is for a coprocessor.
+    pub(super) fn act(
+        &mut self,
+        hosted: &mut Hosted,
+        (decided, request): (Decided, Option<Request>),
+        (way, index): (Way, u32),
+        now: Nanos,
+    ) {
         hosted.now.added += u64::from(decided.added && decided.verdict != Verdict::Drop);
         let own = match way {
             Way::Ingress => TENANT,
@@ -103,7 +134,7 @@ impl Dataplane {
         let to = match decided.verdict {
             Verdict::Pass => own,
             Verdict::Redirect(to) => to,
-            Verdict::Unit(call) => return self.hand_to_unit(hosted, (&decided, call), (way, index)),
+            Verdict::Unit(_) => return self.hand_to_unit(hosted, (&decided, request), (way, index)),
             Verdict::Drop => {
                 if let Some(lane) = self.tenants.lane(index).filter(|_| !decided.added) {
                     lane.tally.lost(Loss::ProgramDropped);
@@ -129,10 +160,9 @@ impl Dataplane {
     fn hand_to_unit(
         &mut self,
         hosted: &mut Hosted,
-        (decided, call): (&Decided, UnitCall),
+        (decided, request): (&Decided, Option<Request>),
         (way, index): (Way, u32),
     ) {
-        let request = hosted.program.request(decided, call);
         let asked = match request {
             Some(request) => self.ask_unit(index, &hosted.tenant, way, request),
             None => Err(Loss::ProgramNoUnit),
@@ -169,14 +199,14 @@ impl Dataplane {
     /// Notes that a call which has returned took longer than one may.
     pub(in super::super) fn note_long_call(&mut self, index: u32, now: Nanos) {
         let Some(mut hosted) = self.tenants.lane(index).and_then(|lane| lane.program.take()) else { return };
-        self.note_fault(&mut hosted, index, &Fault::OverBudget(Place::default()), now);
+        self.note_fault(&mut hosted, index, &Fault::OverBudget(At::default()), now);
         if let Some(lane) = self.tenants.lane(index) {
             lane.program = Some(hosted);
         }
     }
 
     /// Notes that a call has failed; the first time, and where the program is halted for it, with a line in the log.
-    fn note_fault(&mut self, hosted: &mut Hosted, index: u32, fault: &Fault, now: Nanos) {
+    pub(super) fn note_fault(&mut self, hosted: &mut Hosted, index: u32, fault: &Fault, now: Nanos) {
         let Some(name) = self.tenants.lane(index).map(|lane| lane.name.clone()) else { return };
         let first = hosted.now.faults + hosted.now.overruns == 0;
         let mut halted = false;
