@@ -88,6 +88,9 @@ impl Builder<'_> {
     fn fits(&self, host: &Host, tenant: &str, stated: &TenantProgram) -> Result<(), SimError> {
         let (what, help) = if stated.units != UnitWeights::default() {
             ("`units`, and there are no coprocessors for programs in virtual time", "leave `units` out")
+        } else if stated.core.is_some() {
+            let help = "leave `cpu` out, and give the tenant cores of the host by `partition`";
+            ("a program with a core of its own, by its number, and in virtual time cores have none", help)
         } else if self.system.ingress == Ingress::Shared {
             ("a program, and the system has `ingress: shared`", "programs share the CPU: leave `ingress` out")
         } else {
