@@ -20,8 +20,8 @@ use crate::tcp::{self, Ecn};
 /// The first bytes of each hardware address: locally administered, as in the lab.
 const CARD: [u8; 2] = [0x02, 0x77];
 
-/// Payload in checksums: all zeros.
-static NOTHING: [u8; 65_536] = [0; 65_536];
+/// Payload: all zeros.
+pub(crate) static NOTHING: [u8; 65_536] = [0; 65_536];
 
 /// Adds a packet's headers. `said` is what its end said before, at the place where the packet is seen.
 pub(crate) fn write_headers(

@@ -291,6 +291,11 @@ impl Hosted {
         waiting.chain(self.ended.iter().filter(|one| !one.added).map(|one| &one.packet))
     }
 
+    /// Packets whose senders do not have their buffers back yet.
+    pub(crate) fn unsettled(&self) -> impl Iterator<Item = &Packet> {
+        self.freed.iter().chain(self.outgoing.iter().filter_map(|one| one.whole.as_ref()))
+    }
+
     /// Its counters.
     pub(crate) fn counters(&self) -> [(&'static str, u64); 6] {
         let ProgramNow { calls, packets, instructions, faults, overruns } = self.now;

@@ -378,6 +378,15 @@ impl Receive {
         }
     }
 
+    /// Packets that wait for programs, or are in one of their turns, whose senders do not have their buffers back yet.
+    pub(crate) fn unsettled(&self) -> Vec<Packet> {
+        let waiting = self.programs().flat_map(Hosted::unsettled).copied();
+        match &self.cpu {
+            Service::Shared(_) | Service::Fair(_) => waiting.collect(),
+            Service::Partition(cpu) => waiting.chain(cpu.unsettled().copied()).collect(),
+        }
+    }
+
     /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
         match &self.cpu {

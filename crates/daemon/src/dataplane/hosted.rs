@@ -18,7 +18,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use plimsoll_offload::{Packet, Program, Request, Slot, Way};
+use plimsoll_offload::{Pace, Packet, Program, Request, Slot, Way};
 use plimsoll_policy::{Fails, StateKept, TenantProgram};
 use plimsoll_ports::Frame;
 use plimsoll_units::{Nanos, Span};
@@ -38,28 +38,15 @@ use super::pool::Held;
 use super::posted::Copied;
 use crate::epochs::Epochs;
 
-/// Most packets of one call.
-const BATCH: usize = 32;
-
 /// Buffers that packets for the tenant leave free, for those that it sends and those that its program adds.
 pub(crate) const RESERVED: u32 = 2 * plimsoll_offload::BATCH as u32;
 
 /// Most frames of the tenant's that wait for its program: its port is not read while there are as many.
 const MOST_OUT: usize = 64;
 
-/// How long a call may take, by what packets have taken before: others wait for the core meanwhile.
-const CALL: Span = Span::micros(50);
-
 /// A call that has returned and took longer than this should have been ended before: what is one instruction, as the filling of much memory,
 /// is not ended in its midst.
 pub(super) const LONGEST_CALL: Span = Span::micros(1_500);
-
-/// A program is halted when so many of its calls have taken too long within this time.
-const MOST_OVERRUNS: usize = 4;
-const OVERRUNS_WITHIN: Span = Span::secs(60);
-
-/// How often `tick` is called.
-const TICK: Span = Span::millis(100);
 
 /// A tenant's program, with the packets that wait for it.
 pub struct Hosted {
@@ -82,10 +69,7 @@ pub struct Hosted {
     begun: (u16, u32),
     /// Empty between two calls.
     batch: Vec<Packet>,
-    /// What a packet has taken lately.
-    cost: Span,
-    /// When the last calls took too long, the oldest first.
-    overruns: VecDeque<Nanos>,
+    pace: Pace,
     ticked: Nanos,
     /// Set where another program, or none, is to follow this one, whose core still has packets.
     leaving: Option<Leaving>,
@@ -164,9 +148,8 @@ impl Hosted {
             returned: VecDeque::new(),
             outgoing: VecDeque::with_capacity(2 * MOST_OUT),
             begun: (0, 0),
-            batch: Vec::with_capacity(BATCH),
-            cost: Span::ns(100),
-            overruns: VecDeque::with_capacity(MOST_OVERRUNS),
+            batch: Vec::with_capacity(Pace::BATCH),
+            pace: Pace::default(),
             ticked: Nanos::ZERO,
             leaving: None,
             now: ProgramNow { core, ..ProgramNow::default() },
@@ -222,21 +205,17 @@ impl Hosted {
 
     /// When `tick` is to be called next, if the program has it.
     pub(super) fn ticks_at(&self) -> Option<Nanos> {
-        (self.program.ticks() && !self.now.halted).then(|| self.ticked + TICK)
+        (self.program.ticks() && !self.now.halted).then(|| self.ticked + Pace::TICK)
     }
 
     /// Most packets of the next call, so that others do not wait for long.
     fn most(&self) -> usize {
-        let fit = CALL.as_u64() / self.cost.as_u64().max(1);
-        (fit as usize).clamp(1, BATCH)
+        self.pace.most()
     }
 
     /// Notes how long a call took.
     pub(super) fn took(&mut self, packets: usize, took: Span) {
-        if packets > 0 {
-            let one = took.as_u64() / packets as u64;
-            self.cost = Span::ns((3 * self.cost.as_u64() + one) / 4);
-        }
+        self.pace.took(packets, took);
     }
 
     /// Puts a frame for the tenant into the program's pool, as packets that are finished: segments are cut, and checksums are written.
@@ -329,13 +308,9 @@ impl Hosted {
     /// Notes that a call has taken too long; answers whether the program is halted for that.
     fn overrun(&mut self, now: Nanos) -> bool {
         self.now.overruns += 1;
-        self.overruns.push_back(now);
-        if self.overruns.len() < MOST_OVERRUNS || self.now.halted {
-            return false;
-        }
-        let first = self.overruns.pop_front().unwrap_or(now);
-        self.now.halted = now.since(first) <= OVERRUNS_WITHIN;
-        self.now.halted
+        let halts = self.pace.overrun(now);
+        self.now.halted |= halts;
+        halts
     }
 }
 

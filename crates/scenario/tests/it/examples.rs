@@ -14,7 +14,7 @@ fn examples() -> Vec<PathBuf> {
         let files = std::fs::read_dir(folder).expect("a folder for each paper, and one for faults");
         found.extend(files.map(|entry| entry.expect("readable").path()));
     }
-    found.push(root.join("programs/virtual.yaml"));
+    found.extend(["virtual", "cohabitation"].map(|name| root.join(format!("programs/{name}.yaml"))));
     found.sort();
     found
 }

@@ -9,6 +9,7 @@ use plimsoll_wire::{Fragment, Ip, parse, protocol};
 
 use super::{Hosted, To};
 use crate::flow::{End, Flow};
+use crate::frame::NOTHING;
 use crate::packet::{Body, Packet, SHORTEST};
 
 /// What the simulator has no packet for: another flow's addresses, a TCP segment or a fragment that is not as it was, a payload where it
@@ -43,7 +44,7 @@ impl Hosted {
         let begun = &self.batch[own];
         let headers = &self.headers[begun.headers.0..begun.headers.1];
         frame.len() == begun.packet.len as usize
-            && frame.strip_prefix(headers).is_some_and(|rest| rest.iter().all(|&byte| byte == 0))
+            && frame.strip_prefix(headers).is_some_and(|rest| NOTHING.get(..rest.len()) == Some(rest))
     }
 
     /// A datagram that a program has written or changed.

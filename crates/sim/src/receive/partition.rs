@@ -287,6 +287,16 @@ impl Partition {
         self.spent_on.get(tenant as usize).copied().unwrap_or_default()
     }
 
+    /// Packets whose senders get their buffers back once a turn ends.
+    pub(super) fn unsettled(&self) -> impl Iterator<Item = &Packet> {
+        let jobs = self.cores.iter().filter_map(|core| core.job.as_ref());
+        jobs.filter_map(|job| match &job.work {
+            CoreWork::Turn(turn) => Some(&turn.freed),
+            CoreWork::Packet(..) => None,
+        })
+        .flatten()
+    }
+
     /// All packets that it holds.
     pub(super) fn holds(&self) -> Vec<&Packet> {
         let jobs = self.cores.iter().filter_map(|core| core.job.as_ref());

@@ -61,6 +61,7 @@ impl World {
         if let (Some(receive), Some(mut fresh)) = (&mut here.receive, fresh_receive) {
             self.agenda.clear(receive.source);
             lost.extend(receive.holds().into_iter().map(|packet| (*packet, 1)));
+            self.completed.extend(receive.unsettled());
             fresh.go_on(receive, self.now);
             *receive = fresh;
         }

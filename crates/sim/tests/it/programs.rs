@@ -6,7 +6,7 @@ use plimsoll_scenario::{Form, ModuleFile, Run, Scenario, Status, json, judge};
 use plimsoll_sim::{Options, run};
 use proptest::prelude::*;
 
-use crate::support::modules::{DROP, ENDLESS, REFLECT, RESIZE, compiled, count_down, each, with};
+use crate::support::modules::{DROP, ENDLESS, MULTIPLY, REFLECT, RESIZE, compiled, count_down, each, with};
 use crate::support::{assert_holds, outcome, scenario};
 
 /// Two hosts on a switch; the tenant `bad` of host `a` has the program `p.wasm`, and what `more` says of it.
@@ -62,6 +62,17 @@ fn a_packet_that_a_program_resizes_is_scheduled_and_arrives_with_that_size() {
     let bytes: u64 = run.workloads["out"].bytes.iter().sum();
     assert_eq!((run.workloads["out"].packets, bytes), (20_000, 20_000 * 256));
     assert_eq!(delivered(&run, "out"), 19_999 * 256, "the last one arrives after the end");
+}
+
+#[test]
+fn what_a_program_adds_within_its_limit_is_sent() {
+    let out = "out: {tenant: bad, to: far, kind: udp, size: 500B, rate: 100kpps}";
+    let run = ran(&world(HOSTS, ", amplification: 3", out), MULTIPLY);
+    assert_eq!((run.workloads["out"].packets, dropped(&run, "bad", "program_no_room")), (3 * 20_000, 0));
+    let tcp = "out: {tenant: bad, to: far, kind: bulk}";
+    let run = ran(&world(HOSTS, ", amplification: 2", tcp), MULTIPLY);
+    assert!(dropped(&run, "bad", "program_not_modelled") > 1_000, "{:?}", run.drops);
+    assert!(delivered(&run, "out") > 10_000_000, "the segments themselves pass");
 }
 
 #[test]
@@ -199,17 +210,44 @@ proptest! {
 
     /// Whatever a program decides, each packet arrives, or is counted with a reason: the run itself asserts that.
     #[test]
-    fn no_packet_is_lost_uncounted(seed in any::<u32>(), ingress in any::<bool>(), ce in any::<bool>()) {
+    fn no_packet_is_lost_uncounted(
+        seed in any::<u32>(),
+        ingress in any::<bool>(),
+        reverse in any::<bool>(),
+        apart in any::<bool>(),
+    ) {
         let way = if ingress { "ingress" } else { "egress" };
         let workloads = format!(
             "{FLOOD}, out: {{tenant: bad, to: far, kind: udp, size: 500B, rate: 50kpps}},
             inside: {{tenant: calm, to: bad, kind: probe, rate: 2000}}, tcp: {{tenant: bad, to: calm, kind: bulk}},
-            away: {{tenant: bad, to: far, kind: bulk, reverse: {ce}}}"
+            away: {{tenant: bad, to: far, kind: bulk, reverse: {reverse}}}"
         );
-        let text = world(HOSTS, ", amplification: 2", &workloads).replace("200ms", "100ms");
+        let cores = "a: {receive: {cost: 300ns}, partition: {cores: {bad: 2, calm: 1}}}, b: {}";
+        let hosts = if apart { cores } else { HOSTS };
+        let text = world(hosts, ", amplification: 2", &workloads).replace("200ms", "100ms");
         let run = ran(&text, &each(way, &random(seed)));
         prop_assert!(run.counters["program_packets"] > 100);
     }
+}
+
+/// A daemon that ends loses what waits for a program, and the next one starts the program anew; guests get their buffers back.
+#[test]
+fn a_restart_starts_programs_anew() {
+    let hosts = "a: {receive: {cost: 300ns}, transmit: {completions: in_order}}, b: {}";
+    let more = ", state: drop}, descriptors: 64";
+    let workloads = format!("{FLOOD}, up: {{tenant: bad, to: far, kind: bulk, flows: 4}}");
+    let text = world(hosts, more, &workloads).replace("64}}", "64}");
+    let text =
+        text.replacen("workloads:", "faults: {restart: [{host: a, at: 100ms, gap: 5ms}]}, workloads:", 1);
+    let looks_both_ways = each("egress", "nop").replace(
+        "(func $each",
+        "(func (export \"ingress\") (param $batch i32) (result i32) (i32.load offset=8 (local.get $batch))) (func $each",
+    );
+    let run = ran(&text.replace("200ms", "400ms"), &looks_both_ways);
+    let after: u64 = run.workloads["up"].bytes[6..].iter().sum();
+    assert!(after > 10_000_000, "{after} bytes after the restart");
+    assert!(dropped(&run, "bad", "daemon_down") > 0, "{:?}", run.drops);
+    assert!(run.counters["program_packets"] > 20_000, "{:?}", run.counters);
 }
 
 /// An instruction that fills memory is no cheaper than the loop that it stands for.
@@ -252,7 +290,9 @@ fn the_example_holds_and_can_fail() {
     assert_holds(&scenario, &outcome(&scenario, 2));
     // At 300 kHz a call that answers takes longer than a call may.
     let slow = example("virtual.yaml", &sources, |text| text.replace("frequency: 3GHz", "frequency: 300kHz"));
-    let verdicts = judge(&slow, &outcome(&slow, 2).results);
+    let options = Options { systems: vec!["reflector".to_owned()], ..Options::default() };
+    let results = run(&slow, &options, &|_| {}).unwrap_or_else(|error| panic!("{error}")).results;
+    let verdicts = judge(&slow, &results);
     assert!(verdicts.iter().any(|verdict| verdict.status == Status::Failed), "{verdicts:?}");
 }
 

@@ -79,3 +79,21 @@ pub fn compiled(name: &str) -> Vec<u8> {
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
     std::fs::read(&module).expect("clang has written it")
 }
+
+/// A module that sends copies of the first packet of a batch that leaves, as many as it may.
+pub const MULTIPLY: &str = r#"(module
+    (memory (export "memory") 1)
+    (func (export "plimsoll_abi_1"))
+    (func (export "egress") (param $batch i32) (result i32) (local $n i32) (local $copy i32)
+        (local.set $n (i32.load offset=8 (local.get $batch)))
+        (block $done (loop $next
+            (br_if $done (i32.ge_u (local.get $n) (i32.load offset=12 (local.get $batch))))
+            (local.set $copy (i32.add (i32.add (local.get $batch) (i32.const 16))
+                (i32.mul (i32.const 32) (local.get $n))))
+            (memory.copy (i32.load (local.get $copy)) (i32.load offset=16 (local.get $batch))
+                (i32.load offset=20 (local.get $batch)))
+            (i32.store offset=4 (local.get $copy) (i32.load offset=20 (local.get $batch)))
+            (i32.store8 offset=16 (local.get $copy) (i32.const 0))
+            (local.set $n (i32.add (local.get $n) (i32.const 1)))
+            (br $next)))
+        (i32.load offset=12 (local.get $batch))))"#;
