@@ -202,6 +202,69 @@ fn programs_that_never_end_or_trap_harm_their_own_tenant_only() {
     assert_eq!(code, Some(0), "{}", stage.read("log"));
 }
 
+/// The last core that this process may use.
+fn last_core() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").expect("it is there");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a line");
+    allowed.rsplit([',', '-']).next().and_then(|core| core.trim().parse().ok()).expect("a core")
+}
+
+#[test]
+fn a_program_on_its_own_core_works_in_the_sandbox_and_harms_no_one_when_it_never_ends() {
+    let _alone = alone();
+    let Some(stage) = Stage::with_netns("prc", &["wire", "own", "one", "two"]) else { return };
+    module(&stage, "own", "");
+    let address = |number| Ipv4Addr::new(10, 9, 0, number);
+    let core = last_core();
+    let cores = |core: u32| format!(", program: {{module: own.wasm, cpu: {{cores: [{core}]}}}}");
+    let tenants = |program: String| {
+        policy(
+            &stage,
+            &[
+                ("own", address(1), program),
+                ("one", address(2), String::new()),
+                ("two", address(3), String::new()),
+            ],
+        )
+    };
+    let mut daemon = start(&stage, &tenants(cores(core)));
+    stage.eventually("it is reached", || stage.ping("one", address(1), 56));
+    let program = || {
+        let stats: Stats = stage.client().get("/v1/stats").expect("counters");
+        stats.tenants["own"].program.expect("it has one")
+    };
+    let seen = program();
+    assert!(seen.core == Some(core) && seen.core_time > 0.0 && seen.packets > 0, "{seen:?}");
+    let page = stage.client().text("GET", "/metrics").expect("it answers");
+    assert!(page.contains("plimsoll_program_core_seconds_total{tenant=\"own\"} 0."), "{page}");
+
+    // A core that is not there is refused, and nothing changes.
+    fs::write(stage.file("policy.yaml"), tenants(cores(9_999))).expect("written");
+    let refused = stage.client().post::<Value>("/v1/reload").expect_err("there is none").to_string();
+    assert!(refused.contains("this process may not use core 9999"), "{refused}");
+    assert!(stage.ping("one", address(1), 56));
+
+    fs::write(stage.file("policy.yaml"), tenants(cores(core))).expect("written");
+    module(&stage, "own", "for (volatile uint32_t for_ever = 1; for_ever;) {}");
+    let _: Value = stage.client().post("/v1/reload").expect("reloaded");
+    stage.eventually("it is halted", || {
+        let _ = stage.ping("one", address(1), 56);
+        program().halted
+    });
+    assert!(stage.ping("one", address(3), 56), "others are reached");
+
+    // From its core to the engine's.
+    module(&stage, "own", "");
+    fs::write(stage.file("policy.yaml"), tenants(", program: {module: own.wasm}".to_owned()))
+        .expect("written");
+    let _: Value = stage.client().post("/v1/reload").expect("reloaded");
+    stage.eventually("it is reached again", || stage.ping("one", address(1), 56));
+    assert_eq!(program().core, None);
+    let (code, _) = daemon.end(Signal::SIGTERM).expect("it ends");
+    assert_eq!(code, Some(0), "{}", stage.read("log"));
+    assert!(!stage.read("log").contains("is refused"), "{}", stage.read("log"));
+}
+
 #[test]
 fn a_first_program_takes_a_restart_as_the_sandbox_is_what_it_was() {
     let _alone = alone();

@@ -73,7 +73,9 @@ impl Dataplane {
                 Work::Run(load) => self.settle(hosted, load, took, (index, now)),
                 Work::Tick(_, fault) => fault,
                 Work::Save(state) => {
-                    hosted.program.core_mut().into_iter().for_each(|core| core.keep_saved(state.clone()));
+                    if let Some(core) = hosted.program.core_mut() {
+                        core.keep_saved(state);
+                    }
                     continue;
                 }
                 Work::Restore(_, why) => {
