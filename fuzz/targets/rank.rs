@@ -31,7 +31,11 @@ fuzz_target!(|data: &[u8]| {
     let largest = vec![u8::MAX; 1 + Packet::BYTES];
     for bytes in data[end..].chunks_exact(largest.len()).take(PACKETS).chain([&largest[..]]) {
         let packet = packet(&bytes[1..]);
-        if bytes[0] % 2 == 1 { let _ = node.enqueue(&packet); } else { node.dequeue(&packet) }
+        if bytes[0] % 2 == 1 {
+            let _ = node.enqueue(&packet);
+        } else {
+            node.dequeue(&packet)
+        }
     }
 });
 

@@ -33,7 +33,8 @@ impl Composer<'_> {
         if let Some(&known) = self.ranks.get(&name) {
             return known;
         }
-        let help = "write the file, of 16 KiB at most; `docs/rank.md` has the language, and examples to begin with";
+        let help =
+            "write the file, of 16 KiB at most; `docs/rank.md` has the language, and examples to begin with";
         let known = self.loaded.get(&name).copied();
         let file = known.or_else(|| self.load(module, name.clone(), (scope, node), help))?;
         let rank = self.parse_rank(file, &name);
