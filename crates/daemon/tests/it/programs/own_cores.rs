@@ -184,7 +184,8 @@ fn what_a_core_has_while_its_program_is_taken_out_goes_on_in_its_order() {
     let mut came = numbers(&drain(&mut world.tenants[0]));
     install(&mut world, &checked, None);
     let [wire, tenant] = settle(&mut world);
-    (out.extend(wire), came.extend(tenant));
+    out.extend(wire);
+    came.extend(tenant);
     assert_eq!((out, came), ((0..100).collect(), (0..100).collect()));
     assert!(world.losses("a").is_empty());
     let snapshot = world.engine.snapshot(world.now);
