@@ -17,10 +17,10 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs cohabitation papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## build, run noisy-neighbour, receive-flood and heavy-hitter of examples/ on real traffic, print tables, write reports
 	@scripts/setup.sh run
