@@ -145,7 +145,7 @@ target/programs/%.wasm: examples/programs/fairnic/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
 	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
 
-FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-1 spin-4 spin-8 spin-16 spin-32 cache switch strider zip
+FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-4 spin-8 spin-16 spin-32 spin-64 cache switch strider zip
 
 fairnic: ## repeat FairNIC's experiments live, with real programs: needs root and an idle machine; 2 minutes
 	@scripts/setup.sh test
