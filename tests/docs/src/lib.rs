@@ -101,7 +101,7 @@ fn kind(at: usize, words: &str, text: &str) -> Result<Kind> {
         (["yaml", "policy"], file) => Kind::Policy { status: 0, file },
         (["yaml", "policy", "refused"], file) => Kind::Policy { status: 2, file },
         (["yaml", "scenario"], file) => Kind::Scenario { file },
-        (["yaml" | "c"], Some(file)) => Kind::File(file),
+        (["yaml" | "c" | "text"], Some(file)) => Kind::File(file),
         (["console"], None) => Kind::Console(commands(at, text)?),
         (["console", "root"], None) => Kind::RootConsole(commands(at, text)?),
         (["sh"], None) => Kind::Shell,
