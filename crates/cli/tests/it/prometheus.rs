@@ -282,4 +282,6 @@ fn rules_and_board_are_installed() {
     }
     let unit = fs::read_to_string(place("lib/systemd/system/plimsoll.service")).expect("the unit");
     assert!(unit.contains("ExecStart=/usr/local/bin/plimsoll run") && place("bin/plimsoll").exists());
+    // Under it no program of a tenant's could be compiled (tried: "failed to make memory executable").
+    assert!(!unit.contains("MemoryDenyWriteExecute=yes"), "programs run as a service, too");
 }
