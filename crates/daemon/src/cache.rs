@@ -3,7 +3,7 @@
 //! Why: a program that steps through its memory evicts the lines of everything else on the host, and an operator has to
 //! know what holds it back.
 //! From: the kernel's resctrl file system (Intel CAT, AMD QoS); FairNIC §4.3; decision 25.
-//! Not here: programs among themselves, which nothing keeps apart: they run on one thread, which has one group.
+//! Not here: programs among themselves, which nothing keeps apart: all threads of the daemon are in one group.
 //! Invariants: only what was read back from the kernel is reported as in force; the cache of no other process is changed.
 
 use std::fs;
@@ -94,26 +94,32 @@ fn join(mount: &Path, lines: &[String], thread: u32) -> Result<CacheIsolation, S
     let folder = mount.join(GROUP);
     match fs::create_dir(&folder) {
         Ok(()) => {
-            if let Err(why) = halve(mount, &folder, lines) {
+            let entered = halve(mount, &folder, lines).and_then(|()| enter(&folder, thread));
+            if let Err(why) = entered {
                 // A group that holds nothing back is of no use, and would be taken for an operator's at the next start.
                 let _ = fs::remove_dir(&folder);
                 return Err(why);
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => enter(&folder, thread)?,
         Err(error) => return Err(format!("it cannot be made: {error}")),
-    }
-    let tasks = folder.join("tasks");
-    fs::write(&tasks, format!("{thread}\n")).map_err(|error| format!("it cannot be joined: {error}"))?;
-    let read = |file: &Path| fs::read_to_string(file).map_err(|error| format!("it cannot be read: {error}"));
-    if !read(&tasks)?.lines().any(|line| line.trim().parse() == Ok(thread)) {
-        return Err("the kernel has not put the thread there".to_owned());
     }
     let in_force = l3_lines(&folder).map_err(|error| format!("it cannot be read: {error}"))?;
     Ok(CacheIsolation {
         group: Some(format!("{GROUP}: {}", in_force.join(" "))),
         ..CacheIsolation::default()
     })
+}
+
+/// Puts the thread into a group.
+fn enter(folder: &Path, thread: u32) -> Result<(), String> {
+    let tasks = folder.join("tasks");
+    fs::write(&tasks, format!("{thread}\n")).map_err(|error| format!("it cannot be joined: {error}"))?;
+    let read = fs::read_to_string(&tasks).map_err(|error| format!("it cannot be read: {error}"))?;
+    if read.lines().any(|line| line.trim().parse() == Ok(thread)) {
+        return Ok(());
+    }
+    Err("the kernel has not put the thread there".to_owned())
 }
 
 /// Gives a new group the lower half of the ways of each cache.

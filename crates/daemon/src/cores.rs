@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::mpsc;
 use std::thread::{Builder, Thread};
+use std::time::Duration;
 
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -25,6 +26,8 @@ pub(crate) const LOADS: usize = 4;
 
 /// Jobs in a ring: the batches, and one of each other kind.
 const ROOM: usize = LOADS + 3;
+/// A core whose threads have a higher priority may not let one begin for long.
+const STARTS_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the program is to do, and once it comes back, what it has done.
 #[derive(Debug)]
@@ -82,8 +85,14 @@ impl CoreThread {
             }
         };
         let thread = Builder::new().name(format!("plimsoll-core{core}")).spawn(serve)?.thread().clone();
-        if told.recv() != Ok(Ok(())) {
-            return Err(io::Error::other(format!("this process may not use core {core}")));
+        match told.recv_timeout(STARTS_WITHIN) {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Err(io::Error::other(format!("this process may not use core {core}"))),
+            Err(_) => {
+                return Err(io::Error::other(format!(
+                    "a thread does not start on core {core}: others keep it busy"
+                )));
+            }
         }
         Ok(Self { ask, done, state, thread })
     }

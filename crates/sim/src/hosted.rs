@@ -204,9 +204,14 @@ impl Hosted {
         (self.program.ticks() && !self.is_halted()).then(|| self.ticked + Pace::TICK)
     }
 
+    /// Whether whatever comes is lost, as it was halted.
+    fn loses_all(&self) -> bool {
+        self.is_halted() && self.fails == Fails::Closed
+    }
+
     /// Whether it has work beside packets from the network, where its tenant has `room` descriptors.
     pub(crate) fn has_work(&self, room: u32, now: Nanos) -> bool {
-        !self.outgoing.is_empty() && (room > 0 || self.is_halted())
+        !self.outgoing.is_empty() && (room > 0 || self.loses_all())
             || self.ticks_at().is_some_and(|at| at <= now)
     }
 
@@ -257,7 +262,11 @@ impl Hosted {
         }
         let amplified = self.program.limits().amplification.max(1);
         let fit = (room / amplified).max(room.min(1)) as usize;
-        let fit = if self.is_halted() { self.outgoing.len() } else { fit.min(self.pace.most()) };
+        let fit = match (self.loses_all(), self.is_halted()) {
+            (true, _) => self.outgoing.len(),
+            (false, true) => room as usize, // they pass it
+            (false, false) => fit.min(self.pace.most()),
+        };
         let leaving: Vec<Outgoing> = self.outgoing.drain(..fit.min(self.outgoing.len())).collect();
         self.freed.extend(leaving.iter().filter_map(|one| one.whole));
         if self.takes(Way::Egress) {

@@ -164,7 +164,7 @@ impl Hosted {
 
     /// Whether packets for it are lost, as it was halted.
     fn refuses(&self) -> bool {
-        self.now.halted && self.fails == Fails::Closed
+        self.now.halted && self.fails == Fails::Closed && self.leaving.is_none()
     }
 
     /// Whether the engine's thread runs it.

@@ -60,7 +60,8 @@ impl Dataplane {
             hosted.fill(lane, most.min(fit as usize));
             count += self.run_batch(&mut hosted, Way::Egress, index, now);
         }
-        if hosted.now.halted && hosted.has_waiting() {
+        // The program that is to follow gets what waits.
+        if hosted.now.halted && hosted.leaving.is_none() && hosted.has_waiting() {
             match hosted.fails {
                 // What its core still has goes first.
                 Fails::Open if hosted.program.is_away() => {}
