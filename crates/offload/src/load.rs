@@ -7,7 +7,7 @@
 
 use plimsoll_units::Nanos;
 
-use crate::abi::{BATCH, FROM_UNIT, Verdict, Way};
+use crate::abi::{BATCH, Verdict, Way};
 use crate::pool::{Pool, Slot};
 use crate::program::{Decided, Fault, Packet, Program};
 use crate::runtime::Limits;
@@ -78,11 +78,9 @@ impl Buffers {
 
     /// Puts a packet that a coprocessor has answered into a free buffer, for the next batch. None without one, or where it is too short.
     pub fn give_back(&mut self, request: &Request, result: u32) -> Option<Packet> {
-        let packet = &request.packet;
-        let slot = if packet.len() <= self.pool.size() as usize { self.pool.take()? } else { return None };
-        self.bytes_mut(slot)[..packet.len()].copy_from_slice(packet);
-        let port = FROM_UNIT | request.operation.number();
-        Some(Packet { slot, len: packet.len() as u32, port, result })
+        let packet = self.pool.take_for(request, result)?;
+        self.bytes_mut(packet.slot)[..request.packet.len()].copy_from_slice(&request.packet);
+        Some(packet)
     }
 
     /// Puts at most [`BATCH`] packets into a load, and free buffers for those that the program may add.

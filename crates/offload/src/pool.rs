@@ -5,6 +5,10 @@
 //! Not here: the memory itself (`program`).
 //! Invariant: a slot is either free or taken; the program cannot change which.
 
+use crate::abi::FROM_UNIT;
+use crate::program::Packet;
+use crate::unit::Request;
+
 /// A buffer of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub(crate) u32);
@@ -25,6 +29,12 @@ impl Pool {
 
     pub(crate) fn take(&mut self) -> Option<Slot> {
         self.free.pop()
+    }
+
+    /// Takes a free buffer for a packet that a coprocessor has answered; none where it is too short.
+    pub(crate) fn take_for(&mut self, request: &Request, result: u32) -> Option<Packet> {
+        let len = u32::try_from(request.packet.len()).ok().filter(|len| *len <= self.size)?;
+        Some(Packet { slot: self.take()?, len, port: FROM_UNIT | request.operation.number(), result })
     }
 
     pub(crate) fn give(&mut self, slot: Slot) {

@@ -13,7 +13,7 @@ use wasmtime::{
 };
 
 use crate::abi::{
-    BATCH, ENTRY, Entry, FROM_UNIT, HEAD, INIT, RESTORE, ROOM, SAVE, STAGED, TICK, UnitCall, Verdict, Way,
+    BATCH, ENTRY, Entry, HEAD, INIT, RESTORE, ROOM, SAVE, STAGED, TICK, UnitCall, Verdict, Way,
 };
 use crate::pool::{Pool, Slot};
 use crate::runtime::{Limits, Metering, Module, Runtime};
@@ -27,7 +27,7 @@ pub struct Packet {
     pub slot: Slot,
     /// Its length in bytes.
     pub len: u32,
-    /// The port that it came from; of a packet that comes back from a coprocessor, [`FROM_UNIT`] and the operation.
+    /// The port that it came from; of a packet that comes back from a coprocessor, [`crate::FROM_UNIT`] and the operation.
     pub port: u8,
     /// What a coprocessor has answered.
     pub result: u32,
@@ -278,11 +278,9 @@ impl Program {
 
     /// Puts a packet that a coprocessor has answered into a free buffer, for the next batch. None without one, or where it is too short.
     pub fn give_back(&mut self, request: &Request, result: u32) -> Option<Packet> {
-        let packet = &request.packet;
-        let slot = if packet.len() <= self.pool.size() as usize { self.pool.take()? } else { return None };
-        self.bytes_mut(slot)[..packet.len()].copy_from_slice(packet);
-        let port = FROM_UNIT | request.operation.number();
-        Some(Packet { slot, len: packet.len() as u32, port, result })
+        let packet = self.pool.take_for(request, result)?;
+        self.bytes_mut(packet.slot)[..request.packet.len()].copy_from_slice(&request.packet);
+        Some(packet)
     }
 
     /// Whether the program looks at packets of this direction; others pass it.
