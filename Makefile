@@ -117,14 +117,16 @@ bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $(CARGO) run --release --locked --manifest-path benches/Cargo.toml -- --plimsoll $(RELEASE) --json target/bench.json
 
+WASM = clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+
 # Examples of programs, harmful ones included, as the scenario names them.
 target/programs/%.wasm: examples/programs/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+	$(WASM)
 
 target/programs/%.wasm: examples/programs/hostile/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+	$(WASM)
 
 neighbours: ## show live what tenants notice of a neighbour's program that never ends, traps, or fills its memory: needs root; 2 minutes
 	@scripts/setup.sh test
@@ -135,15 +137,15 @@ neighbours: ## show live what tenants notice of a neighbour's program that never
 # FairNIC's experiments that run live, with the programs that they name.
 target/programs/resizer-%.wasm: examples/programs/resizer.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -DSIZE=$* -I sdk/c -o $@ $<
+	$(WASM) -DSIZE=$*
 
 target/programs/spin-%.wasm: examples/programs/fairnic/spin.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -DCOST=$* -I sdk/c -o $@ $<
+	$(WASM) -DCOST=$*
 
 target/programs/%.wasm: examples/programs/fairnic/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+	$(WASM)
 
 FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-4 spin-8 spin-16 spin-32 spin-64 cache switch strider zip
 
@@ -161,7 +163,7 @@ virtual-programs: ## run tenants' programs, hostile ones included, in virtual ti
 
 target/programs/%.wasm: examples/programs/cohabitation/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
-	clang --target=wasm32 -O2 -mbulk-memory -nostdlib -Wl,--no-entry -I sdk/c -o $@ $<
+	$(WASM)
 
 cohabitation: ## run four tenants' programs on one port in virtual time, each on cores of its own: FairNIC's FN-E8; seconds
 	@scripts/setup.sh test
