@@ -12,6 +12,7 @@ mod fault;
 mod keys;
 mod measure;
 mod model;
+mod names;
 mod network;
 mod paper;
 mod partition;

@@ -5,25 +5,27 @@
 //! Not here: expressions over figures (`expect`), how they are shown (`table`, `report`).
 //! Invariant: `NaN` stands for "nothing was measured", and for nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_units::Nanos;
 
 use crate::departures::Departures;
 use crate::expect::{Gauge, Measured, Path};
+use crate::names::Names;
 use crate::window::Window;
-use crate::{Results, Run, Sample, Scenario, Tenant, Workload, WorkloadResult};
+use crate::{Results, Run, Sample, Scenario, WorkloadResult};
 
 /// The results of a scenario, with what is needed to read them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Measures<'a> {
     scenario: &'a Scenario,
     results: &'a Results,
+    names: Names<'a>,
 }
 
 impl<'a> Measures<'a> {
     pub(crate) fn new(scenario: &'a Scenario, results: &'a Results) -> Self {
-        Self { scenario, results }
+        Self { scenario, results, names: Names::new(scenario) }
     }
 
     /// The part of a run that is meant where none is named.
@@ -41,20 +43,8 @@ impl<'a> Measures<'a> {
         self.results.runs.iter().filter(move |run| run.system == system)
     }
 
-    /// Workloads of a tenant, the workload of that name, or those of a family of either; or all.
-    fn workloads(&self, subject: Option<&str>) -> impl Iterator<Item = &'a Workload> {
-        let meant = self.meant(subject);
-        self.scenario.workloads.iter().filter(move |workload| meant.means(workload))
-    }
-
-    fn meant(&self, subject: Option<&str>) -> Meant<'a> {
-        let of_family = |tenant: &&Tenant| subject.is_some() && tenant.family.as_deref() == subject;
-        let family = self.scenario.tenants.iter().filter(of_family).map(|tenant| tenant.name.as_str());
-        Meant { subject: subject.map(str::to_owned), family: family.collect() }
-    }
-
     fn found(&self, run: &'a Run, subject: Option<&str>) -> impl Iterator<Item = &'a WorkloadResult> {
-        self.workloads(subject).filter_map(|workload| run.workloads.get(&workload.name))
+        self.names.workloads(subject).into_iter().filter_map(|workload| run.workloads.get(&workload.name))
     }
 
     /// Bits a second of whole frames over the uplink. Windows of `measure.window` that lie in the window in part
@@ -82,20 +72,22 @@ impl<'a> Measures<'a> {
         bytes * 8.0 / window.secs()
     }
 
-    /// Latencies in seconds of what was asked in the window, sorted. What was never answered had waited at least
-    /// until the end of the run: leaving it out would make the worst system look good.
+    /// Latencies in seconds of what was asked in the window and answered, sorted. What was not is [`Self::unanswered`]: it
+    /// has no latency, and its wait until the run's end would grow with the run.
     pub(crate) fn latencies(&self, run: &'a Run, subject: Option<&str>, window: Window) -> Vec<f64> {
         let inside = |at: Nanos| (window.from..window.to).contains(&at);
-        let end = Nanos::ZERO + self.scenario.duration;
-        let mut latencies = Vec::new();
-        for found in self.found(run, subject) {
-            let answered = found.samples.iter().filter(|sample| inside(sample.at));
-            latencies.extend(answered.map(|sample| sample.latency.as_secs_f64()));
-            let waiting = found.unanswered.iter().filter(|due| inside(**due));
-            latencies.extend(waiting.map(|due| end.since(*due).as_secs_f64()));
-        }
+        let samples = self.found(run, subject).flat_map(|found| &found.samples);
+        let answered = samples.filter(|sample| inside(sample.at));
+        let mut latencies: Vec<f64> = answered.map(|sample| sample.latency.as_secs_f64()).collect();
         latencies.sort_by(f64::total_cmp);
         latencies
+    }
+
+    /// The part of what was asked in the window that had no answer when the run ended.
+    pub(crate) fn unanswered(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+        let due = self.found(run, subject).flat_map(|found| &found.unanswered);
+        let waiting = due.filter(|due| (window.from..window.to).contains(*due)).count() as f64;
+        waiting / (waiting + self.answers(run, subject, window))
     }
 
     /// How much of what was asked in the window was answered.
@@ -120,10 +112,11 @@ impl<'a> Measures<'a> {
     /// Packets lost, by reason, over a tenant's or all tenants' packets.
     pub(crate) fn drops(&self, run: &'a Run, subject: Option<&str>) -> BTreeMap<&'a str, u64> {
         let mut reasons = BTreeMap::new();
-        let meant = self.meant(subject);
-        let tenant = |name: &str| meant.means_tenant(name);
-        for (reason, count) in run.drops.iter().filter(|(name, _)| tenant(name)).flat_map(|(_, drops)| drops)
-        {
+        let lost: Vec<_> = match subject {
+            None => run.drops.values().collect(),
+            Some(name) => self.names.tenants(name).filter_map(|tenant| run.drops.get(tenant)).collect(),
+        };
+        for (reason, count) in lost.into_iter().flatten() {
             *reasons.entry(reason.as_str()).or_insert(0) += count;
         }
         reasons
@@ -131,11 +124,13 @@ impl<'a> Measures<'a> {
 
     /// When packets crossed the uplink: the subject's, and all others' where the measure looks at them.
     fn departures(&self, run: &'a Run, subject: Option<&str>, gauge: Gauge) -> Departures {
-        let meant = self.meant(subject);
+        let own = self.names.workloads(subject);
         let beside = matches!(gauge, Gauge::LeastOf(_) | Gauge::MostOf(_));
-        let workloads = self.scenario.workloads.iter().map(|workload| (workload, meant.means(workload)));
-        let kept = workloads.filter(|(_, own)| *own || beside);
-        let found = kept.filter_map(|(workload, own)| Some((own, run.workloads.get(&workload.name)?)));
+        let kept = if beside { self.names.workloads(None) } else { own.clone() };
+        let own: BTreeSet<&str> = own.into_iter().map(|workload| workload.name.as_str()).collect();
+        let found = kept.into_iter().filter_map(|workload| {
+            Some((own.contains(workload.name.as_str()), run.workloads.get(&workload.name)?))
+        });
         let all = found.flat_map(|(own, found)| found.departures.iter().map(move |one| (*one, own)));
         Departures::new(all.collect())
     }
@@ -199,6 +194,7 @@ impl<'a> Measures<'a> {
             Gauge::Goodput => self.goodput(run, subject, window),
             Gauge::Requests => self.answers(run, subject, window) / window.secs(),
             Gauge::Samples => self.answers(run, subject, window),
+            Gauge::Unanswered => self.unanswered(run, subject, window),
             Gauge::Answered => self.answered(run, subject, window) / window.secs(),
             Gauge::Percentile(percent) => percentile(&latencies(), percent),
             Gauge::LatencyMean => mean(&latencies()),
@@ -234,26 +230,6 @@ impl<'a> Measures<'a> {
             }
             gauge => self.departures(run, subject, gauge).gauge(gauge, window),
         }
-    }
-}
-
-/// The things that a name stands for.
-struct Meant<'a> {
-    subject: Option<String>,
-    /// Tenants of the family of that name.
-    family: Vec<&'a str>,
-}
-
-impl Meant<'_> {
-    fn means(&self, workload: &Workload) -> bool {
-        let named = |name: &str| self.subject.as_deref() == Some(name);
-        named(&workload.name)
-            || workload.family.as_deref().is_some_and(named)
-            || self.means_tenant(&workload.tenant)
-    }
-
-    fn means_tenant(&self, name: &str) -> bool {
-        self.subject.as_deref().is_none_or(|subject| subject == name) || self.family.contains(&name)
     }
 }
 

@@ -125,8 +125,7 @@ pub struct WorkloadResult {
     pub metered: Option<u64>,
     /// A sample for each answered request or echoed probe.
     pub samples: Vec<Sample>,
-    /// The moments at which requests were due that had no answer when the run ended. Percentiles count each with the time
-    /// that it had waited by then.
+    /// The moments at which requests were due that had no answer when the run ended.
     pub unanswered: Vec<Nanos>,
     /// Packets of its tenant's side that engines held, times the nanoseconds that each was there, in the same windows
     /// as `bytes`; empty where that was not counted.

@@ -96,6 +96,8 @@ pub struct LatencySummary {
     pub p99: Option<f64>,
     /// Seconds within which 99.9 % were answered.
     pub p99_9: Option<f64>,
+    /// The part of the requests that had no answer when the run ended. The percentiles are of the others.
+    pub unanswered: Option<f64>,
     /// Requests of a run that were never answered.
     pub errors: Option<f64>,
 }
@@ -145,6 +147,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
             p90: at(90.0),
             p99: at(99.0),
             p99_9: at(99.9),
+            unanswered: over(&|run| measures.unanswered(run, Some(name), usual)),
             errors: over(&|run| measures.errors(run, name)),
         }
     });

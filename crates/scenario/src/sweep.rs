@@ -75,6 +75,7 @@ fn figures(summary: &Summary) -> Vec<(String, Option<f64>)> {
         add("p90_s", latency.p90);
         add("p99_s", latency.p99);
         add("p99.9_s", latency.p99_9);
+        add("unanswered", latency.unanswered);
         add("errors", latency.errors);
     }
     figures
@@ -110,6 +111,7 @@ pub fn sweep_table(rows: &[Row], width: u16) -> String {
 
 const MEGA: f64 = 1e6;
 const MILLI: f64 = 1e-3;
+const PERCENT: f64 = 1e-2;
 
 /// The heading of a figure that is shown first, and its divisor.
 fn heading(name: &str) -> Option<(&str, String, f64)> {
@@ -120,6 +122,9 @@ fn heading(name: &str) -> Option<(&str, String, f64)> {
     }
     if let Some(workload) = subject("p50_s") {
         return Some((name, format!("{workload}\np50 ms"), MILLI));
+    }
+    if let Some(workload) = subject("unanswered") {
+        return Some((name, format!("{workload}\nunanswered %"), PERCENT));
     }
     subject("p99_s").map(|workload| (name, format!("{workload}\np99 ms"), MILLI))
 }

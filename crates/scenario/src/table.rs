@@ -77,6 +77,7 @@ pub(crate) fn shown_beside(scenario: &Scenario) -> Option<usize> {
 
 fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     let mut table = new_table(width);
+    let columns = latency_columns(summaries);
     let Some(first) = summaries.first() else { return table };
     let mut header = vec!["system".to_owned()];
     header.extend(first.tenants.iter().map(|tenant| format!("{}\nMb/s", tenant.tenant)));
@@ -84,17 +85,18 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     header.extend(first.destinations.iter().map(|one| format!("to {}\nMb/s", one.destination)));
     if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
         header.push(format!("{}\n1/s", latency.workload));
-        header.extend(["p50\nms", "p99\nms", "p99.9\nms"].map(str::to_owned));
+        header.extend(LATENCY[..columns].iter().map(|&title| title.to_owned()));
     }
     header.push("drops by reason".to_owned());
     let figures = header.len() - 2;
+    let figures_of = |latency| latency_figures(latency).into_iter().take(1 + columns);
     table.set_header(header);
     for summary in summaries {
         let mut row = vec![summary.system.clone()];
         row.extend(summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)));
         row.push(mega(summary.throughput_bps));
         row.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
-        row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
+        row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(figures_of));
         let lost = summary.lost();
         row.push(if lost.is_empty() { "-".to_owned() } else { lost.join("\n") });
         table.add_row(row);
@@ -106,14 +108,15 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
 /// Further workloads with requests, a row for each of them and each system.
 fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Table> {
     let mut table = new_table(width);
-    table.set_header(["system", "answers to", "1/s", "p50\nms", "p99\nms", "p99.9\nms"]);
+    let columns = latency_columns(summaries);
+    table.set_header(["system", "answers to", "1/s"].iter().chain(&LATENCY[..columns]));
     for summary in summaries {
         for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
             let names = [summary.system.clone(), latency.workload.clone()];
-            table.add_row(names.into_iter().chain(latency_figures(latency)));
+            table.add_row(names.into_iter().chain(latency_figures(latency).into_iter().take(1 + columns)));
         }
     }
-    align(&mut table, 2, 4);
+    align(&mut table, 2, 1 + columns);
     (!table.is_empty()).then_some(table)
 }
 
@@ -156,9 +159,22 @@ pub(crate) fn mega(bps: Option<f64>) -> String {
     figure(bps.map(|bps| bps / 1e6))
 }
 
-pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 4] {
-    let milli = |secs: Option<f64>| figure(secs.map(|secs| secs * 1e3));
-    [figure(latency.requests_per_second), milli(latency.p50), milli(latency.p99), milli(latency.p99_9)]
+/// Titles of the columns of [`latency_figures`], but for the first, which is answers a second.
+pub(crate) const LATENCY: [&str; 4] = ["p50\nms", "p99\nms", "p99.9\nms", "unanswered\n%"];
+
+/// How many of [`LATENCY`] are shown: the last only where a request had no answer.
+pub(crate) fn latency_columns(summaries: &[Summary]) -> usize {
+    let mut all = summaries.iter().flat_map(|summary| &summary.latency);
+    let all_answered = !all.any(|latency| latency.unanswered.is_some_and(|part| part > 0.0));
+    LATENCY.len() - usize::from(all_answered)
+}
+
+/// Answers a second, percentiles of the time that answered requests took, and the part that was not answered.
+pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 5] {
+    let LatencySummary { requests_per_second, p50, p99, p99_9, unanswered, .. } = latency;
+    let milli = |secs: &Option<f64>| figure(secs.map(|secs| secs * 1e3));
+    let percent = figure(unanswered.map(|part| part * 100.0));
+    [figure(*requests_per_second), milli(p50), milli(p99), milli(p99_9), percent]
 }
 
 /// The table of promises: whether each held, and the cause where it did not.

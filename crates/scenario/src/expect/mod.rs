@@ -155,6 +155,8 @@ pub(crate) enum Gauge {
     Requests,
     /// Answers a second, by the moment of the answer.
     Answered,
+    /// The part of what was asked that had no answer when the run ended.
+    Unanswered,
     Percentile(f64),
     LatencyMean,
     LatencyMax,
@@ -212,11 +214,12 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 42] = [
+    const NAMES: [&str; 43] = [
         "throughput",
         "goodput",
         "requests",
         "answered",
+        "unanswered",
         "p50",
         "p90",
         "p99",
@@ -264,6 +267,7 @@ impl Gauge {
             "goodput" => Self::Goodput,
             "requests" => Self::Requests,
             "answered" => Self::Answered,
+            "unanswered" => Self::Unanswered,
             "latency_mean" => Self::LatencyMean,
             "latency_max" => Self::LatencyMax,
             "samples" => Self::Samples,
@@ -363,8 +367,8 @@ impl Gauge {
 
     /// Whether only workloads with requests have it.
     const fn of_answers(self) -> bool {
-        use Gauge::{Answered, LatencyMax, LatencyMean, Percentile, Requests, Samples};
-        matches!(self, Percentile(_) | LatencyMean | LatencyMax | Requests | Answered | Samples)
+        use Gauge::{Answered, LatencyMax, LatencyMean, Percentile, Requests, Samples, Unanswered};
+        matches!(self, Percentile(_) | LatencyMean | LatencyMax | Requests | Answered | Unanswered | Samples)
     }
 
     /// Whether only a whole system has it.

@@ -10,7 +10,9 @@ use std::fmt::Write as _;
 use super::figures::Figure;
 use crate::promises::{Fared, promises};
 use crate::summary::Summary;
-use crate::table::{THROUGH, figure, latency_figures, mega, setting, shown_beside, through_figures};
+use crate::table::{
+    LATENCY, THROUGH, figure, latency_columns, latency_figures, mega, setting, shown_beside, through_figures,
+};
 use crate::{Results, Scenario, Status, Verdict};
 
 pub(super) const STYLE: &str = "
@@ -81,6 +83,7 @@ pub(super) fn inline(svg: &str) -> String {
 
 fn systems(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
     let Some(first) = summaries.first() else { return };
+    let columns = latency_columns(summaries);
     page.push_str(
         "<h2>Systems side by side</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>",
     );
@@ -92,25 +95,35 @@ fn systems(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
         let _ = write!(page, "<th>to {}<br><small>Mb/s</small></th>", escape(&one.destination));
     }
     if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
-        let _ =
-            write!(page, "<th>{}<br><small>answers/s</small></th>{PERCENTILES}", escape(&latency.workload));
+        let _ = write!(
+            page,
+            "<th>{}<br><small>answers/s</small></th>{}",
+            escape(&latency.workload),
+            latency_titles(columns)
+        );
     }
     page.push_str("<th>fairness<br><small>Jain</small></th><th class=\"left\">drops by reason</th></tr>\n");
     for summary in summaries {
-        row(page, summary, shown);
+        row(page, summary, shown, columns);
     }
     page.push_str("</table></div>\n");
     others(page, summaries, shown);
 }
 
-const PERCENTILES: &str = "<th>p50<br><small>ms</small></th><th>p99<br><small>ms</small></th>\
-                           <th>p99.9<br><small>ms</small></th>";
+/// Titles of the first of the columns that [`LATENCY`] names.
+fn latency_titles(columns: usize) -> String {
+    let titles = LATENCY[..columns].iter().filter_map(|title| title.split_once('\n'));
+    titles.map(|(name, unit)| format!("<th>{name}<br><small>{unit}</small></th>")).collect()
+}
 
-fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
+fn row(page: &mut String, summary: &Summary, shown: Option<usize>, columns: usize) {
     let mut cells: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
     cells.push(mega(summary.throughput_bps));
     cells.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
-    cells.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(latency_figures));
+    let latency = shown.and_then(|n| summary.latency.get(n));
+    cells.extend(
+        latency.into_iter().flat_map(|latency| latency_figures(latency).into_iter().take(1 + columns)),
+    );
     cells.push(figure(summary.jain));
     let _ = write!(page, "<tr><td class=\"name\">{}</td>", escape(&summary.system));
     for cell in cells {
@@ -123,12 +136,12 @@ fn row(page: &mut String, summary: &Summary, shown: Option<usize>) {
 
 /// Further workloads with requests, a row for each of them and each system.
 fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
-    let mut rows = String::new();
+    let (mut rows, columns) = (String::new(), latency_columns(summaries));
     for summary in summaries {
         for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
             let (system, workload) = (escape(&summary.system), escape(&latency.workload));
             let _ = write!(rows, "<tr><td class=\"name\">{system}</td><td class=\"left\">{workload}</td>");
-            for cell in latency_figures(latency) {
+            for cell in latency_figures(latency).into_iter().take(1 + columns) {
                 let _ = write!(rows, "<td>{cell}</td>");
             }
             rows.push_str("</tr>\n");
@@ -138,7 +151,8 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
         let _ = write!(
             page,
             "<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th><th class=\"left\">answers to</th>\
-             <th>answers/s</th>{PERCENTILES}</tr>\n{rows}</table></div>\n"
+             <th>answers/s</th>{}</tr>\n{rows}</table></div>\n",
+            latency_titles(columns)
         );
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn summary(summaries: &[Summary]) -> Grid {
             line(system, &latency.workload, "p90_seconds", latency.p90);
             line(system, &latency.workload, "p99_seconds", latency.p99);
             line(system, &latency.workload, "p99.9_seconds", latency.p99_9);
+            line(system, &latency.workload, "unanswered", latency.unanswered);
             line(system, &latency.workload, "errors", latency.errors);
         }
     }

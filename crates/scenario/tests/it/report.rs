@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::support;
 use plimsoll_scenario::{Form, Results, Scenario, Status, json, judge, report, summarise, table};
+use plimsoll_units::Nanos;
 
 fn demo() -> Scenario {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/noisy-neighbour.yaml");
@@ -57,6 +58,23 @@ fn the_table_has_a_row_for_each_system_and_fits() {
     assert!(text.contains("batch3 queue_full") && text.contains("to vault"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
     assert!(!text.contains('\u{1b}'), "colour where none was asked for");
+}
+
+#[test]
+fn the_part_that_was_not_answered_has_a_column_where_there_is_one() {
+    let scenario = demo();
+    let mut results = support::invented(&scenario);
+    let shown = |results: &_| table(&scenario, results, &summarise(&scenario, results), &[], 160, false);
+    assert!(!shown(&results).contains("unanswered"));
+    let fifo = results.runs.iter_mut().filter(|run| run.system == "fifo");
+    for asked in fifo.filter_map(|run| run.workloads.get_mut("checkout")) {
+        let within = scenario.measure.from..scenario.measure.to;
+        asked.samples.retain(|sample| within.contains(&(sample.at.since(Nanos::ZERO))));
+        asked.unanswered = asked.samples.iter().map(|sample| sample.at).collect();
+    }
+    let text = shown(&results);
+    let row = text.lines().find(|line| line.contains("│ fifo ")).expect("a row");
+    assert!(text.contains("unanswered") && row.contains("50.0"), "{text}");
 }
 
 #[test]
