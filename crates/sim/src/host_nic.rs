@@ -7,7 +7,7 @@
 //! for a packet once buffers have grown to the size that the policy's caps allow.
 
 use core::slice::from_ref;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use plimsoll_control::Limits;
 use plimsoll_nic::{
@@ -26,8 +26,9 @@ use crate::meter::Holdings;
 use crate::packet::Packet;
 use crate::threads::Threads;
 
-/// Packets that may wait at a tenant's device while it is not read: Linux's `txqueuelen`.
-const GUEST_QUEUE: usize = 1_000;
+mod guests;
+
+use guests::Guests;
 
 /// Transmits polled at once, as in the daemon.
 const BATCH: usize = 64;
@@ -54,11 +55,7 @@ pub(crate) struct HostNic {
     out: Vec<Transmit>,
     /// The policy's tenants by the scenario's.
     tenants: Vec<Option<TenantId>>,
-    guests: Vec<Guest>,
-    /// The tenant that is read first when descriptors that all tenants share come free; `None` where each tenant has its own.
-    first: Option<u32>,
-    /// Packets that wait in all guests' devices.
-    waiting: usize,
+    guests: Guests,
     transmit: TransmitRing,
     /// Packets whose completion their senders still have to see.
     completed: Vec<Packet>,
@@ -97,19 +94,6 @@ enum Update {
     Limit(LimitId, BitRate),
     Weight(NodeId, u32),
     Rate(NodeId, BitRate),
-}
-
-/// A tenant's side of its device.
-#[derive(Clone, Debug, Default)]
-struct Guest {
-    /// Packets for which the ring or the engine has no room.
-    waiting: VecDeque<(QueueId, Packet)>,
-    /// Addresses of the packets that were posted and not completed, where completions keep their order.
-    ring: VecDeque<u32>,
-    /// Descriptors of the ring in use.
-    used: u32,
-    /// Packets that had to wait in the device so far.
-    held_back: u64,
 }
 
 /// The engine's thread.
@@ -196,9 +180,7 @@ impl HostNic {
             // A thread that needs time for a packet sends them one at a time.
             out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
             tenants: tenants.iter().map(id).collect(),
-            guests: vec![Guest::default(); tenants.len()],
-            first: None,
-            waiting: 0,
+            guests: Guests::new(tenants.len()),
             transmit: host.transmit,
             completed: Vec::new(),
             shared: BTreeMap::new(),
@@ -291,7 +273,7 @@ impl HostNic {
 
     /// How many of a tenant's packets had to wait in its device because its ring was not read.
     pub(crate) fn held_back(&self, tenant: u32) -> u64 {
-        self.guests[tenant as usize].held_back
+        self.guests.held_back(tenant)
     }
 
     fn open_shared(&mut self, thread: usize, placement: &Placement) -> Option<QueueId> {
@@ -313,22 +295,15 @@ impl HostNic {
         packet: Packet,
         now: Nanos,
     ) -> Result<(), Refused> {
-        if !self.guests[tenant as usize].waiting.is_empty() || !self.takes(tenant) {
-            let guest = &mut self.guests[tenant as usize];
-            if guest.waiting.len() >= GUEST_QUEUE {
-                return Err(Refused::GuestQueue);
-            }
-            guest.waiting.push_back((queue, packet));
-            guest.held_back += 1;
-            self.waiting += 1;
-            return Ok(());
+        if self.guests.is_waiting(tenant) || !self.takes(tenant) {
+            return self.guests.wait(tenant, queue, packet);
         }
         self.post(tenant, queue, packet, now).map_err(|why| Refused::Engine(why.name()))
     }
 
     /// Descriptors that a tenant may still have; none while packets wait for one.
     pub(crate) fn room(&self, tenant: u32) -> u32 {
-        let Some(guest) = self.guests.get(tenant as usize).filter(|guest| guest.waiting.is_empty()) else {
+        let Some(guest) = self.guests.get(tenant).filter(|_| !self.guests.is_waiting(tenant)) else {
             return 0; // that of packets which are for no tenant has none
         };
         let id = self.tenants[tenant as usize].unwrap_or_default();
@@ -340,8 +315,8 @@ impl HostNic {
     #[inline]
     fn takes(&self, tenant: u32) -> bool {
         let id = self.tenants[tenant as usize].unwrap_or_default();
-        self.guests[tenant as usize].used < self.transmit.ring
-            && self.engines[self.thread_of(tenant)].nic.tenant_room(id) > 0
+        let used = self.guests.get(tenant).map_or(0, |guest| guest.used);
+        used < self.transmit.ring && self.engines[self.thread_of(tenant)].nic.tenant_room(id) > 0
     }
 
     fn post(&mut self, tenant: u32, queue: QueueId, packet: Packet, now: Nanos) -> Result<(), Refusal> {
@@ -375,7 +350,7 @@ impl HostNic {
         } else {
             self.held.push(held);
         }
-        let guest = &mut self.guests[tenant as usize];
+        let guest = self.guests.of(tenant);
         match self.transmit.completions {
             TransmitCompletions::Early => {}
             TransmitCompletions::OutOfOrder => guest.used += 1,
@@ -437,12 +412,12 @@ impl HostNic {
             TransmitCompletions::Early => self.free.push(address),
             TransmitCompletions::OutOfOrder => self.give_back(address),
             TransmitCompletions::InOrder => {
-                let tenant = self.held[address as usize].tenant as usize;
+                let tenant = self.held[address as usize].tenant;
                 self.held[address as usize].done = true;
-                while let Some(&first) = self.guests[tenant].ring.front()
+                while let Some(&first) = self.guests.of(tenant).ring.front()
                     && self.held[first as usize].done
                 {
-                    self.guests[tenant].ring.pop_front();
+                    self.guests.of(tenant).ring.pop_front();
                     self.give_back(first);
                 }
             }
@@ -451,7 +426,7 @@ impl HostNic {
 
     fn give_back(&mut self, address: u32) {
         let Held { packet, tenant, .. } = self.held[address as usize];
-        self.guests[tenant as usize].used -= 1;
+        self.guests.of(tenant).used -= 1;
         self.completed.push(packet);
         self.free.push(address);
     }
@@ -532,8 +507,11 @@ impl HostNic {
             if outcome == Outcome::Sent {
                 self.bounds.leaves(&transmit, conforms, end);
             }
-            self.engines[thread].nic.complete(&transmit, outcome);
+            let engine = &mut self.engines[thread].nic;
+            let was_full = engine.room() == 0;
+            engine.complete(&transmit, outcome);
             if transmit.last {
+                self.guests.ease(self.held[address as usize].tenant, was_full);
                 if let Some(holdings) = &mut self.holdings {
                     holdings.change(&packet, false, now);
                 }
@@ -551,8 +529,7 @@ impl HostNic {
         let mut free = vec![false; self.held.len()];
         self.free.iter().for_each(|&address| free[address as usize] = true);
         let held = self.held.iter().zip(free).filter(|(_, free)| !free).map(|(held, _)| held.packet);
-        let waiting = self.guests.iter().flat_map(|guest| &guest.waiting).map(|(_, packet)| *packet);
-        held.chain(waiting).chain(self.completed.iter().copied()).collect()
+        held.chain(self.guests.packets().copied()).chain(self.completed.iter().copied()).collect()
     }
 
     /// Takes completions, and reads from the tenants that had to wait. Calls `refused` for each packet that the engine refuses.
@@ -561,25 +538,26 @@ impl HostNic {
         for engine in &mut self.engines {
             while engine.nic.poll_completion().is_some() {}
         }
-        if self.waiting > 0 {
+        if self.guests.someone_waits() {
             self.read_on(now, &mut refused);
         }
     }
 
     fn read_on(&mut self, now: Nanos, refused: &mut dyn FnMut(Packet, Refusal)) {
-        let count = self.guests.len() as u32;
-        let first = self.first.map_or(0, |first| (first + 1) % count);
-        self.first = self.first.map(|_| first);
-        for tenant in (0..count).map(|turn| (first + turn) % count) {
+        let mut turns = self.guests.turns();
+        while let Some(tenant) = self.guests.next(&mut turns) {
+            if self.engines.iter().all(|engine| engine.nic.room() == 0) {
+                break;
+            }
             while self.takes(tenant)
-                && let Some((queue, packet)) = self.guests[tenant as usize].waiting.pop_front()
+                && let Some((queue, packet)) = self.guests.pop(tenant)
             {
-                self.waiting -= 1;
                 if let Err(why) = self.post(tenant, queue, packet, now) {
                     refused(packet, why);
                 }
             }
         }
+        self.guests.end(turns);
     }
 
     /// Moves out the packets completed since the last call, where guests wait for completions.
@@ -589,7 +567,7 @@ impl HostNic {
 
     /// Makes all tenants share the descriptors; they are read in turn.
     pub(crate) fn share_descriptors(&mut self) {
-        self.first = Some(0);
+        self.guests.share_descriptors();
     }
 
     /// Whether guests wait for completions.
@@ -642,8 +620,7 @@ impl HostNic {
         let here = |(held, free): &(&Held, bool)| !free && !held.done;
         let held = self.held.iter().zip(free).filter(here);
         let held = held.map(|(held, _)| (&held.packet, held.packet.frames() - u32::from(held.cut)));
-        let waiting = self.guests.iter().flat_map(|guest| &guest.waiting);
-        held.chain(waiting.map(|(_, packet)| (packet, packet.frames())))
+        held.chain(self.guests.packets().map(|packet| (packet, packet.frames())))
     }
 }
 

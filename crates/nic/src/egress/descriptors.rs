@@ -88,6 +88,12 @@ impl Nic {
         self.accounts.room(tenant)
     }
 
+    /// Descriptors that all tenants together may still bring.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.accounts.room(NO_TENANT)
+    }
+
     /// Tells the engine that a frame has left, or could not. To be called for each [`Transmit`], in their order.
     #[inline]
     pub fn complete(&mut self, transmit: &Transmit, outcome: Outcome) {
