@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use crate::measure::{Measures, jain, median, percentile};
+use crate::table::MOST_COLUMNS;
 use crate::{Results, Run, Scenario};
 
 /// Figures of one system.
@@ -103,14 +104,24 @@ pub struct LatencySummary {
 }
 
 impl Summary {
-    /// Lost packets, a line for each tenant or place and reason: `batch3 flow_full 1234`.
+    /// Lost packets, a line for each tenant or place and reason: `batch3 flow_full 1234`; of many tenants a line for each
+    /// reason.
     pub(crate) fn lost(&self) -> Vec<String> {
         let tenants = self.tenants.iter().flat_map(|tenant| {
-            tenant.drops.iter().map(move |(reason, count)| (format!("{} {reason}", tenant.tenant), count))
+            tenant.drops.iter().map(move |(reason, count)| (tenant.tenant.as_str(), reason.as_str(), *count))
         });
-        let others = self.drops.iter().map(|(what, count)| (what.clone(), count));
-        let some = tenants.chain(others).filter(|(_, count)| **count > 0.0);
-        some.map(|(what, count)| format!("{what} {count:.0}")).collect()
+        let tenants = tenants.filter(|(.., count)| *count > 0.0);
+        let others = self.drops.iter().filter(|(_, count)| **count > 0.0);
+        let others = others.map(|(what, count)| format!("{what} {count:.0}"));
+        if self.tenants.len() <= MOST_COLUMNS {
+            return tenants
+                .map(|(name, why, count)| format!("{name} {why} {count:.0}"))
+                .chain(others)
+                .collect();
+        }
+        let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+        tenants.for_each(|(_, why, count)| *sums.entry(why).or_default() += count);
+        sums.iter().map(|(why, count)| format!("{why} {count:.0}")).chain(others).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 use crate::expect::show;
+use crate::measure::percentile;
 use crate::promises::{Fared, promises};
 use crate::summary::{LatencySummary, Summary, ThroughSummary};
 use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
@@ -80,7 +81,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     let columns = latency_columns(summaries);
     let Some(first) = summaries.first() else { return table };
     let mut header = vec!["system".to_owned()];
-    header.extend(first.tenants.iter().map(|tenant| format!("{}\nMb/s", tenant.tenant)));
+    header.extend(tenant_titles(first));
     header.push("all\nMb/s".to_owned());
     header.extend(first.destinations.iter().map(|one| format!("to {}\nMb/s", one.destination)));
     if let Some(latency) = shown.and_then(|n| first.latency.get(n)) {
@@ -93,7 +94,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     table.set_header(header);
     for summary in summaries {
         let mut row = vec![summary.system.clone()];
-        row.extend(summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)));
+        row.extend(tenant_figures(summary));
         row.push(mega(summary.throughput_bps));
         row.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
         row.extend(shown.and_then(|n| summary.latency.get(n)).into_iter().flat_map(figures_of));
@@ -103,6 +104,32 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     }
     align(&mut table, 1, figures);
     table
+}
+
+/// Tenants that have a column each. Of more there are three columns: the least, the median and the most.
+pub(crate) const MOST_COLUMNS: usize = 16;
+
+/// Titles of the columns of [`tenant_figures`], each with its unit on a second line.
+pub(crate) fn tenant_titles(summary: &Summary) -> Vec<String> {
+    let tenants = &summary.tenants;
+    if tenants.len() <= MOST_COLUMNS {
+        return tenants.iter().map(|tenant| format!("{}\nMb/s", tenant.tenant)).collect();
+    }
+    let least = format!("least of {}\nMb/s", tenants.len());
+    vec![least, "median\nMb/s".to_owned(), "most\nMb/s".to_owned()]
+}
+
+/// The tenants' throughputs in Mb/s.
+pub(crate) fn tenant_figures(summary: &Summary) -> Vec<String> {
+    let rates = summary.tenants.iter().map(|tenant| tenant.throughput_bps);
+    if summary.tenants.len() <= MOST_COLUMNS {
+        return rates.map(mega).collect();
+    }
+    let mut known: Vec<f64> = rates.flatten().collect();
+    known.sort_by(f64::total_cmp);
+    [0.0, 50.0, 100.0]
+        .map(|percent| mega(Some(percentile(&known, percent)).filter(|rate| !rate.is_nan())))
+        .into()
 }
 
 /// Further workloads with requests, a row for each of them and each system.

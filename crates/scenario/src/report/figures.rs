@@ -11,6 +11,7 @@ use plimsoll_units::Span;
 use super::canvas::{Axis, Canvas};
 use crate::measure::{Measures, median, percentile};
 use crate::summary::Summary;
+use crate::table::MOST_COLUMNS;
 use crate::window::Window;
 use crate::{Results, Run, Scenario, Workload};
 
@@ -44,7 +45,7 @@ pub(super) fn figures(scenario: &Scenario, results: &Results, summaries: &[Summa
 
 /// Throughput of each tenant over time: a panel for each system.
 fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) -> Figure {
-    let tenants: Vec<String> = scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+    let tenants = drawn(scenario, ran[0]);
     let window = shown_window(scenario);
     let series: Vec<Vec<Vec<(f64, f64)>>> = ran
         .iter()
@@ -76,12 +77,29 @@ fn throughput(scenario: &Scenario, measures: &Measures<'_>, ran: &[&Summary]) ->
             canvas.curve(&panel, n, values);
         }
     }
+    let of_all = scenario.tenants.len() > tenants.len();
+    let some = if of_all {
+        format!(" Drawn: {} of {}.", tenants.len(), scenario.tenants.len())
+    } else {
+        String::new()
+    };
     let caption = format!(
         "Whole frames over the uplink in windows of {window}; dashed lines: workloads that begin or end. \
-         The uplink carries {}.",
+         The uplink carries {}.{some}",
         scenario.rate
     );
     Figure { name: "throughput", caption, scene: canvas.scene() }
+}
+
+/// The tenants with a curve: all of them where they are few, or those that sent most.
+fn drawn(scenario: &Scenario, summary: &Summary) -> Vec<String> {
+    let names: Vec<String> = scenario.tenants.iter().map(|tenant| tenant.name.clone()).collect();
+    if names.len() <= MOST_COLUMNS {
+        return names;
+    }
+    let mut shown: Vec<_> = summary.tenants.iter().collect();
+    shown.sort_by(|a, b| b.throughput_bps.unwrap_or(0.0).total_cmp(&a.throughput_bps.unwrap_or(0.0)));
+    shown.into_iter().take(MOST_COLUMNS).map(|tenant| tenant.tenant.clone()).collect()
 }
 
 /// Throughput to the second destination over time, a curve for each system.
@@ -247,9 +265,13 @@ fn bars(scenario: &Scenario, ran: &[&Summary]) -> Option<Figure> {
     }
     let mut canvas = Canvas::new("Throughput of each tenant under each system");
     canvas.legend(&ran.iter().map(|summary| summary.system.clone()).collect::<Vec<_>>());
-    let count = scenario.tenants.len();
-    let ticks =
-        scenario.tenants.iter().enumerate().map(|(n, tenant)| (n as f64, tenant.name.clone())).collect();
+    let shown = &ran[0].tenants;
+    let count = shown.len();
+    let caption = format!("Mean between {} and {}.", scenario.measure.from, scenario.measure.to);
+    if count > MOST_COLUMNS {
+        return Some(spread(ran, most / 1e6, canvas, caption));
+    }
+    let ticks = shown.iter().enumerate().map(|(n, tenant)| (n as f64, tenant.tenant.clone())).collect();
     let x =
         Axis { title: "tenant".to_owned(), ticks, from: -0.5, to: count as f64 - 0.5, map: |value| value };
     let panel = canvas.panel("", 240.0, x, Axis::linear("throughput (Mb/s)", most / 1e6 * 1.05));
@@ -260,8 +282,22 @@ fn bars(scenario: &Scenario, ran: &[&Summary]) -> Option<Figure> {
             canvas.bar(&panel, at as f64, (n, ran.len()), rate, &label);
         }
     }
-    let caption = format!("Mean between {} and {}.", scenario.measure.from, scenario.measure.to);
     Some(Figure { name: "shares", caption, scene: canvas.scene() })
+}
+
+/// Throughput of many tenants: the part of them that gets no more than so much.
+fn spread(ran: &[&Summary], most: f64, mut canvas: Canvas, caption: String) -> Figure {
+    let x = Axis::linear("throughput (Mb/s)", most * 1.05);
+    let panel = canvas.panel("", 240.0, x, Axis::linear("part of the tenants (%)", 100.0));
+    for (n, summary) in ran.iter().enumerate() {
+        let mut rates: Vec<f64> = summary.tenants.iter().filter_map(|tenant| tenant.throughput_bps).collect();
+        rates.sort_by(f64::total_cmp);
+        let part = |at: usize| (at + 1) as f64 / rates.len() as f64 * 100.0;
+        let curve: Vec<(f64, f64)> =
+            rates.iter().enumerate().map(|(at, rate)| (rate / 1e6, part(at))).collect();
+        canvas.curve(&panel, n, &curve);
+    }
+    Figure { name: "shares", caption: caption + " Cumulative over tenants.", scene: canvas.scene() }
 }
 
 /// Loom's fairness metric for two tenants: the distribution of the difference of their throughputs.

@@ -11,7 +11,8 @@ use super::figures::Figure;
 use crate::promises::{Fared, promises};
 use crate::summary::Summary;
 use crate::table::{
-    LATENCY, THROUGH, figure, latency_columns, latency_figures, mega, setting, shown_beside, through_figures,
+    LATENCY, THROUGH, figure, latency_columns, latency_figures, mega, setting, shown_beside, tenant_figures,
+    tenant_titles, through_figures,
 };
 use crate::{Results, Scenario, Status, Verdict};
 
@@ -87,8 +88,8 @@ fn systems(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
     page.push_str(
         "<h2>Systems side by side</h2>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>",
     );
-    for tenant in &first.tenants {
-        let _ = write!(page, "<th>{}<br><small>Mb/s</small></th>", escape(&tenant.tenant));
+    for title in tenant_titles(first).iter().filter_map(|title| title.split_once('\n')) {
+        let _ = write!(page, "<th>{}<br><small>{}</small></th>", escape(title.0), title.1);
     }
     page.push_str("<th>all<br><small>Mb/s</small></th>");
     for one in &first.destinations {
@@ -117,7 +118,7 @@ fn latency_titles(columns: usize) -> String {
 }
 
 fn row(page: &mut String, summary: &Summary, shown: Option<usize>, columns: usize) {
-    let mut cells: Vec<String> = summary.tenants.iter().map(|tenant| mega(tenant.throughput_bps)).collect();
+    let mut cells = tenant_figures(summary);
     cells.push(mega(summary.throughput_bps));
     cells.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
     let latency = shown.and_then(|n| summary.latency.get(n));

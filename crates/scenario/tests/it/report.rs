@@ -61,6 +61,27 @@ fn the_table_has_a_row_for_each_system_and_fits() {
 }
 
 #[test]
+fn many_tenants_have_three_columns() {
+    let tenants: String = (0..2_000).map(|n| format!("  tenant{n}: {{}}\n")).collect();
+    let text = format!(
+        "name: many\nrate: 1Gbps\nduration: 1s\nsystems: [fifo]\ntenants:\n{tenants}\
+         workloads: {{w: {{tenant: tenant7, kind: bulk}}}}\n"
+    );
+    let parsed = Scenario::parse(&text, "many.yaml", Path::new(""), Form::Full);
+    let scenario = parsed.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let results = support::invented(&scenario);
+    let summaries = summarise(&scenario, &results);
+    let text = table(&scenario, &results, &summaries, &[], 100, false);
+    assert!(text.contains("least of 2000") && text.contains("median") && text.contains("most"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let written = report(&scenario, &results, &[], folder.path()).expect("written");
+    let page = std::fs::read_to_string(written.html).expect("the page");
+    assert!(page.contains("least of 2000") && page.contains("Drawn: 16 of 2000"));
+    assert!(page.len() < 500_000, "{} bytes", page.len());
+}
+
+#[test]
 fn the_part_that_was_not_answered_has_a_column_where_there_is_one() {
     let scenario = demo();
     let mut results = support::invented(&scenario);
