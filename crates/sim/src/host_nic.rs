@@ -168,9 +168,9 @@ impl HostNic {
             cpu,
         };
         let engines: Vec<_> = (0..stated.threads.max(1)).map(|_| engine()).collect();
-        let id = |name: &String| {
-            (0..).map(TenantId).zip(&program.tenants).find(|(_, t)| t.name == *name).map(|(id, _)| id)
-        };
+        let ids = (0..).map(TenantId).zip(&program.tenants).map(|(id, tenant)| (&tenant.name, id));
+        let ids: BTreeMap<_, _> = ids.collect();
+        let id = |name: &String| ids.get(name).copied();
         Self {
             queues: vec![Queue::default(); queues as usize * engines.len()],
             engines,
@@ -422,6 +422,7 @@ impl HostNic {
                 }
             }
         }
+        self.guests.ease(self.held[address as usize].tenant);
     }
 
     fn give_back(&mut self, address: u32) {
@@ -507,11 +508,8 @@ impl HostNic {
             if outcome == Outcome::Sent {
                 self.bounds.leaves(&transmit, conforms, end);
             }
-            let engine = &mut self.engines[thread].nic;
-            let was_full = engine.room() == 0;
-            engine.complete(&transmit, outcome);
+            self.engines[thread].nic.complete(&transmit, outcome);
             if transmit.last {
-                self.guests.ease(self.held[address as usize].tenant, was_full);
                 if let Some(holdings) = &mut self.holdings {
                     holdings.change(&packet, false, now);
                 }
@@ -538,7 +536,7 @@ impl HostNic {
         for engine in &mut self.engines {
             while engine.nic.poll_completion().is_some() {}
         }
-        if self.guests.someone_waits() {
+        if self.guests.someone_may() {
             self.read_on(now, &mut refused);
         }
     }
@@ -547,7 +545,7 @@ impl HostNic {
         let mut turns = self.guests.turns();
         while let Some(tenant) = self.guests.next(&mut turns) {
             if self.engines.iter().all(|engine| engine.nic.room() == 0) {
-                break;
+                return;
             }
             while self.takes(tenant)
                 && let Some((queue, packet)) = self.guests.pop(tenant)
@@ -556,8 +554,10 @@ impl HostNic {
                     refused(packet, why);
                 }
             }
+            if !self.guests.is_waiting(tenant) || self.engines[self.thread_of(tenant)].nic.room() > 0 {
+                self.guests.close(tenant);
+            }
         }
-        self.guests.end(turns);
     }
 
     /// Moves out the packets completed since the last call, where guests wait for completions.

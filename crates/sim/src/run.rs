@@ -243,6 +243,7 @@ impl Job<'_> {
 
     fn finish(&self, world: &mut World) -> Finished {
         account(world);
+        let sockets = sockets_by_workload(world);
         let (system, pair) = (self.system.name.clone(), self.pair);
         let mut run = Run { system: system.clone(), pair, ..Run::default() };
         for (index, workload) in self.scenario.workloads.iter().enumerate() {
@@ -256,9 +257,9 @@ impl Job<'_> {
             result.nic_waits = core::mem::take(&mut meter.nic_waits);
             result.calls = core::mem::take(&mut meter.calls);
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
-            result.retransmits = retransmits(world, index);
+            result.retransmits = retransmits(world, &sockets[index]);
             result.resent = core::mem::take(&mut world.meters[index].resent.bytes);
-            (result.ecn, result.echoed) = ecn(world, index, workload);
+            (result.ecn, result.echoed) = ecn(world, &sockets[index], workload);
             result.marks = Some(world.marked[index]);
             result.changed = Some(world.changed[index]);
             result.metered = Some(world.metered[index]);
@@ -342,20 +343,27 @@ fn presses(world: &World) -> impl Iterator<Item = &Press> {
 }
 
 /// Packets that a workload's connections sent again; nothing where it has no connection.
-fn retransmits(world: &World, workload: usize) -> Option<u64> {
-    let sockets = world.connections.iter();
-    let own = sockets.filter(|socket| world.flows[socket.flow as usize].workload as usize == workload);
-    own.map(|socket| socket.tcp.sender().stats().resent).reduce(|sum, one| sum + one)
+fn retransmits(world: &World, sockets: &[usize]) -> Option<u64> {
+    let resent = |&socket: &usize| world.connections[socket].tcp.sender().stats().resent;
+    sockets.iter().map(resent).reduce(|sum, one| sum + one)
+}
+
+/// The numbers of the sockets of each workload.
+fn sockets_by_workload(world: &World) -> Vec<Vec<usize>> {
+    let mut found = vec![Vec::new(); world.apps.len()];
+    for (number, socket) in world.connections.iter().enumerate() {
+        found[world.flows[socket.flow as usize].workload as usize].push(number);
+    }
+    found
 }
 
 /// Connections on which each end uses ECN, and packets of which it was told that they came marked: of the end that sends, or
 /// that asks, and of the other one. Nothing where the workload has no connection.
-fn ecn(world: &World, index: usize, workload: &Workload) -> (Option<[u64; 2]>, Option<[u64; 2]>) {
+fn ecn(world: &World, sockets: &[usize], workload: &Workload) -> (Option<[u64; 2]>, Option<[u64; 2]>) {
     let server_sends = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
-    let own = (0_usize..).zip(&world.connections);
-    let own = own.filter(|(_, socket)| world.flows[socket.flow as usize].workload as usize == index);
     let mut both = None;
-    for (number, socket) in own {
+    for &number in sockets {
+        let socket = &world.connections[number];
         let end = usize::from((number & 1 == 1) != server_sends);
         let (uses, told) = both.get_or_insert(([0; 2], [0; 2]));
         uses[end] += u64::from(socket.tcp.sender().ecn());

@@ -23,7 +23,7 @@ mod tenant;
 mod timeline;
 mod workload;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -379,22 +379,30 @@ impl Reader {
         let tenants: Vec<&str> = scenario.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
         let places = scenario.destinations.iter().map(|place| place.name.as_str());
         let places: Vec<&str> = places.chain(tenants.iter().copied()).collect();
+        let tenant_set: BTreeSet<&str> = tenants.iter().copied().collect();
+        let place_set: BTreeSet<&str> = places.iter().copied().collect();
+        let on_one_host: BTreeSet<&str> = scenario
+            .tenants
+            .iter()
+            .filter(|tenant| tenant.homes.len() == 1)
+            .map(|t| t.name.as_str())
+            .collect();
+        let mut ports: BTreeMap<u16, String> = BTreeMap::new();
         let mut workloads: Vec<Workload> = Vec::new();
         for (n, (key, tree)) in self.entries(tree, "`workloads`").iter().enumerate() {
             self.name(key, "workload");
-            if tenants.contains(&key.value.as_str()) {
+            if tenant_set.contains(key.value.as_str()) {
                 let problem = Problem::new(key.at, format!("`{}` is a tenant and a workload", key.value));
                 self.problem(
                     problem.label("name taken").help("name the workload otherwise; expectations use both"),
                 );
             }
-            self.known_in(tree, "tenant", &tenants);
-            self.known_in(tree, "to", &places);
+            self.known_in(tree, "tenant", &tenant_set, &tenants);
+            self.known_in(tree, "to", &place_set, &places);
             let Some(mut workload) = self.workload(key, tree, n, scenario.duration, scenario.rate) else {
                 continue;
             };
-            let alone = |tenant: &Tenant| tenant.name == workload.to && tenant.homes.len() == 1;
-            let to_itself = workload.to == workload.tenant && scenario.tenants.iter().any(alone);
+            let to_itself = workload.to == workload.tenant && on_one_host.contains(workload.to.as_str());
             if let Some(tree) = tree.get("to").filter(|_| to_itself) {
                 let message = format!("`{}` sends to itself, and lives on one host", workload.tenant);
                 let problem = Problem::new(tree.at, message).label("its own tenant");
@@ -405,12 +413,12 @@ impl Reader {
             }
             self.check_through(tree, &workload, &scenario.tenants);
             let at = |key: &str| tree.get(key).map_or(tree.at, |tree| tree.at);
-            if let Some(other) = workloads.iter().find(|other| other.port == workload.port) {
-                let message =
-                    format!("`{}` and `{}` both use port {}", other.name, workload.name, workload.port);
+            if let Some(other) = ports.get(&workload.port) {
+                let message = format!("`{other}` and `{}` both use port {}", workload.name, workload.port);
                 let problem = Problem::new(at("port"), message).label("port taken");
                 self.problem(problem.help("give one of them another `port`; ports tell workloads apart"));
             }
+            ports.entry(workload.port).or_insert_with(|| workload.name.clone());
             workloads.push(workload);
         }
         workloads
@@ -441,13 +449,13 @@ impl Reader {
     }
 
     /// Whether the value of a workload's key is one of the names that there are.
-    fn known_in(&mut self, workload: &Tree, key: &str, known: &[&str]) {
+    fn known_in(&mut self, workload: &Tree, key: &str, known: &BTreeSet<&str>, in_order: &[&str]) {
         let Some((tree, Value::Text(name))) = workload.get(key).map(|tree| (tree, &tree.value)) else {
             return;
         };
-        if !known.contains(&name.as_str()) {
+        if !known.contains(name.as_str()) {
             let what = if key == "to" { "destination or tenant" } else { key };
-            self.unknown(tree.at, &format!("there is no {what}"), name, known.iter().copied());
+            self.unknown(tree.at, &format!("there is no {what}"), name, in_order.iter().copied());
         }
     }
 }

@@ -3,8 +3,7 @@
 //! Why: with 10,000 tenants that wait, a completion must not look at each of them.
 //! From: virtio devices, whose queue the host reads again when a descriptor comes free.
 //! Not here: what the engine takes (`host_nic`), who owns descriptors (`nic`).
-//! Invariant: `waiting` holds the tenants that have packets in `Guest::waiting`; one that is neither eased nor met a full
-//! engine has no more room than when it was last asked.
+//! Invariant: a tenant that waits and is not in `open` has no room of its own, until a packet of its own completes.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -33,11 +32,8 @@ pub(super) struct Guest {
 #[derive(Debug)]
 pub(super) struct Guests {
     each: Vec<Guest>,
-    waiting: BTreeSet<u32>,
-    /// Tenants of which packets completed since guests were last read.
-    eased: Vec<u32>,
-    /// A packet completed while the engine had no descriptor free: any tenant may have room since.
-    all_eased: bool,
+    /// Tenants that wait and may have room as soon as the engine has.
+    open: BTreeSet<u32>,
     /// The tenant that is read first when descriptors that all tenants share come free; `None` where each tenant has its own.
     first: Option<u32>,
 }
@@ -45,7 +41,7 @@ pub(super) struct Guests {
 impl Guests {
     pub(super) fn new(count: usize) -> Self {
         let each = vec![Guest::default(); count];
-        Self { each, waiting: BTreeSet::new(), eased: Vec::new(), all_eased: false, first: None }
+        Self { each, open: BTreeSet::new(), first: None }
     }
 
     pub(super) fn get(&self, tenant: u32) -> Option<&Guest> {
@@ -70,8 +66,9 @@ impl Guests {
         !self.each[tenant as usize].waiting.is_empty()
     }
 
-    pub(super) fn someone_waits(&self) -> bool {
-        !self.waiting.is_empty()
+    /// Whether a tenant that waits may have room.
+    pub(super) fn someone_may(&self) -> bool {
+        !self.open.is_empty()
     }
 
     /// The packets that wait.
@@ -87,76 +84,49 @@ impl Guests {
         }
         guest.waiting.push_back((queue, packet));
         guest.held_back += 1;
-        self.waiting.insert(tenant);
+        if guest.waiting.len() == 1 {
+            self.open.insert(tenant);
+        }
         Ok(())
     }
 
     /// Takes the packet of a tenant that has waited longest.
     pub(super) fn pop(&mut self, tenant: u32) -> Option<(QueueId, Packet)> {
-        let guest = &mut self.each[tenant as usize];
-        let popped = guest.waiting.pop_front();
-        if guest.waiting.is_empty() {
-            self.waiting.remove(&tenant);
-        }
-        popped
+        self.each[tenant as usize].waiting.pop_front()
     }
 
-    /// Notes that a tenant's packet gives its descriptor back to an engine that was full, or was not.
+    /// Notes that a packet of the tenant has given its descriptor back.
     #[inline]
-    pub(super) fn ease(&mut self, tenant: u32, was_full: bool) {
-        if self.someone_waits() {
-            self.eased.push(tenant);
-            self.all_eased |= was_full;
+    pub(super) fn ease(&mut self, tenant: u32) {
+        if self.is_waiting(tenant) {
+            self.open.insert(tenant);
         }
     }
 
-    /// Begins to read guests that waited: those that may have room now, each once, in the order of the tenants from the
-    /// first on.
+    /// Notes that a tenant waits for no room but its own, or does not wait.
+    pub(super) fn close(&mut self, tenant: u32) {
+        self.open.remove(&tenant);
+    }
+
+    /// Begins to read guests that waited: those that may have room, each once, from the first on.
     pub(super) fn turns(&mut self) -> Turns {
-        let count = self.each.len() as u32;
-        let first = self.first.map_or(0, |first| (first + 1) % count.max(1));
+        let first = self.first.map_or(0, |first| (first + 1) % self.each.len().max(1) as u32);
         self.first = self.first.map(|_| first);
-        let mut eased = core::mem::take(&mut self.eased);
-        let all = core::mem::take(&mut self.all_eased);
-        if !all {
-            eased.sort_unstable();
-            eased.dedup();
-            eased.retain(|tenant| self.waiting.contains(tenant));
-            let at = eased.partition_point(|&tenant| tenant < first);
-            eased.rotate_left(at);
-        }
-        Turns { all, next: 0, from: first, left: self.waiting.len(), eased }
+        Turns { next: first, left: self.open.len() }
     }
 
     /// The next tenant to read.
     pub(super) fn next(&self, turns: &mut Turns) -> Option<u32> {
-        if !turns.all {
-            turns.next += 1;
-            return turns.eased.get(turns.next - 1).copied();
-        }
         turns.left = turns.left.checked_sub(1)?;
-        let found = self.waiting.range(turns.from..).next().or_else(|| self.waiting.first()).copied()?;
-        turns.from = found + 1;
+        let found = self.open.range(turns.next..).next().or_else(|| self.open.first()).copied()?;
+        turns.next = found + 1;
         Some(found)
-    }
-
-    /// Ends the reading; its buffer is used again.
-    pub(super) fn end(&mut self, turns: Turns) {
-        self.eased = turns.eased;
-        self.eased.clear();
     }
 }
 
 /// How far a reading of guests has come.
 #[derive(Debug)]
 pub(super) struct Turns {
-    /// Whether each tenant that waits has a turn.
-    all: bool,
-    /// The next of `eased`.
-    next: usize,
-    /// The next tenant of all.
-    from: u32,
-    /// Turns of all tenants that are left.
+    next: u32,
     left: usize,
-    eased: Vec<u32>,
 }
