@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs cohabitation papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs cohabitation papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,11 @@ demo: ## build, run noisy-neighbour, receive-flood and heavy-hitter of examples/
 faults: ## show live what faults cost other tenants, with figures: needs root; a minute after the build
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
+
+agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 10 minutes, idle
+	@scripts/setup.sh test
+	@$(CARGO) build --release --locked -p plimsoll-cli
+	@$(RELEASE) agree tests/agree/*.yaml --write docs/tcp.md
 
 build: ## build the release binary, target/release/plimsoll
 	@scripts/setup.sh build

@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Lab(Lab),
     /// Run a scenario in virtual time, as a simulation, at any rate, and write a report
     Sim(Sim),
+    /// Run scenarios both on Linux, as `lab` does, and in virtual time, as `sim` does, and compare their figures
+    Agree(Agree),
     /// Repeat the experiments of the Loom, SENIC, PicNIC, MIMIC and FairNIC papers in virtual time, and print their figures beside ours
     Papers(Papers),
     /// Measure or calculate the cost of a mechanism
@@ -369,6 +371,27 @@ pub(crate) struct Sim {
     pub(crate) format: Format,
 }
 
+/// `plimsoll agree`.
+#[derive(Debug, Default, clap::Args)]
+#[command(after_help = AGREE_EXAMPLES)]
+pub(crate) struct Agree {
+    /// The scenario files; their short forms are run
+    #[arg(required = true)]
+    pub(crate) files: Vec<PathBuf>,
+    /// Repetitions on Linux, in place of the files' `pairs`; their medians are compared
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) pairs: Option<u32>,
+    /// Seeds in virtual time, of which the medians are compared
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) seeds: u32,
+    /// Write the table into this page of Markdown, between `<!-- agree: begin -->` and `<!-- agree: end -->`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write: Option<PathBuf>,
+    /// Print JSON: every figure
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `plimsoll papers`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = PAPERS_EXAMPLES)]
@@ -604,6 +627,12 @@ const SIM_EXAMPLES: &str = "Examples:
 
 One seed gives one result, bit for bit, on any machine. Exit status 1 says that an expectation failed, or that a delay \
 bound of `plimsoll check` did not hold.";
+
+const AGREE_EXAMPLES: &str = "Examples:
+  sudo plimsoll agree tests/agree/*.yaml
+  sudo plimsoll agree tests/agree/*.yaml --pairs 3 --write docs/tcp.md
+
+Exit status 1 says that a throughput differs by more than 10 %, or a p99 by more than a factor of 2.";
 
 const PAPERS_EXAMPLES: &str = "Examples:
   plimsoll papers --short

@@ -6,6 +6,7 @@
 //! Invariant: exit code 0 means success, 1 a failure, 2 a wrong file or command line.
 #![forbid(unsafe_code)]
 
+mod agree;
 mod args;
 mod attach;
 mod audit;
@@ -60,6 +61,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Explain(explain) => explain::explain(explain),
         Command::Lab(lab) => lab::lab(lab),
         Command::Sim(sim) => sim::sim(sim),
+        Command::Agree(args) => agree::agree(args),
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
         Command::Bench(Bench::Pcie(pcie)) => bench::pcie(pcie),

@@ -1,0 +1,231 @@
+//! `plimsoll agree`: the same scenarios on Linux and in virtual time, figure beside figure.
+//!
+//! Why: results of the simulator can be trusted as far as they agree with what real TCP, real queues and real timers do.
+//! From: the crates `lab` and `sim`, which run one form of each file; medians over repetitions and over seeds.
+//! Not here: running either, the figures (`scenario`).
+//! Invariant: every figure that both sides have is compared; exit code 1 when one is further apart than its bound.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use comfy_table::CellAlignment::{Left, Right};
+use plimsoll_scenario::{Form, Scenario, Summary, summarise};
+use serde::Serialize;
+
+use crate::args::Agree;
+use crate::failure::{Failure, print, print_json};
+use crate::{check, lab, show, sim};
+
+/// Throughputs may differ by this factor: 10 %.
+const THROUGHPUT: f64 = 1.1;
+/// The 99th percentiles of latencies may differ by this factor.
+const LATENCY: f64 = 2.0;
+/// Throughputs below this part of the link are not compared: a tenant of which some segments arrive has no rate.
+const NEGLIGIBLE: f64 = 0.01;
+
+/// One figure of both worlds.
+#[derive(Clone, Debug, Serialize)]
+struct Figure {
+    scenario: String,
+    system: String,
+    figure: String,
+    unit: &'static str,
+    linux: f64,
+    sim: f64,
+    /// The factor by which they may differ.
+    bound: f64,
+}
+
+/// Runs every scenario in both worlds, and shows the figures of both.
+pub(crate) fn agree(args: &Agree) -> Result<(), Failure> {
+    let scenarios = load(&args.files)?;
+    // Before anything starts a thread: the kernel lets only single-threaded processes into a user namespace.
+    plimsoll_lab::ensure_privileges().map_err(|error| Failure::Failed(error.to_string()))?;
+    let mut figures = Vec::new();
+    for (live, simulated) in &scenarios {
+        let (linux, sim) = (on_linux(live, args)?, in_virtual_time(simulated, args)?);
+        for (linux, sim) in linux.iter().zip(&sim).filter(|(linux, _)| linux.runs > 0) {
+            compare(live, linux, sim, &mut figures);
+        }
+    }
+    if let Some(file) = &args.write {
+        write(file, &figures, args)?;
+    }
+    if args.json {
+        print_json(&figures)?;
+    } else {
+        print(&text(&figures))?;
+    }
+    if figures.iter().all(Figure::agrees) { Ok(()) } else { Err(Failure::Said) }
+}
+
+/// The live form of each scenario, and its form in virtual time.
+fn load(files: &[PathBuf]) -> Result<Vec<(Scenario, Scenario)>, Failure> {
+    let one = |file: &PathBuf| {
+        let read = |in_virtual_time| {
+            let mut points = lab::load(file, Form::new(in_virtual_time, true), &[], &[])?;
+            if points.len() > 1 {
+                return Err(Failure::Wrong(format!(
+                    "{} has a `sweep`, which `agree` does not run",
+                    file.display()
+                )));
+            }
+            Ok(points.swap_remove(0).scenario)
+        };
+        let (live, simulated) = (read(false)?, read(true)?);
+        check::hold(live.check_policies())?;
+        Ok((live, simulated))
+    };
+    files.iter().map(one).collect()
+}
+
+fn on_linux(scenario: &Scenario, args: &Agree) -> Result<Vec<Summary>, Failure> {
+    let options = plimsoll_lab::Options { pairs: args.pairs, ..plimsoll_lab::Options::default() };
+    let bar = lab::Live::new();
+    let found =
+        plimsoll_lab::run(scenario, &options, &mut |told| bar.show(&format!("{}: ", scenario.name), told));
+    bar.end();
+    Ok(summarise(scenario, &found.map_err(|error| Failure::Failed(error.to_string()))?))
+}
+
+fn in_virtual_time(scenario: &Scenario, args: &Agree) -> Result<Vec<Summary>, Failure> {
+    let options = plimsoll_sim::Options { seeds: args.seeds, ..plimsoll_sim::Options::default() };
+    let bar = sim::Live::new();
+    let outcome = plimsoll_sim::run(scenario, &options, &|progress| bar.show(&scenario.name, &progress));
+    bar.end();
+    Ok(summarise(scenario, &outcome?.results))
+}
+
+/// Adds the figures that both have.
+fn compare(scenario: &Scenario, linux: &Summary, sim: &Summary, figures: &mut Vec<Figure>) {
+    let mut add = |figure: String, unit, values: [Option<f64>; 2], scale: f64, bound| {
+        let [Some(linux_value), Some(sim_value)] = values else { return };
+        figures.push(Figure {
+            scenario: scenario.name.clone(),
+            system: linux.system.clone(),
+            figure,
+            unit,
+            linux: linux_value * scale,
+            sim: sim_value * scale,
+            bound,
+        });
+    };
+    let least = scenario.rate.get() as f64 * NEGLIGIBLE;
+    for (here, there) in linux.tenants.iter().zip(&sim.tenants) {
+        let rates = [here.throughput_bps, there.throughput_bps];
+        if rates.iter().flatten().any(|rate| *rate >= least) {
+            add(format!("{} throughput", here.tenant), "Mb/s", rates, 1e-6, THROUGHPUT);
+        }
+    }
+    for (here, there) in linux.latency.iter().zip(&sim.latency) {
+        add(format!("{} p99", here.workload), "ms", [here.p99, there.p99], 1e3, LATENCY);
+    }
+}
+
+impl Figure {
+    /// The simulator's over Linux's.
+    fn ratio(&self) -> f64 {
+        self.sim / self.linux
+    }
+
+    fn agrees(&self) -> bool {
+        (1.0 / self.bound..=self.bound).contains(&self.ratio())
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") };
+        let unit = self.unit;
+        [
+            self.scenario.clone(),
+            self.system.clone(),
+            self.figure.clone(),
+            format!("{} {unit}", number(self.linux)),
+            format!("{} {unit}", number(self.sim)),
+            format!("{:.2}", self.ratio()),
+            if self.agrees() { "yes" } else { "NO" }.to_owned(),
+        ]
+    }
+}
+
+const COLUMNS: [&str; 7] = ["scenario", "system", "figure", "Linux", "sim", "ratio", "agrees"];
+
+fn text(figures: &[Figure]) -> String {
+    let mut table = show::table(&COLUMNS, &[Left, Left, Left, Right, Right, Right, Left]);
+    table.add_rows(figures.iter().map(Figure::cells));
+    format!("{table}\n{}\n", verdict(figures))
+}
+
+fn verdict(figures: &[Figure]) -> String {
+    let agreeing = figures.iter().filter(|figure| figure.agrees()).count();
+    format!("{agreeing} of {} figures agree: throughput within 10 %, p99 within a factor of 2", figures.len())
+}
+
+/// Lines between which a page holds the table.
+const MARKS: [&str; 2] = ["<!-- agree: begin -->\n", "<!-- agree: end -->\n"];
+
+/// Replaces the table in a page.
+fn write(file: &Path, figures: &[Figure], args: &Agree) -> Result<(), Failure> {
+    let failed =
+        |why: &dyn std::fmt::Display| Failure::Failed(format!("cannot write `{}`: {why}", file.display()));
+    let page = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
+    let [begin, end] = MARKS.map(|mark| page.find(mark));
+    let (Some(begin), Some(end)) = (begin, end) else {
+        return Err(failed(&format!("it has no lines `{}` and `{}`", MARKS[0].trim(), MARKS[1].trim())));
+    };
+    let table = markdown(figures, args);
+    let new = page[..begin + MARKS[0].len()].to_owned() + &table + &page[end..];
+    std::fs::write(file, new).map_err(|error| failed(&error))
+}
+
+fn markdown(figures: &[Figure], args: &Agree) -> String {
+    let mut text = format!(
+        "Medians of {} repetitions on Linux and of {} seeds. {}.\n\n| {} |\n| --- | --- | --- | --: | --: | --: | --- |\n",
+        args.pairs.unwrap_or(1),
+        args.seeds,
+        verdict(figures),
+        COLUMNS.join(" | ")
+    );
+    for figure in figures {
+        let _ = writeln!(text, "| {} |", figure.cells().join(" | "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure(linux: f64, sim: f64, bound: f64) -> Figure {
+        let name = || "x".to_owned();
+        Figure { scenario: name(), system: name(), figure: name(), unit: "ms", linux, sim, bound }
+    }
+
+    #[test]
+    fn figures_agree_within_their_factor_both_ways() {
+        for (linux, sim, bound, agrees) in [
+            (10.0, 10.9, THROUGHPUT, true),
+            (10.9, 10.0, THROUGHPUT, true),
+            (10.0, 11.1, THROUGHPUT, false),
+            (10.0, 9.0, THROUGHPUT, false),
+            (1.0, 1.9, LATENCY, true),
+            (1.0, 0.4, LATENCY, false),
+            (0.0, 0.0, LATENCY, false),
+        ] {
+            assert_eq!(figure(linux, sim, bound).agrees(), agrees, "{linux} and {sim}");
+        }
+    }
+
+    #[test]
+    fn a_page_keeps_what_is_around_the_table() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (file, args) = (folder.path().join("page.md"), Agree { seeds: 5, ..Agree::default() });
+        std::fs::write(&file, format!("before\n{}old\n{}after\n", MARKS[0], MARKS[1])).expect("written");
+        write(&file, &[figure(1.0, 3.0, LATENCY)], &args).expect("written");
+        let page = std::fs::read_to_string(&file).expect("there");
+        assert!(page.starts_with("before\n") && page.ends_with("after\n") && !page.contains("old"), "{page}");
+        assert!(page.contains("0 of 1 figures agree") && page.contains("| 3.00 | NO |"), "{page}");
+        std::fs::write(&file, "no marks").expect("written");
+        assert!(write(&file, &[], &args).is_err());
+        assert_eq!(std::fs::read_to_string(&file).expect("there"), "no marks");
+    }
+}
