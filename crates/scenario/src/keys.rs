@@ -244,6 +244,8 @@ mapping! {
         cut: Part,
         /// Epochs that a further cut waits while the queue becomes shorter by itself.
         patience: Whole(0, 1_000),
+        /// Weight of the newest epoch in the average of delays.
+        newest: Part,
         /// Whether ECN marks of the fabric slow senders down.
         ecn: Flag,
         /// Tenants that are load balancers, each with its weight.

@@ -123,6 +123,8 @@ pub struct Control {
     pub cut: u32,
     /// Epochs that a further cut waits while the queue becomes shorter by itself; 0: none.
     pub patience: u32,
+    /// Weight of an epoch, in thousandths, in the average of delays.
+    pub newest: u32,
     /// Use of an idle tenant's minimum.
     pub idle: Idle,
     /// Whether the fabric's ECN marks slow senders down.

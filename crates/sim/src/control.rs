@@ -97,8 +97,8 @@ impl Agents {
 
     fn settings(&self, level: ControlLevel) -> Settings {
         let spec = &self.spec;
-        let packets =
-            PacketRateLaw { cut: spec.cut, patience: spec.patience, ..PacketRateLaw::new(spec.threshold) };
+        let (cut, patience, newest) = (spec.cut, spec.patience, spec.newest);
+        let packets = PacketRateLaw { cut, patience, newest, ..PacketRateLaw::new(spec.threshold) };
         let laws = Laws {
             bandwidth: BandwidthLaw { gain: spec.gain, ..BandwidthLaw::default() },
             packets: (level == ControlLevel::Full).then_some(packets),

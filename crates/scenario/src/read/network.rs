@@ -121,6 +121,7 @@ impl Reader {
             gain: self.thousandths(&fields, "gain", 500),
             cut: self.thousandths(&fields, "cut", 200),
             patience: self.patience(&fields),
+            newest: self.thousandths(&fields, "newest", 1_000).max(1),
             ecn: self.flag(&fields, "ecn", false),
             balancers: self.balancers(&fields),
             idle: fields.get("idle").and_then(|tree| self.choice(tree, "way", &idle)).unwrap_or_default(),
