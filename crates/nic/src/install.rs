@@ -161,7 +161,7 @@ impl Nic {
         self.accounts.charge(owner, self.host.held(id));
         if self.host.holds_packets(id) {
             if !self.ranks.is_empty() {
-                self.rank_again(id, class, ranked, now);
+                self.keep_or_clear_ranks(id, class, ranked);
             }
             self.host.load_head(id);
             self.join(home, id, now);

@@ -3,15 +3,16 @@
 //! Why: an operator's own order needs no code in the engine but its program.
 //! From: Loom §4.1 (a node's enqueue function gives a packet its rank, and its dequeue function updates the node's state).
 //! Not here: the language (`plimsoll_rank`), where a packet's rank is kept (`host`), the queue that it orders (`order::ranked`).
-//! Invariant: each packet below such a node is ranked once, on arrival, and again only if a reload changes the program above it.
+//! Invariant: each packet below such a node is ranked at most once, on arrival: a program that a reload puts above packets that wait
+//! does not hear of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use plimsoll_policy::{FlowOrder, LimitId, NodeId, NodeKind, Program};
 use plimsoll_rank::{Field, Interpreter, Packet};
 use plimsoll_units::{BitRate, Nanos};
 
-use crate::ids::Table;
+use crate::ids::{RecordId, Table};
 
 /// The rank programs of a policy.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +20,16 @@ pub(crate) struct Ranks {
     nodes: Vec<Ranking>,
     /// For each node, where it lies below a program; empty in a policy without any.
     places: Table<NodeId, Option<Below>>,
+    /// Flow queues whose first packets were ranked elsewhere, before a reload; empty once these have left.
+    elsewhere: BTreeMap<RecordId, VecDeque<Run>>,
+}
+
+/// Packets of a flow queue that follow each other, and have one place.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    packets: u16,
+    /// Where they leave; none where that program is gone, or where there was none.
+    place: Option<Below>,
 }
 
 /// A node with a program.
@@ -126,6 +137,34 @@ impl Ranks {
         ranking.run.dequeue(&ranking.children[below.child].with(packet, (below.slack, ranking.total), now));
     }
 
+    /// Notes that the `waiting` packets of a flow queue are ranked no more where they were, at `before`.
+    pub(crate) fn note_ranked_elsewhere(&mut self, id: RecordId, waiting: u16, before: Option<Below>) {
+        let noted: u16 = self.elsewhere.get(&id).into_iter().flatten().map(|run| run.packets).sum();
+        if noted < waiting {
+            let run = Run { packets: waiting - noted, place: before };
+            self.elsewhere.entry(id).or_default().push_back(run);
+        }
+    }
+
+    /// Where the packet leaves that was the first of a flow queue of this class.
+    pub(crate) fn place_of_gone(&mut self, id: RecordId, class: NodeId) -> Option<Below> {
+        if !self.elsewhere.is_empty()
+            && let Some(runs) = self.elsewhere.get_mut(&id)
+            && let Some(run) = runs.front_mut()
+        {
+            let place = run.place;
+            run.packets -= 1;
+            if run.packets == 0 {
+                runs.pop_front();
+            }
+            if runs.is_empty() {
+                self.elsewhere.remove(&id);
+            }
+            return place;
+        }
+        self.above(class)
+    }
+
     /// A node has another weight.
     pub(crate) fn set_weight(&mut self, node: NodeId, weight: u32) {
         let Some(Below { ranking, child, .. }) = self.above(node) else { return };
@@ -164,7 +203,11 @@ impl Ranks {
                 to[from] = Some(at);
             }
         }
-        Inherited { to }
+        let kept = Inherited { to };
+        self.elsewhere.clone_from(&old.elsewhere);
+        let runs = self.elsewhere.values_mut().flatten();
+        runs.for_each(|run| run.place = run.place.and_then(|place| kept.place(place)));
+        kept
     }
 
     /// Bytes that the programs of a policy take.
@@ -184,6 +227,11 @@ impl Inherited {
 }
 
 impl Below {
+    /// Whether both lie below the same node: its ranks are comparable.
+    pub(crate) fn is_same_program(self, other: Self) -> bool {
+        self.ranking == other.ranking
+    }
+
     /// Whether both are the same child of the same node: then the packets of one keep their ranks in the other.
     pub(crate) fn is_same_child(self, other: Self) -> bool {
         (self.ranking, self.child) == (other.ranking, other.child)

@@ -369,12 +369,12 @@ impl Receive {
         }
     }
 
-    /// Goes on behind a turn of a tenant's program.
-    pub(crate) fn begin_next(&mut self, tenant: u32, now: Nanos, beside: &Beside<'_>) {
+    /// Goes on behind a turn of a program.
+    pub(crate) fn begin_next(&mut self, now: Nanos, beside: &Beside<'_>) {
         match &mut self.cpu {
             Service::Shared(_) => {}
             Service::Fair(cpu) => cpu.begin_next(&self.spec, now, beside),
-            Service::Partition(cpu) => cpu.begin(&self.spec, tenant, now, beside),
+            Service::Partition(cpu) => cpu.begin_next(&self.spec, now, beside),
         }
     }
 

@@ -29,21 +29,18 @@ impl Nic {
         }
     }
 
-    /// After a reload: packets that wait keep their ranks in the same place, `before`. Elsewhere they leave that place for its program, and
-    /// arrive at the new one.
-    pub(crate) fn rank_again(&mut self, id: RecordId, class: NodeId, before: Option<Below>, now: Nanos) {
+    /// After a reload. Packets that wait keep their ranks below the same program; `before` is where that ranked them. Below another one
+    /// they have rank 0, and leave first, in the order of their arrival: to run it for each of them would hold up all that wait. They leave
+    /// the place where they were ranked.
+    pub(crate) fn keep_or_clear_ranks(&mut self, id: RecordId, class: NodeId, before: Option<Below>) {
         let here = self.ranks.above(class);
         if before.zip(here).is_some_and(|(before, here)| before.is_same_child(here)) {
             return;
         }
-        let mut at = self.host.head(id);
-        while let Some(before) = before
-            && let Some(packet) = self.host.packet(id, at)
-        {
-            self.ranks.dequeue(before, packet, now);
-            at = at.wrapping_add(1);
+        if !before.zip(here).is_some_and(|(before, here)| before.is_same_program(here)) {
+            self.host.clear_ranks(id);
         }
-        self.rank_from(id, self.host.head(id), now);
+        self.ranks.note_ranked_elsewhere(id, self.host.waiting(id), before);
     }
 
     /// Tells the program above it that the packet has left which was handed out last, if it has left whole.
@@ -52,7 +49,7 @@ impl Nic {
         let Some(left) = out.last().filter(|left| left.last) else { return };
         let Some(id) = self.host.resolve(left.queue) else { return };
         let class = self.class_at(self.host.home_of(id));
-        if let Some(below) = self.ranks.above(class) {
+        if let Some(below) = self.ranks.place_of_gone(id, class) {
             let packet = self.host.gone(id);
             self.ranks.dequeue(below, packet, now);
         }

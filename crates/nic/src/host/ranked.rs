@@ -20,9 +20,20 @@ impl Host {
         self.resolve(queue).map(|id| self.records[id].seen)
     }
 
-    /// The place of the head.
-    pub(crate) fn head(&self, id: RecordId) -> u16 {
-        self.records[id].head
+    /// Packets that wait, as far as doorbells have told of them.
+    pub(crate) fn waiting(&self, id: RecordId) -> u16 {
+        let record = &self.records[id];
+        record.seen.wrapping_sub(record.head)
+    }
+
+    /// Gives rank 0 to all packets that wait.
+    pub(crate) fn clear_ranks(&mut self, id: RecordId) {
+        let (head, seen) = (self.records[id].head, self.records[id].seen);
+        let mut at = head;
+        while at != seen {
+            self.rings.set_rank(id, at, 0);
+            at = at.wrapping_add(1);
+        }
     }
 
     /// The packet that waits at this place, unless it is the end of the flow queue.

@@ -149,7 +149,38 @@ fn a_reload_keeps_ranks_and_state() {
     assert_eq!(all(&mut engine), [3, 2, 1, 0], "the last to come has the least rank");
     queues.iter().for_each(|&queue| _ = engine.send(queue, 1_000, 0, 1_000_000));
     engine.reload(&of("8Gbps"), "enqueue { rank = now }", 1_000_000);
-    assert_eq!(all(&mut engine), [4, 5, 6, 7], "another program ranks anew");
+    assert_eq!(all(&mut engine), [4, 5, 6, 7], "those that wait are first under another program");
+}
+
+/// Another program does not run for packets that wait: they leave first, and it hears neither of their arrival nor of their departure.
+#[test]
+fn another_program_hears_nothing_of_packets_that_wait() {
+    let of = |text: &str| {
+        policy(&format!("program: {{module: {text}.rank, children: [c0]}}"), 1, |_| String::new())
+    };
+    // Least first is the last to come, of those that the program knows.
+    let next =
+        "state known = 100\nenqueue { known = known - 1; rank = known }\ndequeue { known = known + 1 }";
+    let mut engine = Engine::with(&of("a"), "enqueue { rank = 50 - packet.len }");
+    let queues = [0, 1, 2, 3].map(|flow| engine.queue_of_flow(0, flow));
+    engine.send_all(queues[0], &[10, 10, 10], 0);
+    engine.send_all(queues[1], &[20, 20], 0);
+    engine.reload(&of("b"), next, 0);
+    engine.send_all(queues[1], &[10], 0);
+    engine.send_all(queues[2], &[10], 0);
+    // Its state stays, and so does what it does not know.
+    engine.reload(&of("b"), next, 0);
+    engine.send_all(queues[3], &[10], 0);
+    let all = |engine: &mut Engine, now| {
+        let mut left = Vec::new();
+        engine.run(now, u64::MAX, |_, packet| left.push(packet));
+        left
+    };
+    assert_eq!(all(&mut engine, 0), [0, 1, 2, 3, 4, 7, 6, 5]);
+    // All that it knew of has left: it counts from 100 again, and no further.
+    engine.reload(&of("b"), &format!("{next}\n"), 1_000_000);
+    let sent = [0, 1].map(|flow| engine.send(queues[flow], 10, 0, 1_000_000));
+    assert_eq!(all(&mut engine, 1_000_000), [sent[1], sent[0]]);
 }
 
 /// A class that orders its flows itself is ranked by the packet that it would send.

@@ -37,8 +37,9 @@ pub(crate) struct Partition {
     programs: Vec<Option<Box<Hosted>>>,
     /// By tenant: packets that its programs' turns are going to send.
     sending: Vec<u32>,
-    /// The turn that has just ended, and its core, which begins nothing before its packets are where they go.
-    ended: Option<(u32, Turn)>,
+    /// The turn that has just ended, until its packets are where they go: before that, its core begins nothing, and the descriptors that
+    /// they are to use are taken.
+    ended: Option<Over>,
 }
 
 /// What the cores of all tenants share.
@@ -70,6 +71,15 @@ struct Own {
 struct Core {
     tenant: u32,
     job: Option<Job>,
+}
+
+/// A turn that has ended.
+#[derive(Debug)]
+struct Over {
+    core: u32,
+    sends: u32,
+    /// None once it was taken.
+    turn: Option<Turn>,
 }
 
 /// What a core does.
@@ -184,8 +194,8 @@ impl Partition {
                 Some((packet, Fate::Delivered { waited, in_nic: waited, called }))
             }
             CoreWork::Turn(turn) => {
-                self.sending[tenant as usize] -= turn.sends();
-                self.ended = Some((core, Turn { called, ..turn }));
+                let (sends, turn) = (turn.sends(), Some(Turn { called, ..turn }));
+                self.ended = Some(Over { core, sends, turn });
                 None
             }
         }
@@ -277,9 +287,16 @@ impl Partition {
 
     /// What became of the packets of the turn that has just ended.
     pub(super) fn take_turn(&mut self) -> Option<Turn> {
-        let (core, turn) = self.ended.take()?;
-        self.free[self.cores[core as usize].tenant as usize].push(core);
-        Some(turn)
+        self.ended.as_mut()?.turn.take()
+    }
+
+    /// Goes on once the packets of a turn are where they go.
+    pub(super) fn begin_next(&mut self, spec: &ReceiveRing, now: Nanos, beside: &Beside<'_>) {
+        let Some(Over { core, sends, .. }) = self.ended.take() else { return };
+        let tenant = self.cores[core as usize].tenant;
+        self.sending[tenant as usize] -= sends;
+        self.free[tenant as usize].push(core);
+        self.begin(spec, tenant, now, beside);
     }
 
     /// The time for which a tenant's cores held packets.

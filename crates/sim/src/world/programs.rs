@@ -79,7 +79,7 @@ impl World {
         let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
         let room = |tenant| carrier.room(tenant);
         let Some(receive) = receive else { return };
-        receive.begin_next(turn.tenant, self.now, &Beside { flows: &self.flows, room: &room });
+        receive.begin_next(self.now, &Beside { flows: &self.flows, room: &room });
         self.agenda.keep(receive.source, receive.next());
     }
 

@@ -250,6 +250,18 @@ fn a_restart_starts_programs_anew() {
     assert!(run.counters["program_packets"] > 20_000, "{:?}", run.counters);
 }
 
+/// A tenant's cores begin no turn whose packets find no descriptor, also while those of a turn that ended are being sent.
+#[test]
+fn cores_of_one_tenant_send_no_more_than_it_has_descriptors_for() {
+    let hosts = "a: {receive: {cost: 300ns}, partition: {cores: {bad: 3, calm: 1}}}, b: {}";
+    let more = "}, descriptors: 16, max: 100Mbps";
+    let out = "out: {tenant: bad, to: far, kind: bulk, flows: 16}, udp: {tenant: bad, to: far, kind: udp, size: 100B, rate: 50kpps}";
+    let text = world(hosts, more, out).replace("100Mbps}}", "100Mbps}");
+    let run = ran(&text, &each("egress", "nop"));
+    assert!(run.workloads["out"].packets > 1_000, "{}", run.workloads["out"].packets);
+    assert_eq!(dropped(&run, "bad", "program_no_room"), 0);
+}
+
 /// An instruction that fills memory is no cheaper than the loop that it stands for.
 #[test]
 fn filling_memory_takes_time() {
