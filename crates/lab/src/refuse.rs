@@ -5,10 +5,13 @@
 //! Not here: mistakes in the file (`scenario` finds them).
 //! Invariant: each refusal names the part of the file, and the command that can run it.
 
-use plimsoll_scenario::{Faults, KeyValueSizes, Kind, Scenario, System, Workload};
+use std::fs;
+
+use plimsoll_scenario::{Congestion, Faults, KeyValueSizes, Kind, Scenario, System, TcpSettings, Workload};
 use plimsoll_units::Bytes;
 
 use crate::error::LabError;
+use crate::traffic::socket;
 use crate::world::{fleet, kernels};
 
 /// Fails when the scenario has links, machines or workloads that exist only in virtual time.
@@ -41,6 +44,10 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     if let Some(tenant) = scenario.tenants.iter().find(|tenant| tenant.homes.len() > 1) {
         return only_sim(&format!("tenant `{}` lives on several hosts", tenant.name));
     }
+    let tuned = |workload: &&Workload| workload.tcp != TcpSettings::default();
+    if let Some(workload) = scenario.workloads.iter().find(tuned) {
+        return only_sim(&format!("workload `{}` has `tcp` settings", workload.name));
+    }
     let etc =
         |workload: &&Workload| matches!(workload.kind, Kind::Memcached { sizes: KeyValueSizes::Etc, .. });
     if let Some(workload) = scenario.workloads.iter().find(etc) {
@@ -53,12 +60,31 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
         let (one, other) = (&one.name, &other.name);
         return only_sim(&format!("workloads `{one}` and `{other}` have the same ends, and take two ways"));
     }
+    congestion_controls(scenario, socket::has_congestion_control)?;
     let to_tenant = |workload: &&Workload| scenario.tenant_address(&workload.to).is_some();
     match scenario.workloads.iter().find(to_tenant).filter(|_| !several) {
         Some(workload) => only_sim(&format!("workload `{}` sends to a tenant", workload.name)),
         None => Ok(()),
     }
 }
+
+/// Fails when a workload's TCP needs a congestion control that the kernel lacks.
+fn congestion_controls(scenario: &Scenario, has: impl Fn(Congestion) -> bool) -> Result<(), LabError> {
+    let lacks =
+        |workload: &&Workload| workload.kind.is_tcp() && !has(workload.congestion.unwrap_or_default());
+    let Some(workload) = scenario.workloads.iter().find(lacks) else { return Ok(()) };
+    let name = workload.congestion.unwrap_or_default().of_linux();
+    let known = fs::read_to_string(AVAILABLE).unwrap_or_default();
+    Err(LabError::Scenario(format!(
+        "workload `{}` needs the congestion control `{name}`, which this kernel lacks; it has: {}. Load its module \
+         (`modprobe tcp_{name}`), or state another `congestion`",
+        workload.name,
+        known.trim()
+    )))
+}
+
+/// Where the kernel lists the congestion controls that it has loaded.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
 /// A fault in the file that cannot be produced live, if there is one.
 fn fault(scenario: &Scenario, several: bool) -> Option<String> {
@@ -99,4 +125,36 @@ pub(crate) fn systems<'s>(scenario: &'s Scenario, asked: &[String]) -> (Vec<&'s 
         }
     }
     (systems, notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use plimsoll_scenario::Form;
+    use std::path::Path;
+
+    fn scenario(workload: &str) -> Scenario {
+        let text = format!(
+            "{{name: t, rate: 10Mbps, duration: 1s, systems: [fifo], tenants: {{a: {{}}}}, workloads: {{up: {{tenant: a, {workload}}}}}}}"
+        );
+        Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full)
+            .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    }
+
+    #[test]
+    fn a_congestion_control_that_the_kernel_lacks_is_refused() {
+        let no_dctcp = |congestion| congestion != Congestion::Dctcp;
+        let refused = congestion_controls(&scenario("kind: bulk, congestion: dctcp"), no_dctcp);
+        let said = refused.expect_err("it lacks it").to_string();
+        assert!(said.contains("workload `up` needs the congestion control `dctcp`"), "{said}");
+        assert!(said.contains("modprobe tcp_dctcp"), "{said}");
+        assert!(congestion_controls(&scenario("kind: bulk, congestion: bbr"), no_dctcp).is_ok());
+    }
+
+    #[test]
+    fn without_a_name_it_is_cubic_and_datagrams_need_none() {
+        let no_cubic = |congestion| congestion != Congestion::Cubic;
+        assert!(congestion_controls(&scenario("kind: bulk"), no_cubic).is_err());
+        assert!(congestion_controls(&scenario("kind: probe"), no_cubic).is_ok());
+    }
 }

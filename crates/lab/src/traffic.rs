@@ -11,7 +11,7 @@ mod events;
 mod probe;
 mod rounds;
 mod rpc;
-mod socket;
+pub(crate) mod socket;
 mod udp;
 
 pub(crate) use events::Events;

@@ -13,7 +13,7 @@ use plimsoll_units::{BitRate, Bytes, Frequency, PacketRate, Span};
 
 pub(crate) use self::partition::{CACHE, COPROCESSOR, MEMORY_USE, PARTITION};
 use self::workload::WORKLOAD_OF_A_KIND;
-pub(crate) use self::workload::{KINDS, WORKLOAD};
+pub(crate) use self::workload::{KINDS, MOST_WINDOW, TCP, WORKLOAD};
 use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Scalar, Whole, Words};
 
 use crate::network::TransmitCompletions;
@@ -67,6 +67,8 @@ mapping! {
         one_world: Flag,
         /// Seed of everything random.
         seed: Whole(0, u64::MAX),
+        /// The most by which a host is late to take in a packet of TCP, in virtual time.
+        jitter: TIME,
         /// Whether tenants use segmentation offload.
         offload: Flag,
         /// Machines, as a list of names or a map from names to their keys.

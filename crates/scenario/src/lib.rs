@@ -54,7 +54,7 @@ pub use summary::{LatencySummary, Summary, TenantSummary, ThroughSummary, summar
 pub use sweep::{Point, Row, rows, sweep_table};
 pub use system::{Fetch, Model, System, SystemKind};
 pub use table::table;
-pub use workload::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
+pub use workload::{KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
 
 /// One thing that is wrong with a scenario.
 pub type Problem = plimsoll_document::Problem<()>;

@@ -44,6 +44,8 @@ pub struct Scenario {
     pub one_world: bool,
     /// Seed of everything random (arrival times, payloads).
     pub seed: u64,
+    /// The most by which a host is late to take in a packet of TCP, in virtual time.
+    pub jitter: Span,
     /// Machines; live there is one, or several around one switch.
     pub hosts: Vec<Host>,
     /// Nodes that only forward packets; live there is at most one.

@@ -307,10 +307,23 @@ pub enum Congestion {
     NewReno,
     /// RFC 8257, with ECN.
     Dctcp,
+    /// BBR, version 1.
+    Bbr,
 }
 
 impl Congestion {
     /// Every variant, as the file spells it.
-    pub const NAMES: [(&'static str, Self); 3] =
-        [("cubic", Self::Cubic), ("newreno", Self::NewReno), ("dctcp", Self::Dctcp)];
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("cubic", Self::Cubic), ("newreno", Self::NewReno), ("dctcp", Self::Dctcp), ("bbr", Self::Bbr)];
+
+    /// The name that Linux gives it.
+    #[must_use]
+    pub const fn of_linux(self) -> &'static str {
+        match self {
+            Self::Cubic => "cubic",
+            Self::NewReno => "reno",
+            Self::Dctcp => "dctcp",
+            Self::Bbr => "bbr",
+        }
+    }
 }

@@ -29,8 +29,10 @@ pub struct Workload {
     pub stop: Span,
     /// DSCP of the tenant's packets.
     pub dscp: u8,
-    /// Congestion control of its TCP; the world's own default without.
+    /// Congestion control of its TCP; CUBIC without.
     pub congestion: Option<Congestion>,
+    /// How its TCP differs from Linux's defaults, in virtual time.
+    pub tcp: TcpSettings,
     /// Port of the server's side; unique in the scenario.
     pub port: u16,
     /// Whether requests come evenly, from a random moment on, and not at random moments.
@@ -39,6 +41,21 @@ pub struct Workload {
     pub family: Option<String>,
     /// Where its name stands.
     pub place: Mark,
+}
+
+/// Settings of both ends of a workload's connections; Linux's defaults where none is stated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// Whether segments are spread over the round trip; BBR's are in any case.
+    pub pacing: bool,
+    /// Segments of the first window.
+    pub initial_window: Option<u32>,
+    /// The least margin of the retransmission timeout over the smoothed round trip.
+    pub min_rto: Option<Span>,
+    /// Bytes that a sender's socket holds until they are acknowledged.
+    pub send_buffer: Option<Bytes>,
+    /// Bytes up to which the receiver's window grows.
+    pub receive_buffer: Option<Bytes>,
 }
 
 /// Which side of a request-response workload the tenant is; the other side lives at the destination.
@@ -192,6 +209,17 @@ impl Kind {
             Self::Iperf3 { .. } => "iperf3",
             Self::Memcached { .. } => "memcached",
             Self::Sockperf { .. } => "sockperf",
+        }
+    }
+
+    /// Whether it travels by TCP.
+    #[must_use]
+    pub const fn is_tcp(&self) -> bool {
+        match self {
+            Self::Udp { .. } | Self::Probe { .. } | Self::Iperf3 { udp: Some(_), .. } => false,
+            Self::Sockperf { tcp, .. } => *tcp,
+            Self::Memcached { udp, .. } => !*udp,
+            _ => true,
         }
     }
 

@@ -36,6 +36,12 @@ impl Chance {
         ((u64::from(self.0.next_u32()) * u64::from(end)) >> 32) as u32
     }
 
+    /// Evenly distributed from none to `most`, in nanoseconds.
+    pub(crate) fn within(&mut self, most: Span) -> Span {
+        let end = u32::try_from(most.as_u64()).unwrap_or(u32::MAX).saturating_add(1);
+        Span::ns(self.below(end).into())
+    }
+
     /// Exponentially distributed with this mean, at least a nanosecond.
     pub(crate) fn exponential(&mut self, mean: Span) -> Span {
         let draw = -libm::log(self.unit()) * mean.as_u64() as f64;

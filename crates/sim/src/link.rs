@@ -13,7 +13,7 @@ use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, PacketRate, Span};
 
 use crate::chance::Chance;
-use crate::packet::Packet;
+use crate::packet::{Body, Packet};
 
 /// A link's rate, delay and queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,8 @@ pub(crate) struct LinkSpec {
     pub(crate) loss: f64,
     /// Most packets a second of the NIC at its end.
     pub(crate) packet_rate: Option<PacketRate>,
+    /// The most by which the host at its end is late to take in a packet of TCP.
+    pub(crate) jitter: Span,
 }
 
 /// Bytes that a frame takes on the wire in addition to its own.
@@ -87,6 +89,10 @@ fn parts(packet: &Packet, size: u32) -> u32 {
 pub(crate) struct Link {
     /// The packets that were taken and have not arrived, with the moment of arrival.
     under_way: VecDeque<(Nanos, Packet)>,
+    /// When the host at the end takes the first of them in.
+    taken_in: Nanos,
+    /// When the datagrams among them arrive, where TCP's packets may be late: none waits for one that is.
+    datagrams: VecDeque<Nanos>,
     /// How many of them have left the queue.
     left: usize,
     /// Bytes of those still in the queue.
@@ -106,7 +112,7 @@ pub(crate) struct Link {
 pub(crate) enum Offered {
     /// The packet will arrive.
     Taken {
-        /// Whether no other packet is under way.
+        /// Whether the next arrival is another one than before.
         first: bool,
     },
     /// The queue has no room.
@@ -122,6 +128,8 @@ impl Link {
             packet_pace: spec.packet_rate.map(|most| Box::new(Pace::new(bytes_a_second(most)))),
             chance: Box::new(chance),
             under_way: VecDeque::new(),
+            taken_in: Nanos::ZERO,
+            datagrams: VecDeque::new(),
             left: 0,
             backlog: 0,
             parts: 0,
@@ -154,28 +162,54 @@ impl Link {
         if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
             return Offered::Lost; // its time on the wire is used all the same
         }
-        let first = self.under_way.is_empty();
-        self.under_way.push_back((departure + self.spec.delay, packet));
+        let mut first = self.under_way.is_empty();
+        let arrival = departure + self.spec.delay;
+        self.under_way.push_back((arrival, packet));
         self.backlog += u64::from(packet.len);
+        if self.spec.jitter > Span::ZERO && matches!(packet.body, Body::Datagram { .. }) {
+            self.datagrams.push_back(arrival);
+            first |= self.taken_in > arrival;
+            self.taken_in = self.taken_in.min(arrival);
+        }
+        if self.under_way.len() == 1 {
+            self.await_first();
+        }
         Offered::Taken { first }
     }
 
     /// When the next packet arrives.
     #[inline]
     pub(crate) fn next_arrival(&self) -> Option<Nanos> {
-        self.under_way.front().map(|&(at, _)| at)
+        self.under_way.front().map(|_| self.taken_in)
     }
 
     /// Removes the packet that arrives now.
     #[inline]
     pub(crate) fn arrive(&mut self) -> Option<Packet> {
         let (_, packet) = self.under_way.pop_front()?;
+        if matches!(packet.body, Body::Datagram { .. }) {
+            self.datagrams.pop_front();
+        }
         if self.left > 0 {
             self.left -= 1;
         } else {
             self.backlog -= u64::from(packet.len);
         }
+        self.await_first();
         Some(packet)
+    }
+
+    /// Draws when the host takes in the packet that is now the first: no earlier than the one before it, and not so late that
+    /// a datagram waits for it.
+    #[inline]
+    fn await_first(&mut self) {
+        let Some((at, packet)) = self.under_way.front() else { return };
+        if self.spec.jitter == Span::ZERO || matches!(packet.body, Body::Datagram { .. }) {
+            self.taken_in = *at;
+            return;
+        }
+        let late = self.taken_in.max(*at + self.chance.within(self.spec.jitter));
+        self.taken_in = self.datagrams.front().map_or(late, |datagram| late.min(*datagram));
     }
 
     /// When the last bit of the last packet in the queue leaves.
@@ -212,7 +246,6 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::Body;
 
     fn packet(len: u32) -> Packet {
         let body = Body::Datagram { number: 0, offset: 0, size: 0, last: true };
@@ -230,6 +263,7 @@ mod tests {
             ecn,
             loss: 0.0,
             packet_rate: None,
+            jitter: Span::ZERO,
         };
         Link::new(spec, Chance::of(1, "link"))
     }

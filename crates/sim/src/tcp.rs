@@ -1,7 +1,7 @@
 //! TCP end points in virtual time: a [`Sender`] and a [`Receiver`] of bytes, and a [`Connection`] of both.
 //!
 //! Why: a policy is judged by what its tenants' congestion control makes of it.
-//! From: RFC 5681 and 6582 (`NewReno`), 9438 (CUBIC), 8257 (DCTCP), 9406 (`HyStart++`), 2018 and 2883 (SACK), 8985
+//! From: RFC 5681 and 6582 (`NewReno`), 9438 (CUBIC), 8257 (DCTCP), Linux (BBR), 2018 and 2883 (SACK), 8985
 //! (RACK and tail loss probes), 6937 (proportional rate reduction), 3522 (Eifel), 6298 (timeouts), 3168 (ECN), 7661's
 //! rule that an unused window does not grow; where these leave a choice, Linux's.
 //! Not here: clocks, queues and links; headers (sequence numbers are 64-bit offsets and never wrap, the receive window
@@ -46,6 +46,7 @@
 mod config;
 mod congestion;
 mod connection;
+mod rate;
 mod reassembly;
 mod receiver;
 mod rtt;

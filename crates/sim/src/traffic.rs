@@ -45,8 +45,8 @@ pub(crate) trait Stack {
     fn write_unlimited(&mut self, socket: u32);
     /// Bytes written to a socket so far.
     fn written(&self, socket: u32) -> u64;
-    /// Fills a socket's buffer, so that `most` bytes are not acknowledged yet.
-    fn fill(&mut self, socket: u32, most: u64);
+    /// Ends what a socket sends without end: only what its buffer holds is still sent.
+    fn stop(&mut self, socket: u32);
     /// Closes both end points of a connection at once; no packet tells the other side.
     fn close(&mut self, socket: u32);
 }
@@ -107,13 +107,6 @@ impl App {
             Self::Rpc(app) => app.received(stack, socket, total),
             Self::Rounds(app) => app.received(stack, socket, total),
             _ => {}
-        }
-    }
-
-    /// Handles an acknowledgement of bytes that this end point sent.
-    pub(crate) fn acknowledged(&mut self, stack: &mut impl Stack, socket: u32) {
-        if let Self::Bulk(app) = self {
-            app.acknowledged(stack, socket);
         }
     }
 

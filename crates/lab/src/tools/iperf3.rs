@@ -37,6 +37,9 @@ pub(super) fn send(side: &Side<'_>, flows: u32, udp: Option<BitRate>) -> Result<
         let port = fastrand::Rng::with_seed(side.job.seed).u16(SOURCE_PORTS);
         words.push_str(&format!(" --cport {port}"));
     }
+    if udp.is_none() {
+        words.push_str(&format!(" -C {}", side.job.workload.congestion.unwrap_or_default().of_linux()));
+    }
     if let Some(rate) = udp {
         words.push_str(&format!(" -u -b {} -l {}", rate.get(), side.job.mtu - 28));
     }

@@ -101,16 +101,19 @@ pub(crate) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> Option<usi
     }
 }
 
-/// Sets the congestion control of the scenario file.
+/// Sets the congestion control of the scenario file, or its default: the kernel's own may be another one.
 fn set_congestion_control(socket: &impl AsFd, workload: &Workload) -> io::Result<()> {
-    let name = match workload.congestion {
-        None => return Ok(()),
-        Some(Congestion::Cubic) => "cubic",
-        Some(Congestion::NewReno) => "reno",
-        Some(Congestion::Dctcp) => "dctcp",
-    };
+    let name = workload.congestion.unwrap_or_default().of_linux();
     let set = setsockopt(socket, sockopt::TcpCongestion, &OsString::from(name));
     set.map_err(|error| io::Error::other(format!("this kernel has no congestion control `{name}`: {error}")))
+}
+
+/// Whether the kernel has this congestion control, or a module that it loads for it.
+pub(crate) fn has_congestion_control(congestion: Congestion) -> bool {
+    let probe = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+    let name = OsString::from(congestion.of_linux());
+    // Only a kernel that says that there is none counts as one without it.
+    probe.is_ok_and(|probe| setsockopt(&probe, sockopt::TcpCongestion, &name) != Err(Errno::ENOENT))
 }
 
 /// Lets datagrams say that they are ECN-capable: ECT(0), RFC 3168.

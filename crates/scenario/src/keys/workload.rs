@@ -12,6 +12,9 @@ const CLIENT_OR_SERVER: Shape = Words(&[("client", ""), ("server", "")]);
 const ARRIVALS: Shape = Words(&[("random", ""), ("even", "")]);
 const COUNT: Shape = Whole(1, u32::MAX as u64);
 
+/// The most segments of a first window.
+pub(crate) const MOST_WINDOW: u32 = 1_000;
+
 /// The kinds of workloads, each with its keys.
 pub(crate) static KINDS: [(&str, &Mapping); 9] = [
     ("bulk", &BULK),
@@ -59,6 +62,21 @@ mapping! {
         port: Whole(1, 32_767),
         /// Congestion control of its connections.
         congestion: Shape::Listed(|| Congestion::NAMES.map(|(name, _)| name).to_vec()),
+        /// How its TCP differs from Linux's defaults, in virtual time.
+        tcp: Map(&TCP),
+    }
+
+    pub(crate) static TCP = "Tcp" {
+        /// Whether segments are spread over the round trip.
+        pacing: Flag,
+        /// Segments of the first window.
+        initial_window: Whole(1, MOST_WINDOW as u64),
+        /// The least margin of the retransmission timeout over the round trip.
+        min_rto: TIME,
+        /// The sender's socket buffer.
+        send_buffer: SIZE,
+        /// Size up to which the receiver's window grows.
+        receive_buffer: SIZE,
     }
 
     pub(crate) static REQUESTS = "Requests" {

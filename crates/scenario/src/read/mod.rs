@@ -88,6 +88,9 @@ impl Form {
 /// Largest scenario file: its parts are compared with each other, and a sweep repeats them.
 const MAX_FILE: Bytes = Bytes::new(2_000_000);
 /// Destinations of a scenario.
+const ETHERNET_HEADER: u64 = 14;
+/// The most jitter that hosts have unless the file states more: a tick of Linux's scheduler.
+const MOST_JITTER: Span = Span::millis(1);
 const MOST_DESTINATIONS: usize = 200;
 impl Scenario {
     /// Reads a file in one of its forms; of a sweep, its first point. A file that cannot be read is a problem like any
@@ -222,6 +225,7 @@ impl Reader {
             pairs: self.count(&file, "pairs", 1, MOST_PAIRS),
             one_world: self.flag(&file, "one_world", false),
             seed: self.value(&file, "seed", "a whole number", 1),
+            jitter: Span::ZERO,
             hosts: self.hosts(&file, folder),
             switches: self.switches(&file),
             links: Vec::new(),
@@ -251,6 +255,7 @@ impl Reader {
         let nodes: Vec<&str> =
             hosts.chain(scenario.switches.iter().map(String::as_str)).chain(places).collect();
         scenario.links = self.links(&file, &nodes);
+        scenario.jitter = self.jitter(&file, &scenario);
         scenario.tenants = self.tenants(&file, &scenario);
         scenario.workloads = self.workloads(&file, &scenario);
         if let Some(tree) = file.get("faults") {
@@ -305,6 +310,16 @@ impl Reader {
             self.problem(problem.label("out of range").help("write a time from 100ms to 24h"));
         }
         span
+    }
+
+    /// What the file states, or the time of two of the largest frames on the slowest link. Floyd and Jacobson ("On Traffic
+    /// Phase Effects in Packet-Switched Gateways", 1992) found that one frame's time lets no phase last; with two the shares of
+    /// flows no longer depend on it (`docs/tcp.md`).
+    fn jitter(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Span {
+        let stated = self.optional(file, "jitter", "a time such as `10us`, or `0s`");
+        let slowest = scenario.links.iter().map(|link| link.rate).min().unwrap_or(scenario.rate);
+        let frame = Bytes::new(u64::from(scenario.mtu) + ETHERNET_HEADER);
+        stated.unwrap_or_else(|| slowest.wire_time(frame.times(2)).min(MOST_JITTER))
     }
 
     /// A list of names, or a map from names to addresses.

@@ -10,9 +10,9 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::keys::{KINDS, WORKLOAD};
+use crate::keys::{KINDS, MOST_WINDOW, TCP, WORKLOAD};
 use crate::network::Congestion;
-use crate::workload::{KeyValueSizes, Kind, Pace, Role, Turns, Workload};
+use crate::workload::{KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
 
 /// Ports of the servers' sides, unless given: below the ephemeral ones.
 const FIRST_PORT: u16 = 5_001;
@@ -59,6 +59,7 @@ impl Reader {
         let congestion = fields.get("congestion");
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
+        let tcp = fields.get("tcp").map(|tree| self.tcp(tree)).unwrap_or_default();
         let kind = self.kind(kind, &fields, line);
         let (name, family, place) = (key.value.clone(), None, key.at);
         let even = keys.key("arrivals").is_some() && self.arrivals(&fields);
@@ -72,11 +73,26 @@ impl Reader {
             stop,
             dscp,
             congestion,
+            tcp,
             port,
             even,
             family,
             place,
         })
+    }
+
+    fn tcp(&mut self, tree: &Tree) -> TcpSettings {
+        let fields = self.fields(tree, tree.at, "`tcp`", &TCP);
+        let mut buffer = |key| fields.get(key).is_some().then(|| self.size(&fields, key, Bytes::ZERO));
+        let (send_buffer, receive_buffer) = (buffer("send_buffer"), buffer("receive_buffer"));
+        let stated = fields.get("initial_window").is_some();
+        TcpSettings {
+            pacing: self.flag(&fields, "pacing", false),
+            initial_window: stated.then(|| self.count(&fields, "initial_window", 1, MOST_WINDOW)),
+            min_rto: self.optional(&fields, "min_rto", TIME),
+            send_buffer,
+            receive_buffer,
+        }
     }
 
     /// The turns of UDP, which sends without a pause unless one is stated.

@@ -29,6 +29,7 @@ pub fn json(scenario: &Scenario, results: &Results, verdicts: &[Verdict]) -> Val
         "from_seconds": scenario.measure.from.as_secs_f64(),
         "to_seconds": scenario.measure.to.as_secs_f64(),
         "seed": scenario.seed,
+        "jitter_ns": scenario.jitter.as_u64(),
         "passed": !failed,
         "expectations": verdicts,
         "systems": summarise(scenario, results),

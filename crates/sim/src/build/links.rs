@@ -31,6 +31,7 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
             implied(&mut topology, host, name, scenario, system);
         }
         packet_rates(&mut topology, scenario);
+        jitter(&mut topology, scenario);
         buses(&mut topology, scenario);
         return topology;
     }
@@ -47,12 +48,14 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
             ecn: link.ecn.map(Bytes::as_u64),
             loss: link.loss,
             packet_rate: None,
+            jitter: Span::ZERO,
         };
         let back = Edge { name: format!("{} back", link.name), from: to, to: from, spec: spec.clone() };
         topology.links.push(Edge { name: link.name.clone(), from, to, spec });
         topology.links.extend(link.both.then_some(back));
     }
     packet_rates(&mut topology, scenario);
+    jitter(&mut topology, scenario);
     buses(&mut topology, scenario);
     topology
 }
@@ -62,6 +65,17 @@ fn packet_rates(topology: &mut Topology, scenario: &Scenario) {
     let most = |node: u32| scenario.hosts.get(node as usize).and_then(|host| host.packet_rate);
     for link in &mut topology.links {
         link.spec.packet_rate = [most(link.from), most(link.to)].into_iter().flatten().min();
+    }
+}
+
+/// Makes hosts and places beyond the uplinks late by the scenario's jitter; switches and buses are not.
+fn jitter(topology: &mut Topology, scenario: &Scenario) {
+    let hosts = scenario.hosts.len();
+    let switches = hosts..hosts + scenario.switches.len();
+    for link in &mut topology.links {
+        if !switches.contains(&(link.to as usize)) {
+            link.spec.jitter = scenario.jitter;
+        }
     }
 }
 
@@ -82,6 +96,7 @@ fn buses(topology: &mut Topology, scenario: &Scenario) {
             ecn: None,
             loss: 0.0,
             packet_rate: None,
+            jitter: Span::ZERO,
         };
         topology.links.push(Edge { name: format!("{name} pcie"), from: host, to: host, spec });
     }
@@ -104,6 +119,7 @@ fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, 
         ecn: None,
         loss: 0.0,
         packet_rate: None,
+        jitter: Span::ZERO,
     };
     let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
     let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };

@@ -8,9 +8,10 @@
 use std::net::Ipv4Addr;
 
 use plimsoll_scenario::{
-    Congestion, Home, KeyValueSizes, Kind, Pace, Problem, Role, TransmitCompletions, Turns, Workload,
+    Congestion, Home, KeyValueSizes, Kind, Pace, Problem, Role, TcpSettings, TransmitCompletions, Turns,
+    Workload,
 };
-use plimsoll_units::{Bytes, NS_PER_SEC, Nanos};
+use plimsoll_units::{Bytes, NS_PER_SEC, Nanos, Span};
 
 use super::links::{BEYOND, small};
 use super::{Builder, core_of};
@@ -26,6 +27,10 @@ use crate::world::{NO_LINK, Socket, Source, Tally};
 
 /// Where clients' source ports are drawn from, as the lab does.
 const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
+
+/// The flows of a workload begin within as many times the hosts' jitter: a program opens its connections one after the other,
+/// and is itself started a little late.
+const STARTS: u64 = 100;
 
 /// Ethernet, IPv4 and TCP headers with timestamps.
 const TCP_HEADERS: u32 = 20 + 32;
@@ -169,15 +174,18 @@ impl Builder<'_> {
             Congestion::Cubic => tcp::Congestion::Cubic,
             Congestion::NewReno => tcp::Congestion::NewReno,
             Congestion::Dctcp => tcp::Congestion::Dctcp,
+            Congestion::Bbr => tcp::Congestion::Bbr,
         };
-        let config = tcp::Config { mss, congestion, ..tcp::Config::default() };
+        let config = settings(&workload.tcp, tcp::Config { mss, congestion, ..tcp::Config::default() });
+        let mut phases = self.chance(workload, &format!("phases of flow {flow}"));
         for (server, end) in [(false, ends[0]), (true, ends[1])] {
             let ecn = congestion == tcp::Congestion::Dctcp || self.speaks_ecn(end, server);
             // A socket's credit counts only where its host tells it what has left.
             let local_queue =
                 if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
             let offload = if self.offloads(end) { LARGEST } else { Bytes::ZERO };
-            let config = tcp::Config { local_queue, offload, ecn, ..config.clone() };
+            let seed = u64::from(phases.below(u32::MAX)) << 32;
+            let config = tcp::Config { local_queue, offload, ecn, seed, ..config.clone() };
             let source = self.source(Source::Socket(self.world.connections.len() as u32));
             let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
             self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
@@ -211,16 +219,18 @@ impl Builder<'_> {
         let rpc = |job, sizes, rate| {
             App::Rpc(Box::new(Rpc::new(job, sizes, rate, workload.even, chance("requests"))))
         };
+        let spread = Span::ns(self.scenario.jitter.as_u64().saturating_mul(STARTS));
+        let bulk = |bulk: Bulk| App::Bulk(Box::new(bulk.spread(spread, chance("starts"))));
         let fixed = |request: Bytes, response: Bytes| Sizes::Fixed {
             request: request.as_u64(),
             response: response.as_u64(),
         };
         match &workload.kind {
-            Kind::Bulk { reverse: true, .. } => App::Bulk(Box::new(Bulk::new(job, None).reversed())),
-            Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => App::Bulk(Box::new(Bulk::new(job, None))),
+            Kind::Bulk { reverse: true, .. } => bulk(Bulk::new(job, None).reversed()),
+            Kind::Bulk { .. } | Kind::Iperf3 { udp: None, .. } => bulk(Bulk::new(job, None)),
             Kind::OnOff { on, off, .. } => {
                 let rhythm = Rhythm { on: *on, off: *off, chance: chance("turns") };
-                App::Bulk(Box::new(Bulk::new(job, Some(rhythm))))
+                bulk(Bulk::new(job, Some(rhythm)))
             }
             Kind::Udp { size, pace, burst, turns, buffer, ect, .. } => {
                 let uneven = (*pace == Pace::Flood).then(|| chance("gaps"));
@@ -275,6 +285,18 @@ impl Builder<'_> {
             Pace::Bits(rate) => (bit_nanos, rate.get().into()),
             Pace::Flood => (bit_nanos, 2 * u128::from(self.scenario.rate.get())),
         }
+    }
+}
+
+/// The scenario's settings of a workload's TCP, laid over these.
+fn settings(stated: &TcpSettings, config: tcp::Config) -> tcp::Config {
+    tcp::Config {
+        pacing: stated.pacing,
+        initial_window: stated.initial_window.unwrap_or(config.initial_window),
+        min_rto: stated.min_rto.unwrap_or(config.min_rto),
+        send_buffer: stated.send_buffer.unwrap_or(config.send_buffer),
+        receive_buffer: stated.receive_buffer.unwrap_or(config.receive_buffer),
+        ..config
     }
 }
 

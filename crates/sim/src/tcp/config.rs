@@ -7,11 +7,13 @@ use plimsoll_units::{Bytes, Span};
 pub enum Congestion {
     /// RFC 5681 and RFC 6582.
     NewReno,
-    /// RFC 9438 with fast convergence, its Reno-friendly region and `HyStart++` (RFC 9406): Linux's default.
+    /// RFC 9438 with fast convergence, its Reno-friendly region and `HyStart`: Linux's default.
     #[default]
     Cubic,
     /// RFC 8257. Needs [`Config::ecn`], and a queue that marks at a low threshold.
     Dctcp,
+    /// BBR, version 1, as in Linux. It paces whatever [`Config::pacing`] says, and needs SACK.
+    Bbr,
 }
 
 /// The bytes of a socket that may wait in its host's own transmit path (Linux's TCP small queues).
@@ -43,8 +45,10 @@ pub struct Config {
     pub handshake: bool,
     /// Initial congestion window, in segments (RFC 6928: 10).
     pub initial_window: u32,
-    /// Bytes that the receiver can hold: at most 1 GiB. Linux grows its window as needed, so choose the size that the path needs.
+    /// Bytes up to which the receiver's window grows as the stream comes: at most 1 GiB. Linux's `tcp_rmem`.
     pub receive_buffer: Bytes,
+    /// Bytes that a socket holds until they are acknowledged: Linux's `tcp_wmem`, up to which it grows as the window does.
+    pub send_buffer: Bytes,
     /// The largest descriptor for segmentation offload; one `mss` or less turns offload off.
     pub offload: Bytes,
     /// The sender's credit in its host's transmit path.
@@ -52,9 +56,11 @@ pub struct Config {
     /// Spread segments over the round trip, at Linux's rates: twice the window per round trip in slow start, 1.2 times
     /// after it.
     pub pacing: bool,
+    /// Where BBR's probing begins, so that flows do not probe together.
+    pub seed: u64,
     /// Probe for a lost tail before the timeout (RFC 8985 §7).
     pub tail_loss_probe: bool,
-    /// Leave slow start before it overflows the queue, by RFC 9406, where Linux has the older `HyStart`. CUBIC only.
+    /// Leave slow start before it overflows the queue, by Linux's `HyStart`. CUBIC only.
     pub hystart: bool,
     /// Decay the window of a connection that has been idle for longer than its timeout (RFC 2861, Linux's
     /// `tcp_slow_start_after_idle`).
@@ -83,9 +89,11 @@ impl Default for Config {
             handshake: true,
             initial_window: 10,
             receive_buffer: Bytes::kib(6 * 1_024),
+            send_buffer: Bytes::kib(4 * 1_024),
             offload: Bytes::ZERO,
             local_queue: LocalQueue::Small(Bytes::kib(4 * 1_024)),
             pacing: false,
+            seed: 1,
             tail_loss_probe: true,
             hystart: true,
             slow_start_after_idle: true,
@@ -111,8 +119,15 @@ impl Config {
         self.mss.max(1)
     }
 
+    /// The window with which a receiver begins: Linux's, and of a connection that is there from the start the largest one.
+    pub(super) fn first_window(&self) -> u32 {
+        if self.handshake { self.window_limit().min(FIRST_WINDOW) } else { self.window_limit() }
+    }
+
     /// The receive buffer as an acknowledgement can state it.
     pub(super) fn window_limit(&self) -> u32 {
         u32::try_from(self.receive_buffer.as_u64()).unwrap_or(u32::MAX).min(1 << 30)
     }
 }
+
+const FIRST_WINDOW: u32 = 1 << 16;

@@ -1,16 +1,19 @@
 //! The congestion window: when it grows, and what it falls to.
 //!
 //! Why: three algorithms that differ only here share one sender.
-//! From: RFC 5681 (`NewReno`), 9438 (CUBIC), 8257 (DCTCP), 9406 (`HyStart++`).
+//! From: RFC 5681 (`NewReno`), 9438 (CUBIC), 8257 (DCTCP), Ha and Rhee 2011 (`HyStart`), as in Linux.
 //! Not here: finding losses, and letting the window down gradually (`sender`).
 //! Invariant: integers only; the window never falls below one segment, the threshold not below two.
 
+mod bbr;
 mod cubic;
 mod dctcp;
 mod hystart;
 
 use plimsoll_units::Nanos;
 
+pub(super) use self::bbr::Arrival;
+use self::bbr::Bbr;
 use self::cubic::Cubic;
 use self::dctcp::Dctcp;
 use self::hystart::HyStart;
@@ -34,6 +37,7 @@ enum Algorithm {
     NewReno,
     Cubic(Cubic),
     Dctcp(Dctcp),
+    Bbr(Box<Bbr>),
 }
 
 /// The news in one acknowledgement.
@@ -67,9 +71,15 @@ impl CongestionControl {
                 Congestion::NewReno => Algorithm::NewReno,
                 Congestion::Cubic => Algorithm::Cubic(Cubic::new(mss)),
                 Congestion::Dctcp => Algorithm::Dctcp(Dctcp::new()),
+                Congestion::Bbr => Algorithm::Bbr(Box::new(Bbr::new(mss, initial, config.seed))),
             },
-            hystart: (cubic && config.hystart).then(HyStart::new),
+            hystart: (cubic && config.hystart).then(|| HyStart::new(config.pacing)),
         }
+    }
+
+    /// The window with which a connection begins.
+    pub(super) fn initial(&self) -> u64 {
+        self.initial
     }
 
     pub(super) fn in_slow_start(&self) -> bool {
@@ -89,8 +99,50 @@ impl CongestionControl {
         matches!(self.algorithm, Algorithm::Dctcp(_))
     }
 
+    /// Bytes a second at which segments have to leave; `None` where the window alone decides.
+    pub(super) fn pacing_rate(&self) -> Option<u64> {
+        match &self.algorithm {
+            Algorithm::Bbr(bbr) => Some(bbr.pacing_rate()),
+            _ => None,
+        }
+    }
+
+    /// Whether the algorithm has a model of the path by which it sets the window itself, in recovery too.
+    pub(super) fn has_model(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Bbr(_))
+    }
+
+    /// Lets the model take an acknowledgement; says whether the application's samples are too low from now on.
+    pub(super) fn learn(&mut self, arrival: &Arrival) -> bool {
+        let mut limited = false;
+        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
+            self.cwnd = bbr.update(arrival, self.cwnd, &mut limited);
+        }
+        limited
+    }
+
+    /// The application sends again after it had nothing to send.
+    pub(super) fn note_restart(&mut self, now: Nanos) {
+        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
+            bbr.note_restart(now);
+        }
+    }
+
+    /// A reduction was needless: back to the state before it.
+    pub(super) fn undo(&mut self, before: Self) {
+        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
+            return bbr.note_needless();
+        }
+        let cwnd = self.cwnd;
+        *self = before;
+        self.set_cwnd(self.cwnd.max(cwnd));
+    }
+
     /// Grows the window after `progress`, if the window was in use.
     pub(super) fn grow(&mut self, progress: &Progress) {
+        if self.has_model() {
+            return;
+        }
         let mut delivered = progress.delivered;
         if self.in_slow_start() {
             delivered = self.slow_start(progress);
@@ -109,13 +161,22 @@ impl CongestionControl {
             Algorithm::Cubic(cubic) => {
                 self.cwnd = cubic.grow(self.cwnd, &mut self.credit, delivered, progress);
             }
+            Algorithm::Bbr(_) => {}
         }
     }
 
-    /// Counts what was acknowledged, and whether it was marked; DCTCP learns from every acknowledgement.
-    pub(super) fn account(&mut self, delivered: u64, marked: bool, una: u64, nxt: u64) {
+    /// Takes each acknowledgement, whether or not the window grows by it: DCTCP counts marks, `HyStart` looks for the end of
+    /// slow start.
+    pub(super) fn account(&mut self, progress: &Progress, marked: bool) {
         if let Algorithm::Dctcp(dctcp) = &mut self.algorithm {
-            dctcp.account(delivered, marked, una, nxt);
+            dctcp.account(progress.delivered, marked, progress.una, progress.nxt);
+        }
+        let slow_start = self.in_slow_start();
+        if let (Some(hystart), Some(rtt)) = (&mut self.hystart, progress.rtt)
+            && slow_start
+            && hystart.ends(progress, rtt, self.cwnd, self.mss)
+        {
+            self.ssthresh = self.cwnd;
         }
     }
 
@@ -124,6 +185,10 @@ impl CongestionControl {
         self.reduce(|cwnd, algorithm| match algorithm {
             Algorithm::NewReno | Algorithm::Dctcp(_) => cwnd / 2,
             Algorithm::Cubic(cubic) => cubic.reduce(cwnd),
+            Algorithm::Bbr(bbr) => {
+                bbr.note_loss(cwnd);
+                u64::MAX
+            }
         });
     }
 
@@ -133,6 +198,10 @@ impl CongestionControl {
             Algorithm::NewReno => cwnd / 2,
             Algorithm::Cubic(cubic) => cubic.reduce(cwnd),
             Algorithm::Dctcp(dctcp) => dctcp.reduce(cwnd),
+            Algorithm::Bbr(bbr) => {
+                bbr.note_loss(cwnd);
+                u64::MAX
+            }
         });
     }
 
@@ -142,6 +211,12 @@ impl CongestionControl {
         if first {
             self.note_loss();
         }
+        if let Some(hystart) = &mut self.hystart {
+            hystart.reset();
+        }
+        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
+            bbr.note_timeout(self.cwnd);
+        }
         self.set_cwnd(self.mss);
     }
 
@@ -150,7 +225,7 @@ impl CongestionControl {
         if let Algorithm::Cubic(cubic) = &mut self.algorithm {
             cubic.skip(idle);
         }
-        if restart && idle > rto {
+        if restart && idle > rto && !self.has_model() {
             if self.ssthresh != u64::MAX {
                 self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
             }
@@ -164,19 +239,18 @@ impl CongestionControl {
         self.cwnd = cwnd.max(self.mss);
     }
 
+    /// Sets the window to the threshold, at the end of a reduction.
+    pub(super) fn fall_to_threshold(&mut self) {
+        if !self.has_model() {
+            self.set_cwnd(self.ssthresh);
+        }
+    }
+
     /// Grows by what was delivered; returns what is left beyond the threshold.
     fn slow_start(&mut self, progress: &Progress) -> u64 {
-        let mut step = progress.delivered;
-        if let Some(hystart) = self.hystart.as_mut().filter(|_| self.ssthresh == u64::MAX) {
-            step = hystart.step(progress);
-            if hystart.is_over() {
-                self.ssthresh = self.cwnd;
-                return progress.delivered;
-            }
-        }
         let room = self.ssthresh - self.cwnd;
-        self.cwnd += step.min(room);
-        step.saturating_sub(room)
+        self.cwnd += progress.delivered.min(room);
+        progress.delivered.saturating_sub(room)
     }
 
     fn reduce(&mut self, rule: impl FnOnce(u64, &mut Algorithm) -> u64) {

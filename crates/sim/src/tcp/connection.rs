@@ -103,6 +103,11 @@ impl Connection {
         self.sender.write_unlimited();
     }
 
+    /// The application stops writing: see [`Sender::stop`].
+    pub fn stop(&mut self) {
+        self.sender.stop();
+    }
+
     /// The application takes `bytes` of what has arrived; only needed without [`Config::auto_read`].
     pub fn read(&mut self, bytes: Bytes) {
         self.receiver.read(bytes);

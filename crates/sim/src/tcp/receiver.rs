@@ -53,7 +53,11 @@ pub struct Receiver {
     dctcp: bool,
     quick_acks: u8,
     mss: u16,
+    /// How far the window reaches now, and how far it may reach.
     window: u32,
+    largest_window: u32,
+    /// The window grows when the application has taken all before this.
+    grows_at: u64,
     delayed_ack: Span,
     stats: ReceiverStats,
     beyond: Reassembly,
@@ -78,7 +82,7 @@ impl Receiver {
         let mut receiver = Self {
             next: 0,
             acked: 0,
-            edge: u64::from(config.window_limit()),
+            edge: u64::from(config.first_window()),
             taken: 0,
             echo: Nanos::ZERO,
             delayed_until: None,
@@ -95,7 +99,9 @@ impl Receiver {
             wants_ecn: config.ecn,
             dctcp: config.congestion == Congestion::Dctcp,
             mss: config.segment_size(),
-            window: config.window_limit(),
+            window: config.first_window(),
+            largest_window: config.window_limit(),
+            grows_at: u64::from(config.first_window()),
             delayed_ack: config.delayed_ack,
             quick_acks: config.quick_acks,
             beyond: Reassembly::new(),
@@ -172,7 +178,7 @@ impl Receiver {
     ///
     /// Ask [`Self::poll_ack`] afterwards: a window that has opened far is announced.
     pub fn read(&mut self, bytes: Bytes) {
-        self.taken = self.taken.saturating_add(bytes.as_u64()).min(self.next);
+        self.take(self.taken.saturating_add(bytes.as_u64()).min(self.next));
         let stated = self.edge.saturating_sub(self.next);
         let (room, step) = (self.offered_edge().saturating_sub(self.next), self.worthwhile_step());
         if room >= stated.saturating_mul(2) && room - stated >= step {
@@ -292,13 +298,23 @@ impl Receiver {
             self.ack_now = true; // RFC 5681 §4.2: what fills a gap is acknowledged at once
         }
         if self.auto_read {
-            self.taken = self.next;
+            self.take(self.next);
         }
         if self.next - self.acked > u64::from(self.mss) || (self.quick > 0 && !self.interactive) {
             self.ack_now = true;
         } else if self.delayed_until.is_none() {
             self.delayed_until = Some(now + self.delayed_ack);
             self.ack_now |= self.delayed_ack == Span::ZERO;
+        }
+    }
+
+    /// The application has taken all before `end`. When it has taken a whole window since the window last grew, the window doubles:
+    /// it stays ahead of a sender in slow start, as Linux's does, which allows twice of what came in the last round trip.
+    fn take(&mut self, end: u64) {
+        self.taken = end;
+        if end >= self.grows_at && self.window < self.largest_window {
+            self.window = self.window.saturating_mul(2).min(self.largest_window);
+            self.grows_at = end + u64::from(self.window);
         }
     }
 

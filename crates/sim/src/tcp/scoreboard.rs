@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use plimsoll_units::{Nanos, Span};
 use prefetch_index::prefetch_index;
 
+use super::rate::Rates;
 use super::segment::SackBlock;
 
 /// How far ahead of the first packet in flight its record is fetched: a line, and a delayed acknowledgement's stride.
@@ -99,11 +100,18 @@ pub(super) struct Scoreboard {
     latest_rtt: Span,
     /// The blocks of the last acknowledgement, which the next one mostly repeats.
     known: [SackBlock; 3],
+    /// Bytes taken for lost so far, each time that they were.
+    losses: u64,
+    /// Delivery rates, for an algorithm that asks for them.
+    rates: Option<Box<Rates>>,
 }
 
 impl Scoreboard {
-    pub(super) fn new() -> Self {
+    /// An empty board; `rates` makes it measure delivery rates.
+    pub(super) fn new(rates: bool) -> Self {
         Self {
+            losses: 0,
+            rates: rates.then(|| Box::new(Rates::new())),
             packets: VecDeque::with_capacity(64),
             first: 0,
             sacked: 0,
@@ -139,8 +147,23 @@ impl Scoreboard {
         self.lost > 0
     }
 
+    /// Whether bytes are lost that are not on their way again.
+    pub(super) fn has_unsent_losses(&self) -> bool {
+        self.lost > self.resent
+    }
+
     pub(super) fn lost(&self) -> u64 {
         self.lost
+    }
+
+    /// Bytes taken for lost so far; those that were lost again count again.
+    pub(super) fn losses(&self) -> u64 {
+        self.losses
+    }
+
+    /// Delivery rates, where they are measured.
+    pub(super) fn rates(&mut self) -> Option<&mut Rates> {
+        self.rates.as_deref_mut()
     }
 
     /// New bytes leave, in packets of `mss`.
@@ -148,6 +171,9 @@ impl Scoreboard {
         let mut rest = len;
         while rest > 0 {
             let len = rest.min(mss);
+            if let Some(rates) = &mut self.rates {
+                rates.push(self.packets.is_empty(), now);
+            }
             self.packets.push_back(Packet { seq, sent: now, len, state: 0 });
             seq += u64::from(len);
             rest -= len;
@@ -165,13 +191,23 @@ impl Scoreboard {
                     packet.seq = una;
                     packet.len -= cut;
                     self.forget(state, cut);
-                    delivery.bytes += if state & SACKED == 0 { u64::from(cut) } else { 0 };
+                    let news = if state & SACKED == 0 { u64::from(cut) } else { 0 };
+                    delivery.bytes += news;
+                    if let Some(rates) = &mut self.rates {
+                        rates.deliver_part(news);
+                    }
                 }
                 break;
             }
             let packet = *packet;
             self.packets.pop_front();
             self.first += 1;
+            if let Some(rates) = &mut self.rates {
+                if !packet.is(SACKED) {
+                    rates.deliver(0, packet.len, packet.sent, packet.end());
+                }
+                rates.pop();
+            }
             if let Some(soon) = self.packets.get(SOON) {
                 prefetch_index(from_ref(soon), 0);
             }
@@ -213,6 +249,9 @@ impl Scoreboard {
             let packet = *packet;
             self.forget(packet.state & !SACKED, packet.len);
             self.packets[place - 1].state &= !(LOST | RESENT);
+            if let Some(rates) = &mut self.rates {
+                rates.deliver(place - 1, packet.len, packet.sent, packet.end());
+            }
             self.sacked += u64::from(packet.len);
             self.sacked_packets += 1;
             delivery.bytes += u64::from(packet.len);
@@ -336,6 +375,9 @@ impl Scoreboard {
             packet.state |= RESENT | AMBIGUOUS;
             packet.sent = now;
             self.resends.push_back(Resent { number: self.first + place as u64, sent: now });
+            if let Some(rates) = &mut self.rates {
+                rates.resend(place);
+            }
             place += 1;
         }
     }
@@ -382,6 +424,9 @@ impl Scoreboard {
         let len = u64::from(packet.len);
         if packet.is(RESENT) {
             self.resent -= len;
+        }
+        if !packet.is(LOST) || packet.is(RESENT) {
+            self.losses += len;
         }
         if !packet.is(LOST) {
             self.lost += len;

@@ -5,8 +5,8 @@ mod transmit;
 
 use plimsoll_units::{Bytes, Nanos, Span};
 
-use super::config::{Config, LocalQueue};
-use super::congestion::{CongestionControl, Progress};
+use super::config::{Config, Congestion, LocalQueue};
+use super::congestion::{Arrival, CongestionControl, Progress};
 use super::rtt::Rtt;
 use super::scoreboard::{Delivery, Scoreboard};
 use super::segment::{Ack, SackBlock};
@@ -76,6 +76,8 @@ pub struct Sender {
     queued: u64,
     local_queue: LocalQueue,
     offload: u64,
+    /// Bytes that the application may have written and the other end has not acknowledged.
+    send_buffer: u64,
 
     rtt: Rtt,
     control: CongestionControl,
@@ -122,10 +124,10 @@ impl Sender {
             una: 0,
             nxt: 0,
             written: 0,
-            edge: if config.handshake { 0 } else { u64::from(config.window_limit()) },
+            edge: if config.handshake { 0 } else { u64::from(config.first_window()) },
             mss: u64::from(config.segment_size()),
             open,
-            board: Scoreboard::new(),
+            board: Scoreboard::new(config.congestion == Congestion::Bbr),
             control: CongestionControl::new(config),
             recovery: Recovery::new(),
             rtt: Rtt::new(config),
@@ -143,7 +145,8 @@ impl Sender {
             queued: 0,
             local_queue: config.local_queue,
             offload: config.offload.as_u64().min(MAX_DESCRIPTOR),
-            pacing: config.pacing,
+            send_buffer: config.send_buffer.as_u64().max(1),
+            pacing: config.pacing || config.congestion == Congestion::Bbr,
             next_send: Nanos::ZERO,
             paced: false,
             config: Settings {
@@ -166,9 +169,12 @@ impl Sender {
         self.written = UNLIMITED;
     }
 
-    /// The application stops: what has not left yet is not sent.
+    /// The application stops writing: only what the socket's buffer holds is still sent.
+    ///
+    /// The buffer is full then, and as large as Linux makes it: twice the window, within its bounds.
     pub fn stop(&mut self) {
-        self.written = self.nxt;
+        let buffer = (2 * self.control.cwnd.max(self.control.initial())).min(self.send_buffer);
+        self.written = self.written.min(self.una + buffer).max(self.nxt);
     }
 
     /// Takes what the receiver says. Ask [`Self::poll_transmit`] afterwards.
@@ -185,7 +191,7 @@ impl Sender {
             return;
         }
         let clean = self.board.is_clean() && self.recovery.phase == Phase::Open;
-        let before = Before { una: self.una, edge: self.edge, lost: self.board.lost() };
+        let before = self.before();
         // A window may become smaller, as in Linux; of two acknowledgements of the same byte the wider one holds.
         let edge = ack.ack.saturating_add(u64::from(ack.window));
         if ack.ack > self.una || edge > self.edge {
@@ -205,7 +211,7 @@ impl Sender {
         if let Some(sent) = delivery.first_sent {
             self.rtt.sample(now - sent);
         }
-        self.control.account(delivery.bytes, ack.ece(), self.una, self.nxt);
+        self.control.account(&self.progress(&delivery, now), ack.ece());
         if ack.ece() && self.ecn {
             self.stats.echoed += delivery.bytes.div_ceil(self.mss);
         }
@@ -214,6 +220,9 @@ impl Sender {
             self.grow(&delivery, now);
         } else {
             self.react(ack, &before, &delivery, duplicate, now);
+        }
+        if self.control.has_model() {
+            self.learn(&before, &delivery, now);
         }
     }
 
@@ -399,14 +408,62 @@ impl Sender {
             || self.recovery.phase == Phase::Loss
             || (self.control.in_slow_start() && self.control.cwnd < 2 * self.most_outstanding);
         if limited && delivery.bytes > 0 {
-            self.control.grow(&Progress {
-                delivered: delivery.bytes,
-                una: self.una,
-                nxt: self.nxt,
-                rtt: delivery.last_sent.map(|sent| (now - sent).as_u64()),
-                srtt: self.rtt.smoothed(),
-                now,
-            });
+            self.control.grow(&self.progress(delivery, now));
+        }
+    }
+
+    /// What the next acknowledgement is compared with.
+    fn before(&self) -> Before {
+        let in_flight = if self.control.has_model() { self.pipe() } else { 0 };
+        let (lost, losses) = (self.board.lost(), self.board.losses());
+        Before { una: self.una, edge: self.edge, lost, losses, in_flight }
+    }
+
+    /// Shows a model of the path what an acknowledgement says about it.
+    fn learn(&mut self, before: &Before, delivery: &Delivery, now: Nanos) {
+        let (in_flight, least_rtt) = (self.pipe(), Span::ns(self.rtt.least()));
+        let lost = self.board.losses() - before.losses;
+        let delayed = delivery.bytes <= self.mss && self.outstanding() == 0;
+        let Some(rates) = self.board.rates() else { return };
+        let arrival = Arrival {
+            sample: rates.sample(least_rtt, now),
+            acked: delivery.bytes,
+            delivered: rates.delivered(),
+            lost,
+            in_flight_before: before.in_flight,
+            in_flight,
+            rtt: delivery.last_sent.map(|sent| (now - sent).as_u64()),
+            delayed,
+            recovering: matches!(self.recovery.phase, Phase::Recovery | Phase::Loss),
+            next_send: self.next_send,
+            now,
+        };
+        if self.control.learn(&arrival)
+            && let Some(rates) = self.board.rates()
+        {
+            rates.limit(in_flight);
+        }
+    }
+
+    /// Notes that the application has nothing to send though the window has room, for a model of the path.
+    fn note_app_limited(&mut self) {
+        let in_flight = self.pipe();
+        if in_flight < self.control.cwnd
+            && !self.board.has_unsent_losses()
+            && let Some(rates) = self.board.rates()
+        {
+            rates.limit(in_flight);
+        }
+    }
+
+    fn progress(&self, delivery: &Delivery, now: Nanos) -> Progress {
+        Progress {
+            delivered: delivery.bytes,
+            una: self.una,
+            nxt: self.nxt,
+            rtt: delivery.last_sent.map(|sent| (now - sent).as_u64()),
+            srtt: self.rtt.smoothed(),
+            now,
         }
     }
 
@@ -452,10 +509,13 @@ impl Sender {
 }
 
 /// The effect of an acknowledgement.
+#[derive(Clone, Copy, Debug)]
 struct Before {
     una: u64,
     edge: u64,
     lost: u64,
+    losses: u64,
+    in_flight: u64,
 }
 
 /// Far enough for a century at a terabit, and its sums with windows stay within 64 bits.

@@ -5,7 +5,7 @@
 //! Not here: shuffles, whose flows wait for each other (`rounds`).
 //! Invariant: at the stop unsent data is thrown away, not drained.
 
-use plimsoll_units::Span;
+use plimsoll_units::{Nanos, Span};
 
 use super::{Assignment, Stack};
 use crate::chance::Chance;
@@ -16,7 +16,8 @@ pub(crate) struct Bulk {
     job: Assignment,
     rhythm: Option<Rhythm>,
     sending: Vec<bool>,
-    begun: bool,
+    /// When each flow begins, the latest first; those that have begun are gone.
+    starts: Vec<(Nanos, u32)>,
     /// Whether the server sends.
     reverse: bool,
 }
@@ -31,12 +32,11 @@ pub(crate) struct Rhythm {
 
 /// Bytes with which `iperf3` begins a connection.
 const COOKIE: u64 = 37;
-/// Bytes in a socket's buffer that may not be acknowledged yet: Linux's usual maximum.
-const BUFFER: u64 = 4 << 20;
 
 impl Bulk {
     pub(crate) fn new(job: Assignment, rhythm: Option<Rhythm>) -> Self {
-        Self { sending: vec![true; job.count as usize], job, rhythm, begun: false, reverse: false }
+        let starts = (0..job.count).rev().map(|flow| (job.start, flow)).collect();
+        Self { sending: vec![true; job.count as usize], job, rhythm, starts, reverse: false }
     }
 
     /// Makes the server send. The client asks for it first.
@@ -44,37 +44,44 @@ impl Bulk {
         Self { reverse: true, ..self }
     }
 
-    /// Handles a timer: the first one starts and stops the workload, timer n + 1 switches flow n on and off.
-    pub(super) fn timeout(&mut self, stack: &mut impl Stack, timer: u32) {
-        if timer == 0 {
-            return if self.begun { self.end(stack) } else { self.begin(stack) };
+    /// Makes each flow begin up to `most` after the workload's start.
+    pub(crate) fn spread(mut self, most: Span, mut chance: Chance) -> Self {
+        for (start, _) in &mut self.starts {
+            *start += chance.within(most);
         }
-        let (flow, socket) = (timer as usize - 1, self.job.first + 2 * (timer - 1));
-        if stack.now() >= self.job.stop {
-            return;
-        }
-        self.sending[flow] = !self.sending[flow];
-        self.next_turn(stack, timer - 1);
-        self.acknowledged(stack, socket);
+        self.starts.sort_unstable_by(|one, other| other.cmp(one));
+        self
     }
 
+    /// Handles a timer: the first one begins flows and stops the workload, timer n + 1 switches flow n on and off.
+    pub(super) fn timeout(&mut self, stack: &mut impl Stack, timer: u32) {
+        if stack.now() >= self.job.stop {
+            return if timer == 0 { self.end(stack) } else { stack.set_timer(self.job.timer + timer, None) };
+        }
+        if timer == 0 {
+            return self.begin(stack);
+        }
+        let (flow, socket) = (timer as usize - 1, self.job.first + 2 * (timer - 1));
+        self.sending[flow] = !self.sending[flow];
+        self.next_turn(stack, timer - 1);
+        if self.sending[flow] { stack.write_unlimited(socket) } else { stack.stop(socket) }
+    }
+
+    /// Begins the flows whose time has come.
     fn begin(&mut self, stack: &mut impl Stack) {
-        self.begun = true;
-        stack.set_timer(self.job.timer, Some(self.job.stop));
-        for flow in 0..self.job.count {
+        let now = stack.now();
+        while let Some((_, flow)) = self.starts.pop_if(|(start, _)| *start <= now) {
             let socket = self.job.first + 2 * flow;
-            match self.rhythm {
-                None if self.reverse => {
-                    stack.write_unlimited(socket + 1);
-                    stack.write(socket, COOKIE);
-                }
-                None => stack.write_unlimited(socket),
-                Some(_) => {
-                    self.next_turn(stack, flow);
-                    self.acknowledged(stack, socket);
-                }
+            if self.reverse {
+                stack.write_unlimited(socket + 1);
+                stack.write(socket, COOKIE);
+            } else {
+                self.next_turn(stack, flow);
+                stack.write_unlimited(socket);
             }
         }
+        let next = self.starts.last().map_or(self.job.stop, |(start, _)| *start);
+        stack.set_timer(self.job.timer, Some(next.min(self.job.stop)));
     }
 
     fn end(&mut self, stack: &mut impl Stack) {
@@ -90,14 +97,6 @@ impl Bulk {
         if let Some(Rhythm { on, off, chance }) = &mut self.rhythm {
             let next = stack.now() + chance.exponential(if self.sending[flow as usize] { *on } else { *off });
             stack.set_timer(self.job.timer + 1 + flow, Some(next));
-        }
-    }
-
-    /// Fills the socket's buffer of a flow with pauses, while it sends.
-    pub(super) fn acknowledged(&mut self, stack: &mut impl Stack, socket: u32) {
-        let flow = (socket - self.job.first) / 2;
-        if self.rhythm.is_some() && self.sending[flow as usize] {
-            stack.fill(socket, BUFFER);
         }
     }
 }

@@ -59,12 +59,9 @@ impl Stack for World {
         self.connections[socket as usize].written
     }
 
-    fn fill(&mut self, socket: u32, most: u64) {
-        let end = &self.connections[socket as usize];
-        let room = (end.tcp.sender().acked().as_u64() + most).saturating_sub(end.written);
-        if room > 0 {
-            self.write(socket, room);
-        }
+    fn stop(&mut self, socket: u32) {
+        self.connections[socket as usize].tcp.stop();
+        self.pump(socket);
     }
 
     fn close(&mut self, socket: u32) {
@@ -83,16 +80,12 @@ impl World {
         if end.closed {
             return;
         }
-        let (delivered, acknowledged) = (end.tcp.delivered(), end.tcp.sender().acked());
+        let delivered = end.tcp.delivered();
         end.tcp.handle_packet(packet, self.now);
         let (total, workload) = (end.tcp.delivered(), self.flows[end.flow as usize].workload);
-        let more_acknowledged = end.tcp.sender().acked() > acknowledged;
         self.pump(socket);
         if total > delivered {
             self.with_app(workload, |app, world| app.received(world, socket, total.as_u64()));
-        }
-        if more_acknowledged {
-            self.with_app(workload, |app, world| app.acknowledged(world, socket));
         }
     }
 

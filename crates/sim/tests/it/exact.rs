@@ -158,6 +158,7 @@ fn asking(rate: &str) -> Run {
     run(&format!(
         "
 name: asking
+jitter: 0s
 rate: 1Gbps
 duration: 1s
 systems: [plimsoll]

@@ -11,6 +11,7 @@ mod partition;
 mod programs;
 mod promises;
 mod rerun;
+mod shares;
 mod short_queues;
 mod support;
 mod tcp;

@@ -240,8 +240,7 @@ impl Sender {
             return;
         }
         if self.recovery.phase != Phase::Loss {
-            let ssthresh = self.control.ssthresh;
-            self.control.set_cwnd(ssthresh);
+            self.control.fall_to_threshold();
         }
         if self.recovery.phase == Phase::Recovery {
             self.recovery.narrow();
@@ -257,11 +256,10 @@ impl Sender {
         if self.recovery.first_resend.is_none_or(|first| ack.echo >= first) {
             return;
         }
-        let Some(mut control) = self.recovery.undo.take() else {
+        let Some(control) = self.recovery.undo.take() else {
             return;
         };
-        control.set_cwnd(control.cwnd.max(self.control.cwnd));
-        self.control = *control;
+        self.control.undo(*control);
         self.board.undo_losses();
         self.recovery.phase = Phase::Open;
         self.recovery.first_resend = None;
@@ -271,7 +269,7 @@ impl Sender {
 
     /// Proportional rate reduction (RFC 6937): the bytes that may leave for those that have arrived.
     fn let_down(&mut self, delivered: u64, safe: bool) {
-        if delivered == 0 {
+        if delivered == 0 || self.control.has_model() {
             return;
         }
         let (pipe, ssthresh) = (self.pipe(), self.control.ssthresh);
@@ -329,8 +327,7 @@ impl Sender {
             self.tail_probe = None;
             if self.recovery.phase == Phase::Open {
                 self.control.note_loss();
-                let ssthresh = self.control.ssthresh;
-                self.control.set_cwnd(ssthresh);
+                self.control.fall_to_threshold();
                 self.say_cwr = true;
                 self.stats.recoveries += 1;
             }

@@ -12,6 +12,9 @@ impl Sender {
     /// ever before.
     pub fn poll_transmit(&mut self, now: Nanos) -> Option<Segment> {
         if self.is_idle() {
+            if self.control.has_model() {
+                self.note_app_limited();
+            }
             // The silent half of a connection is asked as often as the busy one.
             self.tail_probe_now = false;
             return None;
@@ -86,6 +89,7 @@ impl Sender {
     fn transmit_new(&mut self, burst: u64, now: Nanos) -> Option<Segment> {
         let waiting = self.written - self.nxt;
         if waiting == 0 {
+            self.note_app_limited();
             self.note_usage(false);
             return None;
         }
@@ -93,7 +97,7 @@ impl Sender {
         if idle {
             self.begin_after_idle(now);
         }
-        let window = self.edge.saturating_sub(self.nxt);
+        let window = self.edge.min(self.una + self.send_buffer).saturating_sub(self.nxt);
         let room = self.control.cwnd.saturating_sub(self.pipe());
         let mut len = burst.min(waiting).min(window).min(room);
         if len < self.mss && len < waiting {
@@ -166,6 +170,9 @@ impl Sender {
 
     /// Linux's pacing rate, whether or not segments are paced: bytes per nanoseconds. Zero nanoseconds when unknown.
     fn rate(&self) -> (u64, u64) {
+        if let Some(rate) = self.control.pacing_rate() {
+            return (rate, plimsoll_units::NS_PER_SEC);
+        }
         let (cwnd, srtt) = (self.control.cwnd, self.rtt.smoothed());
         // Doubling a window that is near its threshold would overshoot it.
         if cwnd < self.control.ssthresh / 2 { (2 * cwnd, srtt) } else { (cwnd + cwnd / 5, srtt) }
@@ -211,6 +218,9 @@ impl Sender {
 
     fn begin_after_idle(&mut self, now: Nanos) {
         let idle = (now - self.last_news).as_u64();
+        if self.board.rates().is_some_and(|rates| rates.is_limited()) {
+            self.control.note_restart(now);
+        }
         if self.nxt > 0 && idle > 0 {
             self.control.note_idle(idle, self.rtt.timeout().as_u64(), self.config.restart_after_idle);
         }

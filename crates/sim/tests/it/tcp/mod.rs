@@ -1,5 +1,6 @@
 //! TCP end points against theory, against faults, and against each other.
 
+mod bbr;
 mod conversation;
 mod pipe;
 mod properties;

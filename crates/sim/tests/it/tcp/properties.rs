@@ -20,7 +20,12 @@ pub fn faults() -> impl Strategy<Value = Vec<Fault>> {
 }
 
 pub fn configs() -> impl Strategy<Value = Config> {
-    let congestion = prop_oneof![Just(Congestion::NewReno), Just(Congestion::Cubic), Just(Congestion::Dctcp)];
+    let congestion = prop_oneof![
+        Just(Congestion::NewReno),
+        Just(Congestion::Cubic),
+        Just(Congestion::Dctcp),
+        Just(Congestion::Bbr)
+    ];
     let queue = prop_oneof![
         Just(LocalQueue::Unlimited),
         Just(LocalQueue::Small(Bytes::kib(256))),

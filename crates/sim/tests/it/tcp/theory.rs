@@ -119,7 +119,7 @@ fn dctcp_keeps_the_queue_near_its_threshold() {
     let expected = (2.0_f64 / 74.0).sqrt();
     assert!((0.5..2.0).contains(&(alpha / expected)), "alpha {alpha:.3}, expected about {expected:.3}");
     assert!(shares.iter().sum::<f64>() > 0.99 * 1e10 * 1_448.0 / 1_514.0);
-    assert!(jain(&shares) > 0.99);
+    assert!(jain(&shares) > 0.98);
 }
 
 /// With marks instead of drops a flow with RFC 3168's ECN loses nothing and fills the link.
