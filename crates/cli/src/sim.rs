@@ -7,6 +7,7 @@
 //! bound did not hold; each failure names the command that replays it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -32,7 +33,9 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     };
     let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     lab::writable(&args.out)?;
-    args.series.as_deref().map_or(Ok(()), lab::writable)?;
+    if let Some(folder) = &args.series {
+        lab::probed(folder).map_err(|error| Failure::Wrong(no_traces(folder, &error)))?;
+    }
     // Runs in virtual time differ only by their seed, so each repetition has another seed.
     for Point { scenario, .. } in &mut points {
         scenario.pairs = args.seeds;
@@ -76,14 +79,16 @@ fn series(args: &Sim, outcomes: &[Outcome]) -> Result<(), Failure> {
         let folder = if outcomes.len() > 1 { folder.join(format!("{number}")) } else { folder.clone() };
         let written =
             plimsoll_scenario::series_files(&outcome.results, &folder, args.format == Format::Parquet);
-        written.map_err(|error| {
-            let place = folder.display();
-            Failure::Failed(format!(
-                "traces cannot be written into the folder `{place}`: {error}; name another with `--series`"
-            ))
-        })?;
+        written.map_err(|error| Failure::Failed(no_traces(&folder, &error)))?;
     }
     Ok(())
+}
+
+fn no_traces(folder: &Path, error: &io::Error) -> String {
+    let place = folder.display();
+    format!(
+        "traces cannot be written into the folder `{place}`: {error}; name another folder with `--series`"
+    )
 }
 
 /// Judges the results of all seeds, prints them, and writes the report.

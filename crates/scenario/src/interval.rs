@@ -27,6 +27,9 @@ pub struct IntervalSummary {
     pub subject: String,
     /// The figure's name in `summary.csv`.
     pub figure: String,
+    /// Its name in tables: `slowdown p99 ≤ 10 kB`; empty for one that tables leave out.
+    #[serde(skip)]
+    pub(crate) shown: String,
     /// Its mean and interval.
     #[serde(flatten)]
     pub interval: Interval,

@@ -266,39 +266,43 @@ impl Shown<'_> {
     fn intervals(&self) -> Vec<IntervalSummary> {
         let (usual, measures) = (self.measures.usual(), self.measures);
         let mut all = Vec::new();
-        let mut add = |subject: &str, figure: String, of: &dyn Fn(&Run) -> f64| {
+        let mut add = |subject: &str, figure: String, shown: &str, of: &dyn Fn(&Run) -> f64| {
             let values: Vec<f64> = self.runs.iter().map(|run| of(run)).collect();
+            let (subject, shown) = (subject.to_owned(), shown.to_owned());
             all.extend(Interval::of(&values).map(|interval| IntervalSummary {
-                subject: subject.to_owned(),
+                subject,
                 figure,
+                shown,
                 interval,
             }));
         };
+        let bits = || "throughput_bps".to_owned();
         for name in self.scenario.shown_tenants() {
-            add(name, "throughput_bps".to_owned(), &|run| measures.throughput(run, Some(name), usual));
+            add(name, bits(), "throughput", &|run| measures.throughput(run, Some(name), usual));
         }
-        add("", "throughput_bps".to_owned(), &|run| measures.throughput(run, None, usual));
+        add("", bits(), "throughput", &|run| measures.throughput(run, None, usual));
         for (name, _) in self.scenario.shown_asking() {
             let answers = |run: &Run| measures.answers(run, Some(name), usual) / usual.secs();
-            add(name, "requests_per_second".to_owned(), &answers);
+            add(name, "requests_per_second".to_owned(), "requests a second", &answers);
             for percent in [50.0, 99.0] {
                 let at = |run: &Run| percentile(&measures.latencies(run, Some(name), usual), percent);
-                add(name, format!("p{percent}_seconds"), &at);
+                add(name, format!("p{percent}_seconds"), &format!("p{percent}"), &at);
             }
         }
+        let (average, most) = (Statistic::Mean, Statistic::Percentile(99.0));
+        let figures = [
+            ("fct_mean_seconds", "", FlowFigure::Time(average)),
+            ("fct_p99_seconds", "", FlowFigure::Time(most)),
+            ("slowdown_mean", "slowdown mean", FlowFigure::Slowdown(average)),
+            ("slowdown_p99", "slowdown p99", FlowFigure::Slowdown(most)),
+        ];
         for (name, _) in self.scenario.shown_workloads(|kind| matches!(kind, Kind::Flows { .. })) {
             for sizes in SizeRange::CLASSES.into_iter().chain([SizeRange::ALL]) {
-                let most = Statistic::Percentile(99.0);
-                let figures = [
-                    ("fct_mean_seconds", FlowFigure::Time(Statistic::Mean)),
-                    ("fct_p99_seconds", FlowFigure::Time(most)),
-                    ("slowdown_mean", FlowFigure::Slowdown(Statistic::Mean)),
-                    ("slowdown_p99", FlowFigure::Slowdown(most)),
-                ];
-                for (figure, what) in figures {
-                    let gauge = FlowGauge { what, sizes };
-                    let of = |run: &Run| measures.of_flows(run, Some(name), usual, gauge);
-                    add(name, format!("{figure}{}", sizes.suffix()), &of);
+                for (figure, shown, what) in figures {
+                    let of = |run: &Run| measures.of_flows(run, Some(name), usual, FlowGauge { what, sizes });
+                    let shown =
+                        if shown.is_empty() { String::new() } else { format!("{shown} {}", sizes.name()) };
+                    add(name, format!("{figure}{}", sizes.suffix()), &shown, &of);
                 }
             }
         }

@@ -188,8 +188,8 @@ fn intervals(page: &mut String, summaries: &[Summary]) {
         escape(&title)
     );
     for summary in summaries {
-        for one in &summary.intervals {
-            let [subject, name, mean, half] = interval_figures(one).map(|text| escape(&text));
+        for row in summary.intervals.iter().filter_map(interval_figures) {
+            let [subject, name, mean, half] = row.map(|text| escape(&text));
             let _ = writeln!(
                 page,
                 "<tr><td class=\"name\">{}</td><td class=\"left\">{subject}</td><td class=\"left\">{name}</td>\

@@ -58,17 +58,19 @@ pub(super) fn flows(summaries: &[Summary], width: u16) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
-/// A figure's name and unit, its mean, and half the width of its interval.
-pub(crate) fn interval_figures(one: &IntervalSummary) -> [String; 4] {
+/// What a figure is of and its name, its mean, and half the width of its interval; nothing for one that tables leave out.
+pub(crate) fn interval_figures(one: &IntervalSummary) -> Option<[String; 4]> {
+    if one.shown.is_empty() {
+        return None;
+    }
     let unit = match one.figure.as_str() {
         name if name.contains("_bps") => Unit::Rate,
         name if name.contains("_seconds") => Unit::Time,
         _ => Unit::Plain,
     };
-    let plain = one.figure.replace("_bps", "").replace("_seconds", "").replace('_', " ");
     let subject = if one.subject.is_empty() { "all" } else { &one.subject };
     let (mean, half) = (one.interval.mean, one.interval.half_width);
-    [subject.to_owned(), plain, show(mean, unit), format!("± {}", show(half, unit))]
+    Some([subject.to_owned(), one.shown.clone(), show(mean, unit), format!("± {}", show(half, unit))])
 }
 
 /// What intervals are of, and how far to trust them; nothing without any.
@@ -90,10 +92,10 @@ pub(super) fn intervals(summaries: &[Summary], width: u16) -> Option<String> {
     let mut table = new_table(width);
     table.set_header(["system", "of", "figure", "mean", "95 %"]);
     for summary in summaries {
-        for one in &summary.intervals {
-            table.add_row([summary.system.clone()].into_iter().chain(interval_figures(one)));
+        for row in summary.intervals.iter().filter_map(interval_figures) {
+            table.add_row([summary.system.clone()].into_iter().chain(row));
         }
     }
     align(&mut table, 3, 2);
-    Some(format!("{title}\n{table}"))
+    Some(format!("{}\n{table}", title.replace("; ", "\n")))
 }
