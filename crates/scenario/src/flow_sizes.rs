@@ -104,7 +104,7 @@ impl FlowSizes {
         }
         if !text.contains(['.', '/']) {
             let names = PUBLISHED.map(|(name, _)| name);
-            let near = nearest(text, names.into_iter()).map(|near| format!("did you mean `{near}`? "));
+            let near = nearest(text, names).map(|near| format!("did you mean `{near}`? "));
             let all = names.join("`, `");
             let help = format!(
                 "{}there are `{all}`, a size such as `20kB`, and files such as `sizes.csv`",

@@ -227,9 +227,12 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
     }
 }
 
+/// The median over runs of a figure of each.
+type Over<'a> = dyn Fn(&dyn Fn(&Run) -> f64) -> Option<f64> + 'a;
+
 /// The figures of one workload's flows of these sizes; `over` gives a median over the runs.
 fn flows_of(
-    over: &dyn Fn(&dyn Fn(&Run) -> f64) -> Option<f64>,
+    over: &Over<'_>,
     measures: &Measures<'_>,
     name: &str,
     sizes: SizeRange,

@@ -9,6 +9,9 @@ use super::{Axis, Canvas, Figure, Summary};
 use crate::expect::SizeRange;
 use crate::summary::FlowSummary;
 
+/// A figure of some flows.
+type Value = fn(&FlowSummary) -> Option<f64>;
+
 /// Median and 99th percentile of the slowdown, by size, a panel for each workload; nothing where no flows arrive.
 pub(super) fn slowdown(ran: &[&Summary]) -> Option<Figure> {
     let all = || ran.iter().flat_map(|summary| &summary.flows);
@@ -25,7 +28,7 @@ pub(super) fn slowdown(ran: &[&Summary]) -> Option<Figure> {
     let classes: Vec<String> = SizeRange::CLASSES.into_iter().map(SizeRange::name).collect();
     let mut canvas = Canvas::new("Slowdown of flows by their size");
     canvas.legend(&ran.iter().map(|summary| summary.system.clone()).collect::<Vec<_>>());
-    let figures: [(&str, fn(&FlowSummary) -> Option<f64>); 2] =
+    let figures: [(&str, Value); 2] =
         [("median", |flows| flows.slowdown_p50), ("99th percentile", |flows| flows.slowdown_p99)];
     for workload in workloads {
         for (name, of) in figures {
