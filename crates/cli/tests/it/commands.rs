@@ -332,7 +332,7 @@ fn series_are_files_for_each_point_and_figures_of_a_report() {
     assert!(links.ends_with(b"PAR1"));
     let page = fs::read_to_string(format!("{report}/report.html")).expect("written");
     assert!(page.contains("Congestion windows over time") && page.contains("Queues over time"));
-    let sweep = folder.write("many.yaml", &SWEEP.replace("+- 1%", "+- 90%"));
+    let sweep = folder.write("many.yaml", SWEEP.replace("+- 1%", "+- 90%"));
     let done = plimsoll(&["sim", &sweep, "--out", &report, "--series", &traces]);
     assert_eq!(done.status.code(), Some(0), "{}", err(&done));
     assert!((1..=4).all(|point| fs::exists(format!("{traces}/{point}/series-links.csv")).is_ok_and(|is| is)));
