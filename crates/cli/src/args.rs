@@ -331,7 +331,7 @@ pub(crate) struct Sim {
     pub(crate) file: Option<PathBuf>,
     /// Send this capture (pcap or pcapng) through a policy, and show what each class would have got; or run this
     /// recording of `plimsoll run --record` again, and say whether every decision is the same
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["short", "system", "seed", "seeds", "set", "trace", "threads"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["short", "system", "seed", "seeds", "set", "trace", "series", "threads"])]
     pub(crate) replay: Option<PathBuf>,
     /// Which tenant sent the packets of a capture, by source address: `shop=10.1.0.0/16` (may be given several times)
     #[arg(long, value_name = "TENANT=PREFIX", value_parser = owner, requires = "replay")]
@@ -357,6 +357,10 @@ pub(crate) struct Sim {
     /// Trace this link in place of the hosts' links (may be given several times)
     #[arg(long, value_name = "LINK", requires = "trace")]
     pub(crate) trace_at: Vec<String>,
+    /// Write traces of connections (cwnd, RTT, rate) and links (queue, rate) over time into this folder, and their figures
+    /// into the report
+    #[arg(long, value_name = "DIR")]
+    pub(crate) series: Option<PathBuf>,
     /// Threads to run on; the result does not depend on it
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,

@@ -133,10 +133,13 @@ fn no_report(out: &Path, error: &io::Error) -> String {
 
 /// Makes the report's folder and checks that files can be made in it, before anything is run.
 pub(crate) fn writable(out: &Path) -> Result<(), Failure> {
+    probed(out).map_err(|error| Failure::Wrong(no_report(out, &error)))
+}
+
+/// Makes a folder and checks that files can be made in it.
+pub(crate) fn probed(out: &Path) -> io::Result<()> {
     let probe = out.join(format!(".plimsoll-{}", std::process::id()));
-    let tried =
-        fs::create_dir_all(out).and_then(|()| fs::write(&probe, [])).and_then(|()| fs::remove_file(&probe));
-    tried.map_err(|error| Failure::Wrong(no_report(out, &error)))
+    fs::create_dir_all(out).and_then(|()| fs::write(&probe, [])).and_then(|()| fs::remove_file(&probe))
 }
 
 /// Reads a scenario and returns all points of its sweep, at least one. Fails when it lacks one of these systems.

@@ -7,6 +7,7 @@
 //! bound did not hold; each failure names the command that replays it.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use indicatif::{HumanCount, ProgressBar, ProgressStyle};
 use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Unit, Verdict};
 use plimsoll_sim::{DelayBound, Options, Outcome, Progress, RunBounds, Trace};
 
-use crate::args::Sim;
+use crate::args::{Format, Sim};
 use crate::failure::Failure;
 use crate::{lab, replay};
 
@@ -32,6 +33,9 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
     };
     let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     lab::writable(&args.out)?;
+    if let Some(folder) = &args.series {
+        lab::probed(folder).map_err(|error| Failure::Wrong(no_traces(folder, &error)))?;
+    }
     // Runs in virtual time differ only by their seed, so each repetition has another seed.
     for Point { scenario, .. } in &mut points {
         scenario.pairs = args.seeds;
@@ -44,13 +48,14 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         seeds: args.seeds,
         threads: args.threads,
         trace: args.trace.clone().map(|file| Trace { file, at: args.trace_at.clone() }),
+        series: args.series.is_some(),
     };
     let scenarios: Vec<&Scenario> = points.iter().map(|point| &point.scenario).collect();
     let bar = Live::new();
     let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show("", &progress));
     bar.end();
     let outcomes = outcomes?;
-    let shown = show(args, &points, &outcomes);
+    let shown = show(args, &points, &outcomes).and_then(|()| series(args, &outcomes));
     let mut complaints = Vec::new();
     for (point, outcome) in points.iter().zip(&outcomes) {
         complaints.extend(unmet(point, outcome, &options).into_iter().map(|(what, seed, system)| {
@@ -65,6 +70,25 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         Ok(()) | Err(Failure::PipeClosed) => Err(Failure::Said),
         wrong => wrong,
     }
+}
+
+/// Writes the traces of flows and links; those of each point of a sweep into a folder of its own.
+fn series(args: &Sim, outcomes: &[Outcome]) -> Result<(), Failure> {
+    let Some(folder) = &args.series else { return Ok(()) };
+    for (number, outcome) in (1..).zip(outcomes) {
+        let folder = if outcomes.len() > 1 { folder.join(format!("{number}")) } else { folder.clone() };
+        let written =
+            plimsoll_scenario::series_files(&outcome.results, &folder, args.format == Format::Parquet);
+        written.map_err(|error| Failure::Failed(no_traces(&folder, &error)))?;
+    }
+    Ok(())
+}
+
+fn no_traces(folder: &Path, error: &io::Error) -> String {
+    let place = folder.display();
+    format!(
+        "traces cannot be written into the folder `{place}`: {error}; name another folder with `--series`"
+    )
 }
 
 /// Judges the results of all seeds, prints them, and writes the report.

@@ -34,6 +34,9 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     if let Some(what) = fault(scenario, several) {
         return only_sim(&what);
     }
+    if let Some(workload) = scenario.workloads.iter().find(|workload| workload.kind.is_virtual()) {
+        return only_sim(&format!("workload `{}` is of kind `{}`", workload.name, workload.kind.name()));
+    }
     let odd = |workload: &&Workload| match workload.kind {
         Kind::Udp { burst, buffer, claims, .. } => burst > Bytes::ZERO || buffer > Bytes::ZERO || claims > 0,
         _ => false,

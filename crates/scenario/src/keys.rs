@@ -438,6 +438,8 @@ mapping! {
         from: TIME,
         /// End of that window.
         to: TIME,
+        /// Time between two samples of `plimsoll sim --series`.
+        interval: TIME,
         /// Whether CPU time is measured.
         cpu: Flag,
         /// Whether the moment of each packet is kept.

@@ -9,6 +9,8 @@
 mod departures;
 mod expect;
 mod fault;
+mod flow_sizes;
+mod interval;
 mod keys;
 mod measure;
 mod model;
@@ -33,6 +35,8 @@ mod workload;
 
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
+pub use flow_sizes::FlowSizes;
+pub use interval::Interval;
 pub use keys::{SCENARIO, schema};
 pub use measure::jain;
 pub use model::{Change, Destination, Home, Measure, NETWORK, Scenario, Setting, Tenant};
@@ -48,13 +52,16 @@ pub use press::{Excess, PressModel, Slots};
 pub use programs::ModuleFile;
 pub use promises::{Fared, promises};
 pub use read::Form;
-pub use report::{Report, json, parquet_report, parquet_sweep, report, sweep_report};
-pub use results::{COUNTERS, Departure, Results, Run, Sample, WorkloadResult};
-pub use summary::{LatencySummary, Summary, TenantSummary, ThroughSummary, summarise};
+pub use report::{Report, json, parquet_report, parquet_sweep, report, series_files, sweep_report};
+pub use results::{
+    COUNTERS, Departure, FlowPoint, FlowSample, FlowTrace, LinkPoint, LinkTrace, Results, Run, Sample,
+    Series, WorkloadResult,
+};
+pub use summary::{FlowSummary, LatencySummary, Summary, TenantSummary, ThroughSummary, summarise};
 pub use sweep::{Point, Row, rows, sweep_table};
 pub use system::{Fetch, Model, System, SystemKind};
 pub use table::table;
-pub use workload::{KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
+pub use workload::{FlowPace, KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
 
 /// One thing that is wrong with a scenario.
 pub type Problem = plimsoll_document::Problem<()>;

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use plimsoll_units::Nanos;
 
 use crate::departures::Departures;
-use crate::expect::{Gauge, Measured, Path};
+use crate::expect::{FlowFigure, FlowGauge, Gauge, Measured, Path, SizeRange, Statistic};
 use crate::names::Names;
 use crate::window::Window;
-use crate::{Results, Run, Sample, Scenario, WorkloadResult};
+use crate::{FlowSample, Results, Run, Sample, Scenario, WorkloadResult};
 
 /// The results of a scenario, with what is needed to read them.
 #[derive(Clone, Debug)]
@@ -185,11 +185,51 @@ impl<'a> Measures<'a> {
         self.rate(std::iter::once(&worked), window) / 8.0 / 1e9
     }
 
+    /// The flows of these sizes that arrived in the window.
+    fn flows(
+        &self,
+        run: &'a Run,
+        subject: Option<&str>,
+        window: Window,
+        sizes: SizeRange,
+    ) -> impl Iterator<Item = &'a FlowSample> {
+        let flows = self.found(run, subject).flat_map(|found| &found.flows);
+        flows.filter(move |flow| (window.from..window.to).contains(&flow.at) && sizes.holds(flow.size))
+    }
+
+    /// A figure of the flows that arrived in the window. What was not complete when the run ended has no completion time, and
+    /// counts as unfinished.
+    pub(crate) fn of_flows(
+        &self,
+        run: &'a Run,
+        subject: Option<&str>,
+        window: Window,
+        gauge: FlowGauge,
+    ) -> f64 {
+        let flows = || self.flows(run, subject, window, gauge.sizes);
+        let statistic = |value: &dyn Fn(&FlowSample) -> Option<f64>, statistic| {
+            let mut values: Vec<f64> = flows().filter_map(value).collect();
+            values.sort_by(f64::total_cmp);
+            match statistic {
+                Statistic::Mean => mean(&values),
+                Statistic::Percentile(percent) => percentile(&values, percent),
+            }
+        };
+        match gauge.what {
+            FlowFigure::Time(of) => statistic(&|flow| Some(flow.took?.as_secs_f64()), of),
+            FlowFigure::Slowdown(of) => statistic(&FlowSample::slowdown, of),
+            FlowFigure::Arrived => flows().count() as f64,
+            FlowFigure::Unfinished => flows().filter(|flow| flow.took.is_none()).count() as f64,
+            FlowFigure::Offered => sum(flows().map(|flow| flow.size as f64)) * 8.0 / window.secs(),
+        }
+    }
+
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
         let subject = path.subject.as_deref();
         let latencies = || self.latencies(run, subject, window);
         let waits = |of| self.waits(run, subject, window, of);
         match path.measure {
+            Gauge::Flows(gauge) => self.of_flows(run, subject, window, gauge),
             Gauge::Throughput => self.throughput(run, subject, window),
             Gauge::Goodput => self.goodput(run, subject, window),
             Gauge::Requests => self.answers(run, subject, window) / window.secs(),
@@ -261,7 +301,7 @@ impl Measured for Measures<'_> {
 }
 
 /// `NaN` of none.
-fn mean(values: &[f64]) -> f64 {
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 

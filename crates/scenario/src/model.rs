@@ -22,7 +22,7 @@ use crate::press::PressModel;
 use crate::programs::ModuleFile;
 use crate::sections::PolicySections;
 use crate::system::System;
-use crate::workload::Workload;
+use crate::workload::{Kind, Workload};
 use crate::{Errors, Problem};
 
 /// One scenario: what to run, on which systems, what to measure and what to expect.
@@ -177,6 +177,13 @@ pub struct Home {
 }
 
 impl Scenario {
+    /// The time between two samples of traces: as the file states it, else a 500th of the run.
+    #[must_use]
+    pub fn series_interval(&self) -> Span {
+        let default = Span::ns(self.duration.as_u64() / 500).max(LEAST_INTERVAL);
+        self.measure.interval.unwrap_or(default)
+    }
+
     /// Tenants as tables show them, those of one family under its name.
     pub(crate) fn shown_tenants(&self) -> Vec<&str> {
         families(self.tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.family.as_deref())))
@@ -184,7 +191,12 @@ impl Scenario {
 
     /// The workloads that ask for answers, each with one that stands for it.
     pub(crate) fn shown_asking(&self) -> Vec<(&str, &Workload)> {
-        let asking = || self.workloads.iter().filter(|workload| workload.kind.has_latency());
+        self.shown_workloads(Kind::has_latency)
+    }
+
+    /// The workloads of some kinds, each with one that stands for it.
+    pub(crate) fn shown_workloads(&self, of: fn(&Kind) -> bool) -> Vec<(&str, &Workload)> {
+        let asking = || self.workloads.iter().filter(|workload| of(&workload.kind));
         let shown = families(asking().map(|workload| (workload.name.as_str(), workload.family.as_deref())));
         let one = |name: &str| {
             asking().find(|workload| workload.name == name || workload.family.as_deref() == Some(name))
@@ -238,6 +250,9 @@ impl Scenario {
     }
 }
 
+/// The shortest time between two samples of traces.
+pub(crate) const LEAST_INTERVAL: Span = Span::micros(1);
+
 /// Destinations of a scenario whose tables show each of them.
 const MOST_SHOWN: usize = 4;
 
@@ -262,6 +277,8 @@ pub struct Measure {
     pub from: Span,
     /// Where that part ends.
     pub to: Span,
+    /// The time between two samples of `--series`, where the file states one.
+    pub interval: Option<Span>,
     /// Whether CPU time is measured.
     pub cpu: bool,
     /// Whether the moment at which each packet crossed the uplink is kept.

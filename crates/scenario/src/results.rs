@@ -91,6 +91,8 @@ pub struct Run {
     pub tops: Vec<u32>,
     /// Tenants' promises and whether they held, by host; with one host its name is empty. Nothing where no tenant is promised anything.
     pub promises: BTreeMap<String, SloReport>,
+    /// Traces of flows and links over time, where they were asked for; in virtual time only.
+    pub series: Option<Series>,
     /// Faults that did not stop the run.
     pub notes: Vec<String>,
 }
@@ -141,6 +143,8 @@ pub struct WorkloadResult {
     /// How long each packet of its tenant's side waited on the way out, from its doorbell until the link took it and
     /// without the time behind limits, by that moment; empty unless `measure.egress` asks for them.
     pub egress_waits: Vec<Sample>,
+    /// Flows that arrived, in the order of their moments, of a workload of that kind.
+    pub flows: Vec<FlowSample>,
     /// Requests, probes or connections that failed or were never answered.
     pub errors: u64,
     /// Each packet that is counted in `bytes`, by the moment at which it had crossed the uplink; empty unless
@@ -166,6 +170,92 @@ pub struct Sample {
     /// How long the answer took, in nanoseconds.
     #[serde(serialize_with = "span")]
     pub latency: Span,
+}
+
+/// Traces of flows and links, sampled at even intervals.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Series {
+    /// The time between two samples; a multiple of what was asked for where there would have been too many.
+    pub interval: Span,
+    /// Ends of connections that sent something, in the order in which they did.
+    pub flows: Vec<FlowTrace>,
+    /// Links, in the order of the file.
+    pub links: Vec<LinkTrace>,
+    /// Ends of connections that were not traced, because too many were already.
+    pub left_out: u64,
+}
+
+/// One direction of a TCP connection over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowTrace {
+    /// Its workload.
+    pub workload: String,
+    /// Its number among the workload's flows, from 0.
+    pub number: u32,
+    /// The host that sends, and the one that receives.
+    pub from: String,
+    /// The host that receives.
+    pub to: String,
+    /// When its connection began.
+    pub begun: Nanos,
+    /// Its samples.
+    pub points: Vec<FlowPoint>,
+}
+
+/// A sender's state at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowPoint {
+    /// The moment.
+    pub at: Nanos,
+    /// Congestion window in bytes.
+    pub cwnd: u64,
+    /// Bytes on their way.
+    pub in_flight: u64,
+    /// Smoothed round-trip time; nothing before the first was measured.
+    pub rtt: Option<Span>,
+    /// Bytes that were acknowledged since the connection began.
+    pub acked: u64,
+}
+
+/// A link in one direction over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkTrace {
+    /// Its name; the way back of a link in both directions is called `up1 back`.
+    pub link: String,
+    /// Its samples.
+    pub points: Vec<LinkPoint>,
+}
+
+/// A link's state at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkPoint {
+    /// The moment.
+    pub at: Nanos,
+    /// Bytes that wait for the link, those in the engine or limiter before it included.
+    pub queue: u64,
+    /// Bytes that have left since the run began.
+    pub sent: u64,
+}
+
+/// A flow that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowSample {
+    /// When it arrived, from the start of the run.
+    pub at: Nanos,
+    /// Its bytes.
+    pub size: u64,
+    /// From then on until its receiver had its last byte; `None` if that did not happen before the run's end.
+    pub took: Option<Span>,
+    /// How long it would take alone: see `docs/scenarios.md`, "Flows that arrive".
+    pub ideal: Span,
+}
+
+impl FlowSample {
+    /// How many times longer it took than alone; nothing for a flow that is not complete.
+    pub(crate) fn slowdown(&self) -> Option<f64> {
+        let ideal = self.ideal.as_secs_f64();
+        self.took.map(|took| took.as_secs_f64() / ideal).filter(|_| ideal > 0.0)
+    }
 }
 
 fn nanos<S: serde::Serializer>(at: &Nanos, to: S) -> Result<S::Ok, S::Error> {

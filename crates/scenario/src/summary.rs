@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
+use crate::expect::{FlowFigure, FlowGauge, SizeRange, Statistic};
+use crate::interval::{Interval, IntervalSummary};
 use crate::measure::{Measures, jain, median, percentile};
 use crate::table::MOST_COLUMNS;
-use crate::{Results, Run, Scenario};
+use crate::{Kind, Results, Run, Scenario};
 
 /// Figures of one system.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,6 +40,42 @@ pub struct Summary {
     /// Workloads that send through a gateway and ask for no answers, in the order of the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub through: Vec<ThroughSummary>,
+    /// Flows that arrive, by workload and size, in the order of the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flows: Vec<FlowSummary>,
+    /// Means over the runs, with their 95 % confidence intervals, where there are several runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<IntervalSummary>,
+}
+
+/// Figures of the flows of one workload and a class of sizes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlowSummary {
+    /// The workload's name.
+    pub workload: String,
+    /// Their sizes: `all`, `≤ 10 kB`.
+    pub sizes: String,
+    /// The end of the names of expectations' measures of them: `_upto_10kB`.
+    #[serde(skip)]
+    pub(crate) suffix: String,
+    /// Bits a second that they offer.
+    pub offered_bps: Option<f64>,
+    /// Flows that arrived in a run.
+    pub arrived: Option<f64>,
+    /// Those of them that were not complete when the run ended.
+    pub unfinished: Option<f64>,
+    /// Seconds to complete: the mean.
+    pub fct_mean: Option<f64>,
+    /// Seconds within which half of those were complete that were.
+    pub fct_p50: Option<f64>,
+    /// Seconds within which 99 % of those were complete that were.
+    pub fct_p99: Option<f64>,
+    /// How many times longer than alone they took: the mean.
+    pub slowdown_mean: Option<f64>,
+    /// The median of the same.
+    pub slowdown_p50: Option<f64>,
+    /// The 99th percentile of the same.
+    pub slowdown_p99: Option<f64>,
 }
 
 /// Figures of one tenant.
@@ -180,6 +218,13 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         let shares = scenario.tenants.iter().map(|tenant| rate(run, &tenant.name) / f64::from(tenant.weight));
         jain(&shares.collect::<Vec<_>>())
     };
+    let arriving = scenario.shown_workloads(|kind| matches!(kind, Kind::Flows { .. }));
+    let flows = arriving.into_iter().flat_map(|(name, _)| {
+        let classes = SizeRange::CLASSES.into_iter().chain([SizeRange::ALL]);
+        classes.map(|sizes| flows_of(&over, measures, name, sizes)).collect::<Vec<_>>()
+    });
+    let flows: Vec<FlowSummary> = flows.filter(|flows| flows.arrived.is_none_or(|n| n > 0.0)).collect();
+    let shown = Shown { scenario, measures, runs: &runs };
     Summary {
         system: system.to_owned(),
         runs: runs.len(),
@@ -191,6 +236,89 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         drops: drops(&runs, |run| without_tenant(scenario, run)),
         latency: latency.collect(),
         through: through.collect(),
+        flows,
+        intervals: shown.intervals(),
+    }
+}
+
+/// The median over runs of a figure of each.
+type Over<'a> = dyn Fn(&dyn Fn(&Run) -> f64) -> Option<f64> + 'a;
+
+/// The figures of one workload's flows of these sizes; `over` gives a median over the runs.
+fn flows_of(over: &Over<'_>, measures: &Measures<'_>, name: &str, sizes: SizeRange) -> FlowSummary {
+    use FlowFigure::{Arrived, Offered, Slowdown, Time, Unfinished};
+    let usual = measures.usual();
+    let (half, most) = (Statistic::Percentile(50.0), Statistic::Percentile(99.0));
+    let at = |what| over(&|run| measures.of_flows(run, Some(name), usual, FlowGauge { what, sizes }));
+    FlowSummary {
+        workload: name.to_owned(),
+        sizes: sizes.name(),
+        suffix: sizes.suffix(),
+        offered_bps: at(Offered),
+        arrived: at(Arrived),
+        unfinished: at(Unfinished),
+        fct_mean: at(Time(Statistic::Mean)),
+        fct_p50: at(Time(half)),
+        fct_p99: at(Time(most)),
+        slowdown_mean: at(Slowdown(Statistic::Mean)),
+        slowdown_p50: at(Slowdown(half)),
+        slowdown_p99: at(Slowdown(most)),
+    }
+}
+
+/// The figures that tables show, run by run.
+struct Shown<'a> {
+    scenario: &'a Scenario,
+    measures: &'a Measures<'a>,
+    runs: &'a [&'a Run],
+}
+
+impl Shown<'_> {
+    /// The mean of each figure over the runs, with its confidence interval.
+    fn intervals(&self) -> Vec<IntervalSummary> {
+        let (usual, measures) = (self.measures.usual(), self.measures);
+        let mut all = Vec::new();
+        let mut add = |subject: &str, figure: String, shown: &str, of: &dyn Fn(&Run) -> f64| {
+            let values: Vec<f64> = self.runs.iter().map(|run| of(run)).collect();
+            let (subject, shown) = (subject.to_owned(), shown.to_owned());
+            all.extend(Interval::of(&values).map(|interval| IntervalSummary {
+                subject,
+                figure,
+                shown,
+                interval,
+            }));
+        };
+        let bits = || "throughput_bps".to_owned();
+        for name in self.scenario.shown_tenants() {
+            add(name, bits(), "throughput", &|run| measures.throughput(run, Some(name), usual));
+        }
+        add("", bits(), "throughput", &|run| measures.throughput(run, None, usual));
+        for (name, _) in self.scenario.shown_asking() {
+            let answers = |run: &Run| measures.answers(run, Some(name), usual) / usual.secs();
+            add(name, "requests_per_second".to_owned(), "requests a second", &answers);
+            for percent in [50.0, 99.0] {
+                let at = |run: &Run| percentile(&measures.latencies(run, Some(name), usual), percent);
+                add(name, format!("p{percent}_seconds"), &format!("p{percent}"), &at);
+            }
+        }
+        let (average, most) = (Statistic::Mean, Statistic::Percentile(99.0));
+        let figures = [
+            ("fct_mean_seconds", "", FlowFigure::Time(average)),
+            ("fct_p99_seconds", "", FlowFigure::Time(most)),
+            ("slowdown_mean", "slowdown mean", FlowFigure::Slowdown(average)),
+            ("slowdown_p99", "slowdown p99", FlowFigure::Slowdown(most)),
+        ];
+        for (name, _) in self.scenario.shown_workloads(|kind| matches!(kind, Kind::Flows { .. })) {
+            for sizes in SizeRange::CLASSES.into_iter().chain([SizeRange::ALL]) {
+                for (figure, shown, what) in figures {
+                    let of = |run: &Run| measures.of_flows(run, Some(name), usual, FlowGauge { what, sizes });
+                    let shown =
+                        if shown.is_empty() { String::new() } else { format!("{shown} {}", sizes.name()) };
+                    add(name, format!("{figure}{}", sizes.suffix()), &shown, &of);
+                }
+            }
+        }
+        all
     }
 }
 

@@ -78,6 +78,15 @@ fn figures(summary: &Summary) -> Vec<(String, Option<f64>)> {
         add("unanswered", latency.unanswered);
         add("errors", latency.errors);
     }
+    for flows in &summary.flows {
+        let mut add =
+            |name: &str, value| figures.push((format!("{}.{name}{}", flows.workload, flows.suffix), value));
+        add("fct_mean_s", flows.fct_mean);
+        add("fct_p99_s", flows.fct_p99);
+        add("slowdown_mean", flows.slowdown_mean);
+        add("slowdown_p99", flows.slowdown_p99);
+        add("unfinished", flows.unfinished);
+    }
     figures
 }
 
@@ -125,6 +134,12 @@ fn heading(name: &str) -> Option<(&str, String, f64)> {
     }
     if let Some(workload) = subject("unanswered") {
         return Some((name, format!("{workload}\nunanswered %"), PERCENT));
+    }
+    if let Some(workload) = subject("slowdown_p99") {
+        return Some((name, format!("{workload}\nslowdown p99"), 1.0));
+    }
+    if name.ends_with("fct_p99_s") {
+        return None;
     }
     subject("p99_s").map(|workload| (name, format!("{workload}\np99 ms"), MILLI))
 }

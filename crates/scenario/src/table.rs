@@ -5,9 +5,12 @@
 //! Not here: the figures (`summary`).
 //! Invariant: same figures, same text; nothing depends on the terminal but the width that is given.
 
+mod flows;
+
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
+pub(crate) use self::flows::{FLOWS, flow_figures, interval_figures, interval_title};
 use crate::expect::show;
 use crate::measure::percentile;
 use crate::promises::{Fared, promises};
@@ -31,10 +34,16 @@ pub fn table(
     if let Some(table) = others(summaries, shown, width) {
         text += &format!("{table}\n");
     }
+    if let Some(table) = flows::flows(summaries, width) {
+        text += &format!("{table}\n");
+    }
     if let Some(table) = through(summaries, width) {
         text += &format!("{table}\n");
     }
     if let Some(table) = kept(&promises(scenario, results), width, colour) {
+        text += &format!("{table}\n");
+    }
+    if let Some(table) = flows::intervals(summaries, width) {
         text += &format!("{table}\n");
     }
     let noted = results

@@ -8,6 +8,7 @@
 use plimsoll_policy::Mark;
 use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
+use crate::flow_sizes::FlowSizes;
 use crate::network::Congestion;
 
 /// Traffic of one tenant.
@@ -89,6 +90,15 @@ pub enum Pace {
     Flood,
 }
 
+/// How often flows arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FlowPace {
+    /// So often that the flows' bytes are this part of the rate, for each vNIC that sends.
+    Load(f64, BitRate),
+    /// This number of flows a second, of all vNICs together.
+    Rate(u32),
+}
+
 /// The kinds of workloads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
@@ -158,6 +168,30 @@ pub enum Kind {
         /// Computation between rounds.
         pause: Span,
     },
+    /// TCP flows that arrive at random, whatever became of those before; each has a size of its own and a new connection, from one
+    /// of the tenant's vNICs to one of its peer's. In virtual time.
+    Flows {
+        /// How long they are.
+        sizes: FlowSizes,
+        /// How often they arrive, Poisson.
+        pace: FlowPace,
+        /// Whether a connection begins with a handshake; without one the first data leaves at once.
+        handshake: bool,
+    },
+    /// Incast: the peer asks several of the tenant's vNICs at once, and all answer at once. What is measured is the time until
+    /// the last answer has arrived. In virtual time.
+    Incast {
+        /// Connections that answer each request.
+        senders: u32,
+        /// Bytes of the request to each of them.
+        request: Bytes,
+        /// Bytes that each of them answers.
+        size: Bytes,
+        /// Requests a second, Poisson; `None`: the next follows the last answer.
+        rate: Option<u32>,
+        /// Pause between two requests, without a rate.
+        pause: Span,
+    },
     /// The real `iperf3`: client in the tenant, server at the destination.
     Iperf3 {
         /// Parallel connections (`-P`).
@@ -206,6 +240,8 @@ impl Kind {
             Self::Probe { .. } => "probe",
             Self::OnOff { .. } => "on_off",
             Self::Shuffle { .. } => "shuffle",
+            Self::Flows { .. } => "flows",
+            Self::Incast { .. } => "incast",
             Self::Iperf3 { .. } => "iperf3",
             Self::Memcached { .. } => "memcached",
             Self::Sockperf { .. } => "sockperf",
@@ -231,9 +267,16 @@ impl Kind {
             Self::RequestResponse { .. }
                 | Self::Probe { .. }
                 | Self::Shuffle { .. }
+                | Self::Incast { .. }
                 | Self::Memcached { .. }
                 | Self::Sockperf { .. }
         )
+    }
+
+    /// Whether it runs in virtual time only.
+    #[must_use]
+    pub const fn is_virtual(&self) -> bool {
+        matches!(self, Self::Flows { .. } | Self::Incast { .. })
     }
 
     /// Program that must be installed for it.

@@ -67,6 +67,12 @@ impl Agenda {
         Self { near: Calendar::new(sources), far: Heap::new(sources), set: 0 }
     }
 
+    /// Adds a source, which has no moment yet, behind the last one.
+    pub(crate) fn add(&mut self) {
+        self.near.add();
+        self.far.add();
+    }
+
     /// The earliest moment, with its source. No source is set to an earlier one from then on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(Nanos, SourceId)> {

@@ -6,6 +6,7 @@
 //! Not here: the run (`world`).
 //! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
 
+mod flows;
 mod links;
 mod nics;
 mod press;
@@ -26,6 +27,7 @@ use crate::cores::Core;
 use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
+use crate::series::Sampler;
 use crate::topology::{Edge, Topology};
 use crate::trace::{Trace, Tracer};
 use crate::world::{Carrier, LinkEnd, Node, Notices, Source, Way, World};
@@ -36,6 +38,7 @@ pub(crate) fn world(
     system: &System,
     seed: u64,
     trace: Option<&Trace>,
+    samples: Option<usize>,
 ) -> Result<World, SimError> {
     let topology = links::topology(scenario, system);
     let mut builder = Builder::new(scenario, system, topology, seed);
@@ -47,7 +50,12 @@ pub(crate) fn world(
     if builder.controlled() {
         builder.control();
     }
+    let sampler = samples.map(|most| builder.sampler(most));
     builder.agenda()?;
+    if let Some(sampler) = sampler {
+        builder.world.agenda.set(sampler.source, Nanos::ZERO);
+        builder.world.sampler = Some(sampler);
+    }
     if let Some(trace) = trace {
         builder.trace(trace)?;
     }
@@ -108,10 +116,15 @@ impl<'a> Builder<'a> {
             routes: topology.routes(),
             flows: Vec::new(),
             connections: Vec::new(),
+            settings: Vec::new(),
+            spare: Vec::new(),
+            retired: Vec::new(),
             apps: Vec::new(),
             meters: Vec::new(),
             tallies: Vec::new(),
             tracer: None,
+            sampler: None,
+            workloads: Vec::new(),
             events: 0,
             hops: 0,
             offered: Vec::new(),
@@ -177,6 +190,21 @@ impl<'a> Builder<'a> {
 
     fn wrong(&self, problem: Problem) -> SimError {
         SimError::Scenario(Box::new(self.scenario.wrong(problem)))
+    }
+
+    /// A sampler of all connections and links that keeps about `most` samples.
+    fn sampler(&mut self, most: usize) -> Box<Sampler> {
+        let hosts = self.scenario.hosts.len();
+        let carrier = |edge: &Edge| {
+            let node = edge.from as usize;
+            (node < hosts && edge.from != edge.to).then_some(edge.from)
+        };
+        let senders = self.topology.links.iter().map(carrier).collect();
+        let names = self.topology.links.iter().map(|edge| edge.name.clone());
+        let (interval, end) = (self.scenario.series_interval(), Nanos::ZERO + self.scenario.duration);
+        let source = self.world.sources.len() as SourceId;
+        self.world.sources.push(Source::Sample);
+        Box::new(Sampler::new(source, (interval, end), most, names, senders))
     }
 
     /// Fills the agenda with the first moment of each source.

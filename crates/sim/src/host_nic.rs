@@ -242,6 +242,12 @@ impl HostNic {
         Some(queue)
     }
 
+    /// Closes the flow queue of a flow that has ended; `false` if it still holds packets, or other flows have it, too.
+    pub(crate) fn close(&mut self, queue: QueueId) -> bool {
+        let (thread, on_thread) = self.at(queue);
+        self.shared.values().all(|shared| *shared != queue) && self.engines[thread].nic.close_queue(on_thread)
+    }
+
     /// The limits of a tenant's packets to a peer; `None` if there is no room for another pair.
     fn peer(&mut self, tenant: u32, to: Vm) -> Option<[LimitId; 2]> {
         let next = self.known_peers.len() as u32;

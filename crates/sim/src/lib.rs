@@ -50,6 +50,7 @@ mod rerun;
 mod round;
 mod run;
 mod said;
+mod series;
 pub mod tcp;
 mod threads;
 mod topology;

@@ -63,6 +63,14 @@ impl Overhead {
         }
     }
 
+    /// Bytes that each frame costs beyond its own, on a link that carries frames whole.
+    pub(crate) fn of_frame(self) -> u32 {
+        match self {
+            Self::Frame(bytes) => bytes,
+            Self::Part { .. } => 0,
+        }
+    }
+
     #[inline]
     fn parts(self, packet: &Packet) -> u64 {
         match self {
@@ -97,6 +105,8 @@ pub(crate) struct Link {
     left: usize,
     /// Bytes of those still in the queue.
     backlog: u64,
+    /// Bytes that the queue has taken.
+    taken: u64,
     pace: Option<Pace>,
     /// The pace of packets, each charged as one byte, where a NIC bounds their number.
     packet_pace: Option<Box<Pace>>,
@@ -132,6 +142,7 @@ impl Link {
             datagrams: VecDeque::new(),
             left: 0,
             backlog: 0,
+            taken: 0,
             parts: 0,
             spec,
         }
@@ -147,6 +158,7 @@ impl Link {
         let congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
         packet.ce |= packet.ect && congested;
         packet.marked |= packet.carried && congested;
+        self.taken += u64::from(packet.len);
         self.parts += self.spec.overhead.parts(&packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let mut departure = self.pace.as_mut().map_or(now, |pace| {
@@ -175,6 +187,12 @@ impl Link {
             self.await_first();
         }
         Offered::Taken { first }
+    }
+
+    /// Bytes that have left since the beginning, and bytes that wait.
+    pub(crate) fn sent_and_queued(&mut self, now: Nanos) -> (u64, u64) {
+        self.forget_departed(now);
+        (self.taken - self.backlog, self.backlog)
     }
 
     /// When the next packet arrives.

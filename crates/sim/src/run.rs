@@ -25,6 +25,9 @@ use crate::trace::Trace;
 use crate::traffic::GRACE;
 use crate::world::{Carrier, Node, Way, World};
 
+/// Samples of connections and links that all runs together keep, as long as there are fewer than 256 runs.
+const MOST_SAMPLES: usize = 1 << 20;
+
 /// How to simulate a scenario.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -38,6 +41,8 @@ pub struct Options {
     pub threads: Option<NonZeroUsize>,
     /// The trace to write, packet by packet.
     pub trace: Option<Trace>,
+    /// Whether connections and links are sampled over time: [`Run::series`].
+    pub series: bool,
 }
 
 /// The outcome of a simulation.
@@ -129,6 +134,7 @@ pub fn run_each(
                 pair,
                 seed,
                 trace: None,
+                series: None,
             }));
         }
     }
@@ -138,6 +144,9 @@ pub fn run_each(
             job.trace = Some(if alone { trace.clone() } else { job.trace_of_its_own(trace) })
         });
     }
+    let most = MOST_SAMPLES / jobs.len().max(1);
+    let most = options.series.then_some(most.clamp(MOST_SAMPLES >> 8, MOST_SAMPLES >> 2));
+    jobs.iter_mut().for_each(|job| job.series = most);
     for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
         match (&mut outcomes[job.index], finished) {
             (Ok(outcome), Ok(finished)) => outcome.add(finished),
@@ -202,6 +211,8 @@ struct Job<'a> {
     pair: u32,
     seed: u64,
     trace: Option<Trace>,
+    /// Most samples of connections and links, where they are taken.
+    series: Option<usize>,
 }
 
 /// The outcome of one run.
@@ -216,7 +227,8 @@ struct Finished {
 impl Job<'_> {
     fn run(&self, tell: &dyn Fn(Nanos, u64)) -> Result<Finished, SimError> {
         let run = || {
-            let mut world = build::world(self.scenario, self.system, self.seed, self.trace.as_ref())?;
+            let mut world =
+                build::world(self.scenario, self.system, self.seed, self.trace.as_ref(), self.series)?;
             world.run(Nanos::ZERO + self.scenario.duration + GRACE, &mut |now, events| tell(now, events));
             let written = world.tracer.take().map_or(Ok(()), |tracer| tracer.finish());
             let file = || self.trace.as_ref().map(|trace| trace.file.clone()).unwrap_or_default();
@@ -257,9 +269,9 @@ impl Job<'_> {
             result.nic_waits = core::mem::take(&mut meter.nic_waits);
             result.calls = core::mem::take(&mut meter.calls);
             result.egress_waits = core::mem::take(&mut meter.egress_waits);
-            result.retransmits = retransmits(world, &sockets[index]);
+            result.retransmits = retransmits(world, index, &sockets[index]);
             result.resent = core::mem::take(&mut world.meters[index].resent.bytes);
-            (result.ecn, result.echoed) = ecn(world, &sockets[index], workload);
+            (result.ecn, result.echoed) = ecn(world, index, &sockets[index], workload);
             result.marks = Some(world.marked[index]);
             result.changed = Some(world.changed[index]);
             result.metered = Some(world.metered[index]);
@@ -270,6 +282,7 @@ impl Job<'_> {
             }
         }
         self.held(world, &mut run);
+        run.series = world.sampler.take().map(|sampler| sampler.finish());
         run.cpu = cpu(world);
         run.counters = counters(world);
         let receiving = world.nodes.iter().filter_map(|node| Some((&node.name, node.receive.as_ref()?)));
@@ -343,9 +356,10 @@ fn presses(world: &World) -> impl Iterator<Item = &Press> {
 }
 
 /// Packets that a workload's connections sent again; nothing where it has no connection.
-fn retransmits(world: &World, sockets: &[usize]) -> Option<u64> {
-    let resent = |&socket: &usize| world.connections[socket].tcp.sender().stats().resent;
-    sockets.iter().map(resent).reduce(|sum, one| sum + one)
+fn retransmits(world: &World, workload: usize, sockets: &[usize]) -> Option<u64> {
+    let own = sockets.iter().map(|&socket| world.connections[socket].tcp.sender().stats().resent);
+    let retired = Some(world.retired[workload]).filter(|retired| retired.connections > 0);
+    own.chain(retired.map(|retired| retired.resent)).reduce(|sum, one| sum + one)
 }
 
 /// The numbers of the sockets of each workload.
@@ -359,9 +373,15 @@ fn sockets_by_workload(world: &World) -> Vec<Vec<usize>> {
 
 /// Connections on which each end uses ECN, and packets of which it was told that they came marked: of the end that sends, or
 /// that asks, and of the other one. Nothing where the workload has no connection.
-fn ecn(world: &World, sockets: &[usize], workload: &Workload) -> (Option<[u64; 2]>, Option<[u64; 2]>) {
+fn ecn(
+    world: &World,
+    index: usize,
+    sockets: &[usize],
+    workload: &Workload,
+) -> (Option<[u64; 2]>, Option<[u64; 2]>) {
     let server_sends = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
-    let mut both = None;
+    let retired = Some(world.retired[index]).filter(|retired| retired.connections > 0);
+    let mut both = retired.map(|retired| (retired.ecn, retired.echoed));
     for &number in sockets {
         let socket = &world.connections[number];
         let end = usize::from((number & 1 == 1) != server_sends);

@@ -8,6 +8,8 @@
 //! its stop on.
 
 mod bulk;
+mod flows;
+mod incast;
 mod probe;
 mod rounds;
 mod rpc;
@@ -18,6 +20,8 @@ use plimsoll_scenario::{Sample, WorkloadResult};
 use plimsoll_units::{Nanos, Span};
 
 pub(crate) use bulk::{Bulk, Rhythm};
+pub(crate) use flows::{Arrival, Flows};
+pub(crate) use incast::Incast;
 pub(crate) use probe::Probe;
 pub(crate) use rounds::Rounds;
 pub(crate) use rpc::Rpc;
@@ -49,6 +53,12 @@ pub(crate) trait Stack {
     fn stop(&mut self, socket: u32);
     /// Closes both end points of a connection at once; no packet tells the other side.
     fn close(&mut self, socket: u32);
+    /// Bytes that a socket sent and that are acknowledged.
+    fn acked(&self, socket: u32) -> u64;
+    /// Gives a flow a connection whose ends have these settings, and returns its client's socket.
+    fn connect(&mut self, flow: u32, settings: [u16; 2]) -> u32;
+    /// Closes a connection for good: another flow may have its sockets.
+    fn release(&mut self, socket: u32);
 }
 
 /// A workload.
@@ -67,6 +77,10 @@ pub(crate) enum App {
     Rpc(Box<Rpc>),
     /// Rounds of blocks.
     Rounds(Box<Rounds>),
+    /// Flows that arrive.
+    Flows(Box<Flows>),
+    /// Answers of many to one.
+    Incast(Box<Incast>),
 }
 
 /// A workload's flows, times and timers.
@@ -91,6 +105,8 @@ impl App {
             Self::Bulk(app) => app.timeout(stack, timer),
             Self::Rpc(app) => app.timeout(stack),
             Self::Rounds(app) => app.timeout(stack, timer),
+            Self::Flows(app) => app.timeout(stack),
+            Self::Incast(app) => app.timeout(stack),
         }
     }
 
@@ -106,7 +122,16 @@ impl App {
         match self {
             Self::Rpc(app) => app.received(stack, socket, total),
             Self::Rounds(app) => app.received(stack, socket, total),
+            Self::Flows(app) => app.received(stack, socket, total),
+            Self::Incast(app) => app.received(stack, socket, total),
             _ => {}
+        }
+    }
+
+    /// Handles an acknowledgement of bytes that this end point sent.
+    pub(crate) fn acknowledged(&mut self, stack: &mut impl Stack, socket: u32) {
+        if let Self::Flows(app) = self {
+            app.acknowledged(stack, socket);
         }
     }
 
@@ -117,6 +142,14 @@ impl App {
         }
     }
 
+    /// When one of its connections began, as far as that is known: a flow that arrives does so during the run.
+    pub(crate) fn begun(&self, flow: u32) -> Nanos {
+        match self {
+            Self::Flows(app) => app.begun(flow),
+            _ => Nanos::ZERO,
+        }
+    }
+
     /// The workload's measurements.
     pub(crate) fn finish(&mut self) -> WorkloadResult {
         match self {
@@ -124,6 +157,8 @@ impl App {
             Self::Probe(app) => app.finish(),
             Self::Rpc(app) => app.finish(),
             Self::Rounds(app) => app.finish(),
+            Self::Flows(app) => app.finish(),
+            Self::Incast(app) => app.finish(),
         }
     }
 }

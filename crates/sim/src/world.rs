@@ -11,9 +11,11 @@ mod downtime;
 mod journey;
 mod pressing;
 mod programs;
+mod sampling;
 mod sockets;
 
 pub(crate) use pressing::Notices;
+pub(crate) use sockets::{Retired, SYN_HEADER, TCP_HEADER};
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,7 +35,8 @@ use crate::meter::Meter;
 use crate::packet::Packet;
 use crate::press::Press;
 use crate::receive::Receive;
-use crate::tcp::Connection;
+use crate::series::Sampler;
+use crate::tcp::{self, Connection};
 use crate::trace::Tracer;
 use crate::traffic::App;
 use crate::watch::{Beside, Watch};
@@ -50,10 +53,20 @@ pub(crate) struct World {
     pub(crate) routes: Vec<u32>,
     pub(crate) flows: Vec<Flow>,
     pub(crate) connections: Vec<Socket>,
+    /// The settings of connections that begin during the run.
+    pub(crate) settings: Vec<tcp::Config>,
+    /// Clients' sockets of connections that were released.
+    pub(crate) spare: Vec<u32>,
+    /// By workload: what its released connections counted.
+    pub(crate) retired: Vec<Retired>,
     pub(crate) apps: Vec<App>,
     pub(crate) meters: Vec<Meter>,
     pub(crate) tallies: Vec<Tally>,
     pub(crate) tracer: Option<Box<Tracer>>,
+    /// Takes samples of connections and links, where they are asked for.
+    pub(crate) sampler: Option<Box<Sampler>>,
+    /// By workload: its name, and its first flow.
+    pub(crate) workloads: Vec<(String, u32)>,
     pub(crate) events: u64,
     pub(crate) hops: u64,
     /// Nodes whose carriers have been offered packets or orders at this moment.
@@ -125,6 +138,8 @@ pub(crate) enum Source {
     Press(u32),
     /// A request to slow a flow down arrives.
     Notice,
+    /// Connections and links are sampled.
+    Sample,
 }
 
 /// A link with the node at its far end.
@@ -317,6 +332,7 @@ impl World {
             Source::Feedback => self.hear(source),
             Source::Press(node) => self.press(node),
             Source::Notice => self.hear_notices(),
+            Source::Sample => self.sample(),
             Source::App(app, timer) => {
                 self.agenda.clear(source);
                 self.with_app(app, |app, world| app.timeout(world, timer));

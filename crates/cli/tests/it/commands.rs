@@ -316,6 +316,31 @@ fn a_sweep_is_one_table_and_each_failure_names_its_point() {
     assert_eq!(nowhere.status.code(), Some(2), "{}", err(&nowhere));
 }
 
+#[test]
+fn series_are_files_for_each_point_and_figures_of_a_report() {
+    let folder = Folder::new("series");
+    let place = |name: &str| folder.0.join(name).display().to_string();
+    let text = SWEEP.split("sweep:").next().expect("a scenario").replace("udp, rate: flood", "bulk");
+    let file = folder.write("one.yaml", &text);
+    let (report, traces) = (place("report"), place("traces"));
+    let done = plimsoll(&["sim", &file, "--out", &report, "--series", &traces, "--format", "parquet"]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let flows = fs::read_to_string(format!("{traces}/series-flows.csv")).expect("written");
+    assert!(flows.starts_with("system,pair,at_seconds,workload,flow,from,to,cwnd_bytes,"), "{flows}");
+    assert!(flows.lines().count() > 500, "two flows, 500 samples each");
+    let links = fs::read(format!("{traces}/series-links.parquet")).expect("written");
+    assert!(links.ends_with(b"PAR1"));
+    let page = fs::read_to_string(format!("{report}/report.html")).expect("written");
+    assert!(page.contains("Congestion windows over time") && page.contains("Queues over time"));
+    let sweep = folder.write("many.yaml", SWEEP.replace("+- 1%", "+- 90%"));
+    let done = plimsoll(&["sim", &sweep, "--out", &report, "--series", &traces]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!((1..=4).all(|point| fs::exists(format!("{traces}/{point}/series-links.csv")).is_ok_and(|is| is)));
+    let nowhere = plimsoll(&["sim", &file, "--out", &report, "--series", &file]);
+    assert_eq!(nowhere.status.code(), Some(2), "{}", err(&nowhere));
+    assert!(err(&nowhere).contains("name another folder with `--series`"), "{}", err(&nowhere));
+}
+
 const TRACED: &str = "
 name: traced
 rate: 100Mbps

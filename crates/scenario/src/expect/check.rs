@@ -9,15 +9,15 @@ use plimsoll_document::nearest;
 use plimsoll_units::Span;
 
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Quantity, Unit};
-use crate::Problem;
 use crate::model::{Measure, Scenario};
+use crate::{Kind, Problem};
 
 /// The names that an expectation may use.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     systems: Vec<String>,
-    /// Tenants and workloads, and whether they have latency samples.
-    subjects: Vec<(String, bool)>,
+    /// Tenants and workloads, and what they have.
+    subjects: Vec<(String, Has)>,
     /// Hosts whose CPU for received packets takes time.
     hosts: Vec<String>,
     /// The families that `repeat` makes, and the number of members.
@@ -26,19 +26,37 @@ pub(crate) struct Names {
     measure: Measure,
 }
 
+/// What the workloads of a name give.
+#[derive(Clone, Copy, Debug, Default)]
+struct Has {
+    /// Latency samples.
+    latency: bool,
+    /// Flows that arrive.
+    flows: bool,
+}
+
+impl Has {
+    fn or(self, other: Self) -> Self {
+        Self { latency: self.latency || other.latency, flows: self.flows || other.flows }
+    }
+}
+
 impl Names {
     /// The names of a scenario, which need not be complete yet.
     pub(crate) fn of(scenario: &Scenario) -> Self {
-        let answered = |name: &str| {
-            let mut own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
-            own.any(|workload| workload.kind.has_latency())
+        let has = |name: &str| {
+            let own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
+            let kinds = own.map(|workload| &workload.kind);
+            kinds.fold(Has::default(), |all, kind| {
+                all.or(Has { latency: kind.has_latency(), flows: matches!(kind, Kind::Flows { .. }) })
+            })
         };
         let tenants = scenario.tenants.iter().map(|tenant| &tenant.name);
         let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
-        let subjects = subjects.map(|name| (name.clone(), answered(name)));
+        let subjects = subjects.map(|name| (name.clone(), has(name)));
         let families = scenario.families();
-        let of_family = |name: &str| scenario.family(name).into_iter().any(answered);
-        let joined: Vec<(String, bool)> =
+        let of_family = |name: &str| scenario.family(name).into_iter().map(has).fold(Has::default(), Has::or);
+        let joined: Vec<(String, Has)> =
             families.iter().map(|(name, _)| (name.clone(), of_family(name))).collect();
         let receiving = scenario.hosts.iter().filter(|host| host.receive.is_some());
         Self {
@@ -283,7 +301,7 @@ impl Checker<'_> {
     }
 
     fn subject(&mut self, at: std::ops::Range<usize>, subject: &str, measure: Gauge) {
-        let Some((_, latency)) = self.names.subjects.iter().find(|(name, _)| name == subject) else {
+        let Some((_, has)) = self.names.subjects.iter().find(|(name, _)| name == subject) else {
             return self.unknown(
                 at,
                 "tenant or workload",
@@ -291,10 +309,13 @@ impl Checker<'_> {
                 self.names.subjects.iter().map(|(name, _)| &**name),
             );
         };
-        if measure.of_answers() && !latency {
+        if measure.of_flows() && !has.flows {
+            let problem = Problem::new(at, format!("no flows arrive from `{subject}`"));
+            self.problems
+                .push(problem.label("has no such flows").help("workloads of kind `flows` have them"));
+        } else if measure.of_answers() && !has.latency {
             let problem = Problem::new(at, format!("`{subject}` asks nothing, so that nothing is answered"));
-            let help =
-                "latency and requests come from request_response, probe, shuffle, memcached and sockperf";
+            let help = "latency and requests come from request_response, probe, shuffle, incast, memcached and sockperf";
             self.problems.push(problem.label("has no latency").help(help));
         } else if measure.of_system() {
             let problem = Problem::new(at, "this is measured for a system and not for its tenants");

@@ -7,6 +7,7 @@
 
 mod check;
 mod eval;
+mod flows;
 mod lex;
 mod parse;
 
@@ -20,6 +21,7 @@ use crate::results::COUNTERS;
 pub(crate) use check::{Names, check, check_quantity};
 pub(crate) use eval::{Measured, show, value_in};
 pub use eval::{Status, Verdict, judge, judge_pair, judge_seeds};
+pub(crate) use flows::{FlowFigure, FlowGauge, SizeRange, Statistic};
 pub(crate) use parse::{parse, parse_quantity};
 
 /// One line of `expect:`.
@@ -211,10 +213,12 @@ pub(crate) enum Gauge {
     Beyond(u64),
     /// One of [`COUNTERS`], of a system.
     Counter(&'static str),
+    /// Of flows that arrive.
+    Flows(FlowGauge),
 }
 
 impl Gauge {
-    const NAMES: [&str; 43] = [
+    const NAMES: [&str; 50] = [
         "throughput",
         "goodput",
         "requests",
@@ -258,10 +262,20 @@ impl Gauge {
         "least_of_100",
         "most_of_100",
         "beyond_10Mbps",
+        "fct_mean",
+        "fct_p99",
+        "slowdown_mean",
+        "slowdown_p99_upto_100kB",
+        "flows",
+        "unfinished",
+        "offered",
     ];
 
     /// The measure that a name stands for.
     pub(crate) fn named(name: &str) -> Option<Self> {
+        if let Some(flows) = FlowGauge::named(name) {
+            return Some(Self::Flows(flows));
+        }
         Some(match name {
             "throughput" => Self::Throughput,
             "goodput" => Self::Goodput,
@@ -331,6 +345,7 @@ impl Gauge {
 
     const fn unit(self) -> Unit {
         match self {
+            Self::Flows(gauge) => gauge.unit(),
             Self::Throughput | Self::Goodput => Unit::Rate,
             Self::Percentile(_) | Self::LatencyMean | Self::LatencyMax => Unit::Time,
             Self::GapMean | Self::GapStddev | Self::GapMin | Self::GapMax | Self::First => Unit::Time,
@@ -369,6 +384,11 @@ impl Gauge {
     const fn of_answers(self) -> bool {
         use Gauge::{Answered, LatencyMax, LatencyMean, Percentile, Requests, Samples, Unanswered};
         matches!(self, Percentile(_) | LatencyMean | LatencyMax | Requests | Answered | Unanswered | Samples)
+    }
+
+    /// Whether only workloads of kind `flows` have it.
+    const fn of_flows(self) -> bool {
+        matches!(self, Self::Flows(_))
     }
 
     /// Whether only a whole system has it.

@@ -16,13 +16,15 @@ const COUNT: Shape = Whole(1, u32::MAX as u64);
 pub(crate) const MOST_WINDOW: u32 = 1_000;
 
 /// The kinds of workloads, each with its keys.
-pub(crate) static KINDS: [(&str, &Mapping); 9] = [
+pub(crate) static KINDS: [(&str, &Mapping); 11] = [
     ("bulk", &BULK),
     ("udp", &UDP),
     ("request_response", &REQUEST_RESPONSE),
     ("probe", &PROBE),
     ("on_off", &ON_OFF),
     ("shuffle", &SHUFFLE),
+    ("flows", &FLOWS_THAT_ARRIVE),
+    ("incast", &INCAST),
     ("iperf3", &IPERF3),
     ("memcached", &MEMCACHED),
     ("sockperf", &SOCKPERF),
@@ -35,6 +37,8 @@ pub(super) const WORKLOAD_OF_A_KIND: Shape = Either(&[
     Map(&PROBE),
     Map(&ON_OFF),
     Map(&SHUFFLE),
+    Map(&FLOWS_THAT_ARRIVE),
+    Map(&INCAST),
     Map(&IPERF3),
     Map(&MEMCACHED),
     Map(&SOCKPERF),
@@ -43,7 +47,8 @@ pub(super) const WORKLOAD_OF_A_KIND: Shape = Either(&[
 mapping! {
     /// A workload whose kind is not known: the keys of all kinds.
     pub(crate) static WORKLOAD = "Workload"
-        + COMMON + REQUESTS + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE + IPERF3 + MEMCACHED + SOCKPERF {}
+        + COMMON + REQUESTS + BULK + UDP + REQUEST_RESPONSE + PROBE + ON_OFF + SHUFFLE
+        + FLOWS_THAT_ARRIVE + INCAST + IPERF3 + MEMCACHED + SOCKPERF {}
 
     pub(crate) static COMMON = "CommonOfWorkloads" {
         /// The tenant whose traffic it is.
@@ -159,6 +164,36 @@ mapping! {
         /// Size of a block.
         block: SIZE,
         /// Pause after a block.
+        pause: TIME,
+    }
+
+    pub(crate) static FLOWS_THAT_ARRIVE = "ArrivingFlows" + COMMON {
+        /// TCP flows that arrive at random, in virtual time.
+        kind = "flows": Words(&[("flows", "")]),
+        /// A published distribution, a size for all, or a file with a distribution.
+        sizes = "web_search": Scalar,
+        /// Part of `link` that the flows' bytes are, for each vNIC that sends.
+        load: Shape::Number(0.001, 2.0),
+        /// Rate of the link that `load` is a part of.
+        link: RATE,
+        /// Flows a second of all vNICs together, in place of `load`.
+        rate: COUNT,
+        /// Whether each connection begins with a handshake.
+        handshake: Flag,
+    }
+
+    pub(crate) static INCAST = "Incast" + COMMON {
+        /// Many that answer a request at once, in virtual time.
+        kind = "incast": Words(&[("incast", "")]),
+        /// Connections that answer each request.
+        senders = "8": FLOWS,
+        /// Bytes that each answers.
+        size: SIZE,
+        /// Bytes of the request to each.
+        request: SIZE,
+        /// Requests a second, at random moments; when absent, the next follows the last answer.
+        rate: COUNT,
+        /// Pause before the next request, without `rate`.
         pause: TIME,
     }
 

@@ -33,9 +33,9 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use crate::fault::Faults;
 use crate::keys::{MEASURE, MOST_PAIRS, SCENARIO, VIRTUAL};
-use crate::model::{Destination, Measure, NETWORK, Scenario, Tenant};
+use crate::model::{Destination, LEAST_INTERVAL, Measure, NETWORK, Scenario, Tenant};
 use crate::sweep::Point;
-use crate::workload::Workload;
+use crate::workload::{Kind, Workload};
 use crate::{Errors, Problem};
 use fault::Victims;
 use fields::{Fields, Reader};
@@ -383,10 +383,17 @@ impl Reader {
                 problem.help("let `from` be before `to`, and `to` no later than the end of the run"),
             );
         }
+        let interval = self.optional::<Span>(&fields, "interval", "a time such as `1ms`");
+        if let (Some(tree), Some(time)) = (fields.get("interval"), interval)
+            && !(LEAST_INTERVAL..=duration).contains(&time)
+        {
+            let problem = Problem::new(tree.at, format!("`interval` is {time}")).label("out of range");
+            self.problem(problem.help(format!("write a time from {LEAST_INTERVAL} to {duration}")));
+        }
         let mut flag = |key| self.flag(&fields, key, false);
         let (cpu, gaps, held) = (flag("cpu"), flag("gaps"), flag("held"));
         let (ingress, egress) = (flag("ingress"), flag("egress"));
-        Measure { window, from, to, cpu, gaps, held, ingress, egress }
+        Measure { window, from, to, interval, cpu, gaps, held, ingress, egress }
     }
 
     fn workloads(&mut self, file: &Fields<'_>, scenario: &Scenario) -> Vec<Workload> {
@@ -414,7 +421,7 @@ impl Reader {
             }
             self.known_in(tree, "tenant", &tenant_set, &tenants);
             self.known_in(tree, "to", &place_set, &places);
-            let Some(mut workload) = self.workload(key, tree, n, scenario.duration, scenario.rate) else {
+            let Some(mut workload) = self.workload(key, tree, n, scenario) else {
                 continue;
             };
             let to_itself = workload.to == workload.tenant && on_one_host.contains(workload.to.as_str());
@@ -454,6 +461,8 @@ impl Reader {
             ("is one of its ends", "name a third tenant, which forwards between the two".to_owned())
         } else if !tenant.forwards {
             ("forwards nothing", format!("write `{through}: {{forwards: true}}` under `tenants`"))
+        } else if matches!(workload.kind, Kind::Flows { .. }) {
+            ("forwards no flows of kind `flows`", "leave `through` out".to_owned())
         } else if tenant.homes.len() > 1 {
             ("lives on several hosts", "give it one `host`: packets take one way".to_owned())
         } else {

@@ -10,9 +10,11 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::flow_sizes::FlowSizes;
 use crate::keys::{KINDS, MOST_WINDOW, TCP, WORKLOAD};
+use crate::model::Scenario;
 use crate::network::Congestion;
-use crate::workload::{KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
+use crate::workload::{FlowPace, KeyValueSizes, Kind, Pace, Role, TcpSettings, Turns, Workload};
 
 /// Ports of the servers' sides, unless given: below the ephemeral ones.
 const FIRST_PORT: u16 = 5_001;
@@ -22,15 +24,15 @@ const TIME: &str = "a time such as `2s` or `50ms`";
 const COUNT: &str = "a number of requests a second, such as `500`";
 
 impl Reader {
-    /// Reads the workload with number `index`, in a run of `duration` behind an uplink of the rate `line`.
+    /// Reads the workload with number `index` of a scenario whose other parts have been read.
     pub(super) fn workload(
         &mut self,
         key: &Name,
         tree: &Tree,
         index: usize,
-        duration: Span,
-        line: BitRate,
+        scenario: &Scenario,
     ) -> Option<Workload> {
+        let duration = scenario.duration;
         let what = format!("workload `{}`", key.value);
         let kinds = KINDS.map(|(name, keys)| (name, (name, keys)));
         let Some(kind) = tree.get("kind") else {
@@ -60,7 +62,7 @@ impl Reader {
         let congestion =
             congestion.and_then(|tree| self.choice(tree, "congestion control", &Congestion::NAMES));
         let tcp = fields.get("tcp").map(|tree| self.tcp(tree)).unwrap_or_default();
-        let kind = self.kind(kind, &fields, line);
+        let kind = self.kind(kind, &fields, scenario);
         let (name, family, place) = (key.value.clone(), None, key.at);
         let even = keys.key("arrivals").is_some() && self.arrivals(&fields);
         Some(Workload {
@@ -117,14 +119,14 @@ impl Reader {
         }
     }
 
-    fn kind(&mut self, kind: &str, fields: &Fields<'_>, line: BitRate) -> Option<Kind> {
+    fn kind(&mut self, kind: &str, fields: &Fields<'_>, scenario: &Scenario) -> Option<Kind> {
         let flows = |reader: &mut Self| reader.count(fields, "flows", 1, 4_096);
         let size = |reader: &mut Self, key, default| reader.size(fields, key, default);
         Some(match kind {
             "bulk" => Kind::Bulk { flows: flows(self), reverse: self.flag(fields, "reverse", false) },
             "udp" => Kind::Udp {
                 size: size(self, "size", Bytes::new(1_400)),
-                pace: self.pace(fields, line)?,
+                pace: self.pace(fields, scenario.rate)?,
                 burst: self.value(fields, "burst", SIZE, Bytes::ZERO),
                 flows: flows(self),
                 turns: self.turns(fields),
@@ -153,6 +155,14 @@ impl Reader {
                 block: size(self, "block", Bytes::new(250_000)),
                 pause: self.value(fields, "pause", TIME, Span::ZERO),
             },
+            "flows" => self.arriving_flows(fields, scenario)?,
+            "incast" => Kind::Incast {
+                senders: self.count(fields, "senders", 8, 4_096),
+                request: size(self, "request", Bytes::new(128)),
+                size: self.size(fields, "size", Bytes::new(64_000)),
+                rate: self.rate(fields),
+                pause: self.pause_of_incast(fields),
+            },
             "iperf3" => {
                 let udp: Option<BitRate> = self.optional(fields, "udp", "a rate such as `5Mbps`");
                 Kind::Iperf3 { flows: flows(self), udp }
@@ -174,9 +184,67 @@ impl Reader {
         })
     }
 
+    /// Flows that arrive at a load or at a rate.
+    fn arriving_flows(&mut self, fields: &Fields<'_>, scenario: &Scenario) -> Option<Kind> {
+        let sizes = fields.get("sizes").and_then(|tree| {
+            let text = self.text(tree)?;
+            let found = FlowSizes::read(text, &scenario.folder);
+            found
+                .map_err(|(message, help)| {
+                    self.problem(Problem::new(tree.at, message).label("these sizes").help(help));
+                })
+                .ok()
+        });
+        let rate = self.rate(fields);
+        let load: Option<f64> = self.optional(fields, "load", "a part of the link's rate, such as `0.6`");
+        if let Some(tree) =
+            fields.get("load").filter(|_| load.is_some_and(|load| !(0.001..=2.0).contains(&load)))
+        {
+            let problem = Problem::new(tree.at, "`load` is a part of a link's rate").label("out of range");
+            self.problem(problem.help("write a number from 0.001 to 2"));
+        }
+        if let (Some(tree), None) = (fields.get("link"), fields.get("load")) {
+            let problem = Problem::new(tree.at, "`link` without a `load`").label("a part of it?");
+            self.problem(
+                problem.help("add `load: 0.6`: flows arrive so often that they fill that part of it"),
+            );
+        }
+        let link = self.value(fields, "link", "a rate such as `10Gbps`", scenario.rate);
+        let handshake = self.flag(fields, "handshake", true);
+        let pace = match (load, rate) {
+            (Some(load), None) => FlowPace::Load(load, link),
+            (None, Some(rate)) => FlowPace::Rate(rate),
+            (Some(_), Some(_)) => {
+                let at = fields.get("rate").map_or(fields.at, |tree| tree.at);
+                let problem = Problem::new(at, format!("{} has a `load` and a `rate`", fields.what));
+                self.problem(problem.label("one of them").help("leave one of them out"));
+                return None;
+            }
+            (None, None) => {
+                if fields.get("load").is_none() && fields.get("rate").is_none() {
+                    let problem = Problem::new(fields.at, format!("{} does not say how often", fields.what));
+                    self.problem(
+                        problem.label("no load").help("add `load: 0.6`, or `rate: 500` flows a second"),
+                    );
+                }
+                return None;
+            }
+        };
+        Some(Kind::Flows { sizes: sizes?, pace, handshake })
+    }
+
+    fn pause_of_incast(&mut self, fields: &Fields<'_>) -> Span {
+        if let (Some(tree), Some(_)) = (fields.get("pause"), fields.get("rate")) {
+            let problem = Problem::new(tree.at, "a `pause` between requests that have a `rate`");
+            self.problem(problem.label("one of them").help("leave one of them out"));
+        }
+        self.value(fields, "pause", TIME, Span::ZERO)
+    }
+
     fn size(&mut self, fields: &Fields<'_>, key: &str, default: Bytes) -> Bytes {
         let size = self.value(fields, key, SIZE, default);
-        let most = if matches!(key, "size") { Bytes::new(65_000) } else { Bytes::new(1 << 30) };
+        let datagram = key == "size" && !fields.what.ends_with("incast");
+        let most = if datagram { Bytes::new(65_000) } else { Bytes::new(1 << 30) };
         if let Some(tree) = fields.get(key).filter(|_| size == Bytes::ZERO || size > most) {
             let problem = Problem::new(tree.at, format!("`{key}` is {size}")).label("out of range");
             self.problem(problem.help(format!("write a size from 1B to {most}")));

@@ -5,6 +5,9 @@
 //! Not here: axes and colours (`canvas`), files (`mod`).
 //! Invariant: panels of one figure have the same scales, so that they compare.
 
+mod flows;
+mod series;
+
 use kuva::render::render::Scene;
 use plimsoll_units::Span;
 
@@ -38,6 +41,8 @@ pub(super) fn figures(scenario: &Scenario, results: &Results, summaries: &[Summa
     figures.extend(destination(scenario, &measures, &ran));
     figures.extend(load(scenario, &measures, &ran));
     figures.extend(latency(scenario, &measures, &ran));
+    figures.extend(flows::slowdown(&ran));
+    figures.extend(series::figures(scenario, results, &ran));
     figures.extend(bars(scenario, &ran));
     figures.extend(fairness(scenario, &measures, &ran));
     figures

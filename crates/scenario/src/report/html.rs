@@ -11,8 +11,8 @@ use super::figures::Figure;
 use crate::promises::{Fared, promises};
 use crate::summary::Summary;
 use crate::table::{
-    LATENCY, THROUGH, figure, latency_columns, latency_figures, mega, setting, shown_beside, tenant_figures,
-    tenant_titles, through_figures,
+    FLOWS, LATENCY, THROUGH, figure, flow_figures, interval_figures, interval_title, latency_columns,
+    latency_figures, mega, setting, shown_beside, tenant_figures, tenant_titles, through_figures,
 };
 use crate::{Results, Scenario, Status, Verdict};
 
@@ -53,7 +53,9 @@ pub(super) fn page(
         escape(&scenario.about)
     );
     systems(&mut page, summaries, shown_beside(scenario));
+    flows(&mut page, summaries);
     through(&mut page, summaries);
+    intervals(&mut page, summaries);
     kept(&mut page, &promises(scenario, results));
     notes(&mut page, results);
     expectations(&mut page, verdicts);
@@ -156,6 +158,59 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
             latency_titles(columns)
         );
     }
+}
+
+/// Flows that arrive, a row for each system, workload and class of sizes.
+fn flows(page: &mut String, summaries: &[Summary]) {
+    if summaries.iter().all(|summary| summary.flows.is_empty()) {
+        return;
+    }
+    page.push_str("<h2>Flows that arrive</h2>\n<div class=\"scroll\"><table>\n<tr>");
+    for title in ["system", "flows of", "size"] {
+        let _ = write!(page, "<th class=\"left\">{title}</th>");
+    }
+    for title in FLOWS {
+        let _ = write!(page, "<th>{}</th>", title.replace('\n', "<br>"));
+    }
+    page.push_str("</tr>\n");
+    for summary in summaries {
+        for one in &summary.flows {
+            let names = [&summary.system, &one.workload, &one.sizes].map(|name| escape(name));
+            let [system, workload, sizes] = names;
+            let _ = write!(
+                page,
+                "<tr><td class=\"name\">{system}</td><td class=\"left\">{workload}</td><td class=\"left\">{sizes}</td>"
+            );
+            for cell in flow_figures(one) {
+                let _ = write!(page, "<td>{cell}</td>");
+            }
+            page.push_str("</tr>\n");
+        }
+    }
+    page.push_str("</table></div>\n");
+}
+
+/// Means over runs with their confidence intervals.
+fn intervals(page: &mut String, summaries: &[Summary]) {
+    let Some(title) = interval_title(summaries) else { return };
+    let _ = write!(
+        page,
+        "<h2>Confidence</h2>\n<p>{}.</p>\n<div class=\"scroll\"><table>\n<tr><th class=\"left\">system</th>\
+         <th class=\"left\">of</th><th class=\"left\">figure</th><th>mean</th><th>95 %</th></tr>\n",
+        escape(&title)
+    );
+    for summary in summaries {
+        for row in summary.intervals.iter().filter_map(interval_figures) {
+            let [subject, name, mean, half] = row.map(|text| escape(&text));
+            let _ = writeln!(
+                page,
+                "<tr><td class=\"name\">{}</td><td class=\"left\">{subject}</td><td class=\"left\">{name}</td>\
+                 <td>{mean}</td><td>{half}</td></tr>",
+                escape(&summary.system)
+            );
+        }
+    }
+    page.push_str("</table></div>\n");
 }
 
 /// Workloads that send through a gateway, a row for each of them and each system.

@@ -56,6 +56,8 @@ fn run_json<'a>(scenario: &'a Scenario, measures: &Measures<'a>, run: &'a Run) -
                 "answers": found.samples.len(),
                 "unanswered": found.unanswered.len(),
                 "errors": found.errors,
+                "flows": found.flows.len(),
+                "unfinished_flows": found.flows.iter().filter(|flow| flow.took.is_none()).count(),
             });
             (workload.name.clone(), value)
         })

@@ -12,6 +12,7 @@ mod grid;
 mod html;
 mod json;
 mod parquet;
+mod series;
 mod sweep;
 mod tables;
 
@@ -29,6 +30,7 @@ use crate::{Results, Scenario, Verdict};
 use self::grid::Grid;
 
 pub use json::json;
+pub use series::series_files;
 pub use sweep::sweep_report;
 
 /// The files that were written.

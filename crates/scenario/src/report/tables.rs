@@ -46,6 +46,27 @@ pub(super) fn summary(summaries: &[Summary]) -> Grid {
             line(system, &latency.workload, "unanswered", latency.unanswered);
             line(system, &latency.workload, "errors", latency.errors);
         }
+        for flows in &summary.flows {
+            let figures = [
+                ("offered_bps", flows.offered_bps),
+                ("flows", flows.arrived),
+                ("unfinished", flows.unfinished),
+                ("fct_mean_seconds", flows.fct_mean),
+                ("fct_p50_seconds", flows.fct_p50),
+                ("fct_p99_seconds", flows.fct_p99),
+                ("slowdown_mean", flows.slowdown_mean),
+                ("slowdown_p50", flows.slowdown_p50),
+                ("slowdown_p99", flows.slowdown_p99),
+            ];
+            for (figure, value) in figures {
+                line(system, &flows.workload, &format!("{figure}{}", flows.suffix), value);
+            }
+        }
+        for one in &summary.intervals {
+            line(system, &one.subject, &format!("{}_mean", one.figure), Some(one.interval.mean));
+            let half = Some(one.interval.half_width);
+            line(system, &one.subject, &format!("{}_ci95_half_width", one.figure), half);
+        }
     }
     grid
 }

@@ -62,6 +62,11 @@ fn what_stands_against_turns_is_said_of_both_forms() {
 }
 
 #[test]
+fn flows_that_arrive_have_their_mistakes_shown() {
+    compare("flows", include_str!("../golden/flows.yaml"));
+}
+
+#[test]
 fn an_experiment_of_a_paper_has_its_mistakes_shown() {
     compare("paper", include_str!("../golden/paper.yaml"));
 }

@@ -6,7 +6,7 @@ use plimsoll_scenario::{Form, Scenario};
 
 fn examples() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    let scenarios = ["noisy-neighbour", "receive-flood", "imix", "static-caps", "threads"];
+    let scenarios = ["noisy-neighbour", "receive-flood", "imix", "static-caps", "threads", "web-search"];
     let mut found: Vec<PathBuf> = scenarios.map(|name| root.join(format!("{name}.yaml"))).into();
     let papers = std::fs::read_dir(root.join("papers")).expect("examples/papers is there");
     let folders = papers.map(|folder| folder.expect("readable").path());

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use crate::support;
-use plimsoll_scenario::{Form, Results, Scenario, Status, json, judge, report, summarise, table};
-use plimsoll_units::Nanos;
+use plimsoll_scenario::{FlowSample, Form, Results, Scenario, Status, json, judge, report, summarise, table};
+use plimsoll_units::{Nanos, Span};
 
 fn demo() -> Scenario {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/noisy-neighbour.yaml");
@@ -125,4 +125,75 @@ fn nothing_measured_is_shown_and_not_a_panic() {
     assert!(
         table(&scenario, &results, &summarise(&scenario, &results), &verdicts, 80, true).contains("skip")
     );
+}
+
+/// A scenario of flows that arrive, with three runs; the flow of 20 kB in each takes longer by a millisecond, and one of 2 MB
+/// never ends.
+fn flows() -> (Scenario, Results) {
+    let text = "name: f\nrate: 1Gbps\nduration: 1s\npairs: 3\nsystems: [fifo]\ntenants: {a: {}}\n\
+                workloads: {web: {tenant: a, kind: flows, sizes: 20kB, rate: 5}}\n\
+                expect:\n  - fifo.web.fct_p99_upto_100kB ~ 5ms +- 0\n  - fifo.web.unfinished_above_1MB ~ 1 +- 0\n\
+                \x20 - fifo.web.slowdown_mean ~ 5 +- 0\n  - fifo.web.offered ~ 16.16Mbps +- 0\n";
+    let scenario = Scenario::parse(text, "f.yaml", Path::new(""), Form::Virtual);
+    let scenario = scenario.unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let mut results = support::invented(&scenario);
+    for (run, ms) in results.runs.iter_mut().zip([4, 5, 6]) {
+        let flow = |size, took| FlowSample { at: Nanos::new(7), size, took, ideal: Span::millis(1) };
+        let found = run.workloads.get_mut("web").expect("the workload");
+        found.flows = vec![flow(20_000, Some(Span::millis(ms))), flow(2_000_000, None)];
+    }
+    (scenario, results)
+}
+
+#[test]
+fn flows_have_their_times_by_size_and_means_their_intervals() {
+    let (scenario, results) = flows();
+    let verdicts = judge(&scenario, &results);
+    assert!(verdicts.iter().all(|verdict| verdict.status == Status::Passed), "{verdicts:?}");
+    let text = table(&scenario, &results, &summarise(&scenario, &results), &verdicts, 120, false);
+    let row = |start: &[&str]| {
+        let words = |line: &str| {
+            line.split('┆').map(|word| word.replace('│', "").trim().to_owned()).collect::<Vec<_>>()
+        };
+        let mut rows = text.lines().map(words);
+        rows.find(|words| words.len() >= start.len() && words[..start.len()] == *start)
+            .unwrap_or_else(|| panic!("{start:?} is missing:\n{text}"))
+    };
+    let short = row(&["fifo", "web", "≤ 100 kB"]);
+    assert_eq!(short[3..], ["1", "0", "0.160", "5.00", "5.00", "5.00", "5.00", "5.00", "5.00"]);
+    assert_eq!(row(&["fifo", "web", "≤ 10 MB"])[3..7], ["1", "1", "16.0", "-"], "counted, with no time");
+    assert_eq!(row(&["fifo", "web", "all"])[3..5], ["2", "1"]);
+    // The deviation is 1 ms, its error 1 / sqrt(3), and t of two degrees of freedom 4.303.
+    assert_eq!(row(&["fifo", "web", "slowdown p99 all"])[3..], ["5.00", "± 2.48"]);
+    assert!(text.contains("3 runs are few: intervals are 4.30 standard errors wide"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
+
+    let machine = json(&scenario, &results, &verdicts);
+    let system = &machine["systems"][0];
+    let all = system["flows"].as_array().expect("flows").last().expect("all");
+    assert_eq!((all["sizes"].as_str(), all["unfinished"].as_f64()), (Some("all"), Some(1.0)));
+    let intervals = system["intervals"].as_array().expect("intervals");
+    let one = intervals.iter().find(|one| one["figure"] == "slowdown_p99").expect("the slowdown of all");
+    assert_eq!((one["runs"].as_u64(), one["mean"].as_f64()), (Some(3), Some(5.0)));
+    assert!((one["half_width"].as_f64().expect("a number") - 2.484).abs() < 1e-3);
+    assert_eq!(machine["runs"][0]["workloads"]["web"]["unfinished_flows"], 1);
+
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let written = report(&scenario, &results, &verdicts, folder.path()).expect("written");
+    let page = std::fs::read_to_string(&written.html).expect("the page");
+    assert!(page.contains("≤ 100 kB") && page.contains("± 2.48<"));
+    assert!(folder.path().join("slowdown.png").exists());
+    let summary = std::fs::read_to_string(folder.path().join("summary.csv")).expect("the summary");
+    assert!(summary.contains("fifo,web,fct_p99_seconds_above_10kB_upto_100kB_mean,"), "{summary}");
+    assert!(summary.contains("fifo,web,unfinished,1"), "{summary}");
+}
+
+#[test]
+fn one_run_has_no_interval() {
+    let (scenario, mut results) = flows();
+    results.runs.truncate(1);
+    let summaries = summarise(&scenario, &results);
+    assert!(summaries[0].intervals.is_empty());
+    let text = table(&scenario, &results, &summaries, &[], 120, false);
+    assert!(!text.contains("95 %"), "{text}");
 }

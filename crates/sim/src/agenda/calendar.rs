@@ -39,6 +39,10 @@ struct Date {
     day: u32,
 }
 
+impl Date {
+    const NONE: Self = Self { at: 0, set: 0, next: 0, before: 0, day: ABSENT };
+}
+
 const DAYS: usize = 4_096;
 const WORDS: usize = DAYS / 64;
 /// The first `grain`: a year of 262 µs.
@@ -55,15 +59,18 @@ impl Default for Calendar {
 
 impl Calendar {
     pub(super) fn new(sources: usize) -> Self {
-        let date = Date { at: 0, set: 0, next: 0, before: 0, day: ABSENT };
         Self {
             firsts: vec![0; DAYS],
             days: [0; WORDS],
             words: 0,
             today: 0,
             grain: GRAIN,
-            dates: vec![date; sources],
+            dates: vec![Date::NONE; sources],
         }
+    }
+
+    pub(super) fn add(&mut self) {
+        self.dates.push(Date::NONE);
     }
 
     /// The earliest entry.

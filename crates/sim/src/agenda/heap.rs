@@ -23,6 +23,10 @@ impl Heap {
         Self { heap: Vec::with_capacity(sources), places: vec![ABSENT; sources] }
     }
 
+    pub(super) fn add(&mut self) {
+        self.places.push(ABSENT);
+    }
+
     #[inline]
     pub(super) fn first(&self) -> Option<Entry> {
         self.heap.first().copied()

@@ -22,11 +22,11 @@ use crate::flow::{End, Flow};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::tcp::{self, Connection};
-use crate::traffic::{App, Assignment, Bulk, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
-use crate::world::{NO_LINK, Socket, Source, Tally};
+use crate::traffic::{App, Assignment, Bulk, Flows, Incast, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
+use crate::world::{NO_LINK, Retired, Socket, Source, Tally};
 
 /// Where clients' source ports are drawn from, as the lab does.
-const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
+pub(super) const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
 
 /// The flows of a workload begin within as many times the hosts' jitter: a program opens its connections one after the other,
 /// and is itself started a little late.
@@ -39,7 +39,7 @@ const TCP_HEADERS: u32 = 20 + 32;
 const LARGEST: Bytes = Bytes::new(65_535 - TCP_HEADERS as u64);
 
 impl Builder<'_> {
-    fn chance(&self, workload: &Workload, what: &str) -> Chance {
+    pub(super) fn chance(&self, workload: &Workload, what: &str) -> Chance {
         Chance::of(self.seed, &format!("workload {} {what}", workload.name))
     }
 
@@ -58,11 +58,17 @@ impl Builder<'_> {
                 }
             }
         }
+        let first_flow = self.world.flows.len() as u32;
+        let arrivals = match &workload.kind {
+            Kind::Flows { sizes, pace, handshake } => {
+                Some(self.arriving(workload, index, (sizes, *pace, *handshake), &pairs)?)
+            }
+            _ => None,
+        };
         // Among a tenant's own vNICs each talks to each.
         let all_to_all = workload.to == workload.tenant;
         let count = flows(&workload.kind) * if all_to_all { pairs.len() as u32 } else { 1 };
         let mut ports = Ports { chance: self.chance(workload, "ports"), used: Vec::new() };
-        let first_flow = self.world.flows.len() as u32;
         let first_socket = self.world.connections.len() as u32;
         for (client, server) in pairs.iter().copied().cycle().take(count as usize) {
             let port = ports.draw();
@@ -75,14 +81,21 @@ impl Builder<'_> {
         };
         let timer = self.world.sources.len() as SourceId;
         self.world.sources.extend((0..timers).map(|number| Source::App(index, number)));
-        let first = if protocol(&workload.kind) == TCP { first_socket } else { first_flow };
+        let by_socket = protocol(&workload.kind) == TCP && arrivals.is_none();
+        let first = if by_socket { first_socket } else { first_flow };
         let (start, stop) = (Nanos::ZERO + workload.start, Nanos::ZERO + workload.stop);
-        let app = self.app(workload, Assignment { first, count, start, stop, timer });
+        let job = Assignment { first, count, start, stop, timer };
+        let app = match arrivals {
+            Some(arrivals) => App::Flows(Box::new(Flows::new(job, arrivals))),
+            None => self.app(workload, job),
+        };
         self.world.apps.push(app);
         let reverse = matches!(workload.kind, Kind::Bulk { reverse: true, .. });
         let (measure, back) = (&self.scenario.measure, role == Role::Server || reverse);
         self.world.meters.push(Meter::new(measure, self.scenario.duration, back));
         self.world.tallies.push(Tally::default());
+        self.world.workloads.push((workload.name.clone(), first_flow));
+        self.world.retired.push(Retired::default());
         let claims = if let Kind::Udp { claims, .. } = workload.kind { claims } else { 0 };
         self.world.spoofed.push(claims > 0);
         self.world.claims.push(claims);
@@ -169,6 +182,17 @@ impl Builder<'_> {
         if protocol != TCP {
             return;
         }
+        let mut phases = self.chance(workload, &format!("phases of flow {flow}"));
+        for (server, config) in [false, true].into_iter().zip(self.tcp_settings(workload, ends)) {
+            let config = tcp::Config { seed: u64::from(phases.below(u32::MAX)) << 32, ..config };
+            let source = self.source(Source::Socket(self.world.connections.len() as u32));
+            let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
+            self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
+        }
+    }
+
+    /// The settings of a connection's two ends.
+    pub(super) fn tcp_settings(&self, workload: &Workload, ends: [End; 2]) -> [tcp::Config; 2] {
         let mss = u16::try_from(self.scenario.mtu.saturating_sub(TCP_HEADERS)).unwrap_or(u16::MAX).max(1);
         let congestion = match workload.congestion.unwrap_or_default() {
             Congestion::Cubic => tcp::Congestion::Cubic,
@@ -177,19 +201,14 @@ impl Builder<'_> {
             Congestion::Bbr => tcp::Congestion::Bbr,
         };
         let config = settings(&workload.tcp, tcp::Config { mss, congestion, ..tcp::Config::default() });
-        let mut phases = self.chance(workload, &format!("phases of flow {flow}"));
-        for (server, end) in [(false, ends[0]), (true, ends[1])] {
+        [(false, ends[0]), (true, ends[1])].map(|(server, end)| {
             let ecn = congestion == tcp::Congestion::Dctcp || self.speaks_ecn(end, server);
             // A socket's credit counts only where its host tells it what has left.
             let local_queue =
                 if self.completes_late(end) { config.local_queue } else { tcp::LocalQueue::Unlimited };
             let offload = if self.offloads(end) { LARGEST } else { Bytes::ZERO };
-            let seed = u64::from(phases.below(u32::MAX)) << 32;
-            let config = tcp::Config { local_queue, offload, ecn, seed, ..config.clone() };
-            let source = self.source(Source::Socket(self.world.connections.len() as u32));
-            let tcp = if server { Connection::server(&config) } else { Connection::client(&config) };
-            self.world.connections.push(Socket { tcp, source, flow, written: 0, closed: false });
-        }
+            tcp::Config { local_queue, offload, ecn, ..config.clone() }
+        })
     }
 
     /// Whether an end asks for ECN, or as a server accepts it.
@@ -270,6 +289,11 @@ impl Builder<'_> {
                 };
                 rpc(job, sizes, *rate)
             }
+            Kind::Incast { request, size, rate, pause, .. } => {
+                let sizes = (request.as_u64(), size.as_u64());
+                App::Incast(Box::new(Incast::new(job, sizes, *rate, *pause, chance("requests"))))
+            }
+            Kind::Flows { .. } => App::Away, // built from its arrivals
             Kind::Shuffle { block, pause, .. } => {
                 App::Rounds(Box::new(Rounds::new(job, block.as_u64(), *pause)))
             }
@@ -336,6 +360,7 @@ fn protocol(kind: &Kind) -> u8 {
 fn role(kind: &Kind) -> Role {
     match kind {
         Kind::RequestResponse { role, .. } | Kind::Memcached { role, .. } => *role,
+        Kind::Incast { .. } => Role::Server,
         _ => Role::Client,
     }
 }
@@ -348,6 +373,8 @@ fn flows(kind: &Kind) -> u32 {
         | Kind::Shuffle { flows, .. }
         | Kind::Iperf3 { flows, .. } => *flows,
         Kind::RequestResponse { connections, .. } | Kind::Memcached { connections, .. } => *connections,
+        Kind::Incast { senders, .. } => *senders,
+        Kind::Flows { .. } => 0, // they come later
         Kind::Probe { .. } | Kind::Sockperf { .. } => 1,
     }
 }

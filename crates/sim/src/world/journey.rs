@@ -386,7 +386,7 @@ impl World {
                 {
                     segment.ecn = Ecn::Ce;
                 }
-                self.socket_packet(socket + u32::from(!packet.back), &tcp);
+                self.socket_packet(packet.flow, socket + u32::from(!packet.back), &tcp);
             }
         }
     }

@@ -8,17 +8,28 @@
 
 use plimsoll_units::{Bytes, Nanos};
 
-use super::World;
+use super::{Carrier, Socket, Source, World};
 use crate::agenda::SourceId;
 use crate::cores::Work;
 use crate::packet::{Body, IP_HEADERS, Packet, SHORTEST};
-use crate::tcp::{self, Flags};
+use crate::tcp::{self, Connection, Flags};
 use crate::traffic::Stack;
 
 /// Bytes of TCP's header with timestamps, as Linux sends it.
-const TCP_HEADER: u32 = 32;
+pub(crate) const TCP_HEADER: u32 = 32;
 /// Bytes of a SYN's header, with all its options.
-const SYN_HEADER: u32 = 40;
+pub(crate) const SYN_HEADER: u32 = 40;
+
+/// What a workload's released connections counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retired {
+    pub(crate) connections: u64,
+    /// Packets sent again, by both ends.
+    pub(crate) resent: u64,
+    /// Connections whose client, and whose server, uses ECN, and packets of which it was told that they came marked.
+    pub(crate) ecn: [u64; 2],
+    pub(crate) echoed: [u64; 2],
+}
 
 impl Stack for World {
     fn now(&self) -> Nanos {
@@ -71,21 +82,78 @@ impl Stack for World {
             self.agenda.clear(end.source);
         }
     }
+
+    fn acked(&self, socket: u32) -> u64 {
+        self.connections[socket as usize].tcp.sender().acked().as_u64()
+    }
+
+    fn connect(&mut self, flow: u32, settings: [u16; 2]) -> u32 {
+        let seed = u64::from(flow) << 32;
+        let [client, server] =
+            settings.map(|number| tcp::Config { seed, ..self.settings[usize::from(number)].clone() });
+        let ends = [Connection::client(&client), Connection::server(&server)];
+        let first = self.spare.pop().unwrap_or_else(|| self.add_sockets());
+        for (end, tcp) in self.connections[first as usize..].iter_mut().zip(ends) {
+            *end = Socket { source: end.source, flow, written: 0, closed: false, tcp };
+        }
+        self.flows[flow as usize].socket = first;
+        first
+    }
+
+    fn release(&mut self, socket: u32) {
+        self.close(socket);
+        let flow = self.connections[socket as usize].flow as usize;
+        let retired = &mut self.retired[self.flows[flow].workload as usize];
+        retired.connections += 1;
+        for (end, place) in self.connections[socket as usize..].iter_mut().zip([0, 1]) {
+            let sender = end.tcp.sender();
+            retired.resent += sender.stats().resent;
+            retired.ecn[place] += u64::from(sender.ecn());
+            retired.echoed[place] += sender.stats().echoed;
+            end.tcp = Connection::client(&tcp::Config::default());
+        }
+        for end in self.flows[flow].all_ends() {
+            if let (Some(queue), Carrier::Nic { nic, .. }) =
+                (end.queue, &mut self.nodes[end.node as usize].carrier)
+                && nic.close(queue)
+            {
+                end.queue = None;
+            }
+        }
+        self.spare.push(socket);
+    }
 }
 
 impl World {
-    /// Handles a packet that has arrived at an end point.
-    pub(super) fn socket_packet(&mut self, socket: u32, packet: &tcp::Packet) {
+    /// Adds a closed connection's two sockets, and returns the first.
+    fn add_sockets(&mut self) -> u32 {
+        let first = self.connections.len() as u32;
+        for number in [first, first + 1] {
+            let source = self.sources.len() as SourceId;
+            self.sources.push(Source::Socket(number));
+            self.agenda.add();
+            let tcp = Connection::client(&tcp::Config::default());
+            self.connections.push(Socket { source, flow: 0, written: 0, closed: true, tcp });
+        }
+        first
+    }
+
+    /// Handles a packet of a flow that has arrived at an end point. One that comes after its connection was closed is ignored.
+    pub(super) fn socket_packet(&mut self, flow: u32, socket: u32, packet: &tcp::Packet) {
         let end = &mut self.connections[socket as usize];
-        if end.closed {
+        if end.closed || end.flow != flow {
             return;
         }
-        let delivered = end.tcp.delivered();
+        let (delivered, acknowledged) = (end.tcp.delivered(), end.tcp.sender().acked());
         end.tcp.handle_packet(packet, self.now);
         let (total, workload) = (end.tcp.delivered(), self.flows[end.flow as usize].workload);
+        let more_acknowledged = end.tcp.sender().acked() > acknowledged;
         self.pump(socket);
         if total > delivered {
             self.with_app(workload, |app, world| app.received(world, socket, total.as_u64()));
+        }
+        if more_acknowledged {
+            self.with_app(workload, |app, world| app.acknowledged(world, socket));
         }
     }
 
@@ -107,8 +175,11 @@ impl World {
         match &packet.body {
             Body::Tcp(tcp) => {
                 let socket = flow.socket + u32::from(packet.back);
-                self.connections[socket as usize].tcp.handle_sent(Bytes::new(tcp.len().into()));
-                self.pump(socket);
+                let end = &mut self.connections[socket as usize];
+                if end.flow == packet.flow {
+                    end.tcp.handle_sent(Bytes::new(tcp.len().into()));
+                    self.pump(socket);
+                }
             }
             Body::Datagram { .. } => {
                 let (workload, len) = (flow.workload, packet.len);

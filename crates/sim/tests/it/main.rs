@@ -5,6 +5,7 @@ mod controlled;
 mod deterministic;
 mod exact;
 mod faults;
+mod flows;
 mod limiters;
 mod mediated;
 mod partition;
