@@ -170,6 +170,8 @@ pub struct Tenant {
 pub struct Home {
     /// The machine.
     pub host: String,
+    /// Whether the file states its weight.
+    pub weighted: bool,
     /// Its address there.
     pub address: Ipv4Addr,
 }
@@ -181,6 +183,14 @@ impl Scenario {
     }
 
     /// The workloads that ask for answers, each with one that stands for it.
+impl Tenant {
+    /// Its weight, if the file states it: among the senders to a receiver, who else share by `max`.
+    #[must_use]
+    pub fn stated_weight(&self) -> Option<u32> {
+        self.weighted.then_some(self.weight)
+    }
+}
+
     pub(crate) fn shown_asking(&self) -> Vec<(&str, &Workload)> {
         let asking = || self.workloads.iter().filter(|workload| workload.kind.has_latency());
         let shown = families(asking().map(|workload| (workload.name.as_str(), workload.family.as_deref())));

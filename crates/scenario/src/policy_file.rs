@@ -142,7 +142,8 @@ impl Scenario {
             };
             tenant.min = value("min").and_then(|text| text.parse().ok());
             tenant.max = value("max").and_then(|text| text.parse().ok());
-            tenant.weight = value("weight").and_then(|text| text.parse().ok()).unwrap_or(1);
+            let weight: Option<u32> = value("weight").and_then(|text| text.parse().ok());
+            (tenant.weight, tenant.weighted) = (weight.unwrap_or(1), weight.is_some());
         }
         self.hold_to_rates(&mut tenants, &self.sections(system));
         tenants
