@@ -26,8 +26,6 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes that the overlay adds to a tenant's packet over IPv4.
-pub(super) const HEADERS: u32 = 50;
 /// A host's device towards the switch.
 const DEVICE: &str = "up0";
 
@@ -324,6 +322,7 @@ fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tena
         api: Some(format!("{{socket: {}}}", socket(setup, host).display())),
         rate: links_of(scenario, host).next().map(|link| link.rate),
         live: true,
+        virtual_time: false,
     };
     scenario.policy_file_of(host, system, &wiring) + &overlay(scenario, system, host, &key_path(setup))
 }
@@ -462,6 +461,7 @@ fn address_all(scenario: &Scenario, tenants: &[Member]) -> Result<(), LabError> 
         tenant.netns.ip(&lines)?;
     }
     super::kernels::ways(scenario, tenants)
+}
 
 #[cfg(test)]
 mod tests {
@@ -481,5 +481,4 @@ mod tests {
         assert!(map.contains(", weight: 3, max: 1Gbps}, y: {mac: ") && map.contains(", weight: 1}"), "{map}");
         assert_eq!(map.matches("weight").count(), 2, "{map}");
     }
-}
 }
