@@ -19,7 +19,7 @@ pub(crate) enum Balance {
     /// By a hash of the flow; by node: the seed of the hash.
     Ecmp(Vec<u64>),
     /// At random for each packet.
-    Spray(Chance),
+    Spray(Box<Chance>),
 }
 
 impl Balance {
@@ -33,7 +33,7 @@ impl Balance {
                 };
                 Self::Ecmp(nodes.map(salt).collect())
             }
-            LoadBalancing::Spray => Self::Spray(Chance::of(seed, "spray")),
+            LoadBalancing::Spray => Self::Spray(Box::new(Chance::of(seed, "spray"))),
         }
     }
 

@@ -45,17 +45,17 @@ pub(super) enum Verdict {
 /// The management of one queue.
 #[derive(Clone, Debug)]
 pub(super) enum Manager {
-    Red(Red, Chance),
+    Red(Red, Box<Chance>),
     Codel(CodelTimes, Codel),
-    Pie(Pie, Chance),
+    Pie(Pie, Box<Chance>),
 }
 
 impl Manager {
     pub(super) fn new(spec: Aqm, rate: Option<BitRate>, chance: Chance) -> Self {
         match spec {
-            Aqm::Red(spec) => Self::Red(Red::new(spec, rate), chance),
+            Aqm::Red(spec) => Self::Red(Red::new(spec, rate), Box::new(chance)),
             Aqm::Codel { target, interval } => Self::Codel(CodelTimes { target, interval }, Codel::default()),
-            Aqm::Pie { target, update } => Self::Pie(Pie::new(target, update), chance),
+            Aqm::Pie { target, update } => Self::Pie(Pie::new(target, update), Box::new(chance)),
         }
     }
 
