@@ -20,7 +20,7 @@ pub use pressing::Pressing;
 use crate::error::LabError;
 use crate::netns::{self, Netns};
 use crate::traffic::Place;
-use plimsoll_scenario::{Scenario, System, Wiring, Workload};
+use plimsoll_scenario::{OVERLAY_HEADERS, Scenario, System, Wiring, Workload};
 use plimsoll_slo::SloReport;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -265,7 +265,7 @@ const DISCARD: u16 = 9;
 
 /// Largest IP packet that a tenant may send.
 pub fn tenant_mtu(scenario: &Scenario) -> u32 {
-    if fleet::is_fleet(scenario) { scenario.mtu - fleet::HEADERS } else { scenario.mtu }
+    if fleet::is_fleet(scenario) { scenario.mtu - OVERLAY_HEADERS } else { scenario.mtu }
 }
 
 /// Whether some host's policy has `backpressure`, with some system.

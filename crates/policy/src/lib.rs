@@ -34,7 +34,7 @@ pub use addresses::{Addresses, Binding, MacAddr, MacAddrError};
 pub use bounds::{ASSUMPTIONS, Bound, bounds, bounds_with};
 pub use check::{
     Checked, Cost, check_files, check_str, check_with, cost, load, load_files, load_read, load_sub_policy,
-    load_sub_policy_read, load_with, read_file, weight_of,
+    load_sub_policy_read, load_with, read_file, relative_weight, sender_weights,
 };
 pub use classifier::Classifier;
 pub use config::{

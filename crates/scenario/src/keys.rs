@@ -40,6 +40,10 @@ const NUMBER: Shape = Whole(0, u32::MAX as u64);
 const NAMES: Shape = Shape::List(&Scalar, 0, usize::MAX);
 const EXPECTATIONS: Shape = Shape::List(&Either(&[Scalar, Map(&EXPECTATION)]), 0, usize::MAX);
 const COMPLETIONS: Shape = Shape::Listed(|| TransmitCompletions::NAMES.map(|(name, _)| name).to_vec());
+const LOAD_BALANCING: Shape = Words(&[
+    ("ecmp", "By a hash of the flow: each flow takes one way."),
+    ("spray", "At random, for each packet."),
+]);
 const KINDS_OF_SYSTEMS: Shape = Shape::Listed(|| SystemKind::ALL.map(SystemKind::name).to_vec());
 
 mapping! {
@@ -77,6 +81,10 @@ mapping! {
         switches: NAMES,
         /// Links between hosts, switches and destinations.
         links: Named(&Map(&LINK)),
+        /// How packets are spread over equal ways, in virtual time.
+        load_balancing: LOAD_BALANCING,
+        /// The overlay that tenants' packets travel in between hosts, in virtual time; live it is Geneve.
+        overlay: Words(&[("none", ""), ("geneve", "RFC 8926."), ("vxlan", "RFC 7348.")]),
         /// Control of senders by receivers.
         control: Map(&CONTROL),
         /// The tenants.
@@ -227,6 +235,64 @@ mapping! {
         ecn: SIZE,
         /// Part of the packets that is lost.
         loss: Part,
+        /// Active queue management of its queue, in virtual time.
+        aqm: Either(&[Words(&[("codel", "RFC 8289."), ("pie", "RFC 8033.")]), Shape::OneOf(&AQM)]),
+        /// Most that a packet is late beyond `delay`, in virtual time.
+        jitter: TIME,
+        /// Packets that others overtake, in virtual time.
+        reorder: Map(&REORDER),
+        /// Bursts of loss, in virtual time.
+        burst_loss: Map(&BURST_LOSS),
+    }
+
+    pub(crate) static AQM = "Aqm" {
+        /// Random early detection.
+        red: Map(&RED),
+        /// Controlled delay.
+        codel: Map(&CODEL),
+        /// Proportional integral controller enhanced.
+        pie: Map(&PIE),
+    }
+
+    pub(crate) static RED = "Red" {
+        /// Average length of the queue from which packets are dropped or marked.
+        min = "30kB": SIZE,
+        /// Average length from which all are dropped.
+        max: SIZE,
+        /// The part that is dropped or marked just below `max`.
+        probability: Part,
+        /// Weight of the present length in the average.
+        weight: Part,
+    }
+
+    pub(crate) static CODEL = "Codel" {
+        /// How long packets may wait at all times.
+        target: TIME,
+        /// How long they may wait for longer before one is dropped or marked.
+        interval: TIME,
+    }
+
+    pub(crate) static PIE = "Pie" {
+        /// How long packets are to wait.
+        target: TIME,
+        /// How often its probability changes.
+        update: TIME,
+    }
+
+    pub(crate) static REORDER = "Reorder" {
+        /// The part of the packets that others overtake.
+        part = "1%": Part,
+        /// Most that they are late.
+        late: TIME,
+    }
+
+    pub(crate) static BURST_LOSS = "BurstLoss" {
+        /// The chance that a burst begins at a packet.
+        enter = "0.1%": Part,
+        /// The chance that a burst ends at a packet.
+        leave = "10%": Part,
+        /// The part of the packets that is lost in a burst.
+        loss: Part,
     }
 
     pub(crate) static CONTROL = "Control" {
@@ -321,6 +387,8 @@ mapping! {
         queues: Whole(1, 256),
         /// Rate to which each queue of `mq` is held.
         queue_rate: RATE,
+        /// How its packets are spread over equal ways, in virtual time.
+        load_balancing: LOAD_BALANCING,
         /// Its tenants, as in a policy file.
         tenants: Elsewhere(&Named(&Any)),
         /// Time that an operation under HTB's lock takes, in virtual time.

@@ -39,10 +39,10 @@ pub use flow_sizes::FlowSizes;
 pub use interval::Interval;
 pub use keys::{SCENARIO, schema};
 pub use measure::jain;
-pub use model::{Change, Destination, Home, Measure, NETWORK, Scenario, Setting, Tenant};
+pub use model::{Change, Destination, Home, Measure, NETWORK, OVERLAY_HEADERS, Scenario, Setting, Tenant};
 pub use network::{
-    Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link, NicKind, Pcie, ProgramCost,
-    ReceiveRing, TransmitCompletions, TransmitRing,
+    Aqm, BurstLoss, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link,
+    LoadBalancing, NicKind, Pcie, ProgramCost, ReceiveRing, Red, Reorder, TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use partition::{Access, Coprocessor, MemoryUse, Partition, SharedCache};

@@ -16,7 +16,7 @@ use plimsoll_units::{BitRate, Span};
 
 use crate::expect::Expectation;
 use crate::fault::Faults;
-use crate::network::{Control, Host, Link};
+use crate::network::{Control, Host, Link, LoadBalancing};
 use crate::paper::Paper;
 use crate::press::PressModel;
 use crate::programs::ModuleFile;
@@ -53,6 +53,10 @@ pub struct Scenario {
     /// Links between hosts, switches and destinations. Without any, each host is behind a link of `rate`, with
     /// every destination at its other end.
     pub links: Vec<Link>,
+    /// Which of several equal ways a packet takes, in virtual time.
+    pub load_balancing: LoadBalancing,
+    /// Bytes that an overlay adds to each packet between hosts, in virtual time; live it is always [`OVERLAY_HEADERS`].
+    pub overlay: u32,
     /// How receivers control their senders' rates; not at all without.
     pub control: Option<Control>,
     /// The tenants, each with a vNIC, in the order of the file.
@@ -81,6 +85,8 @@ pub struct Scenario {
     pub paper: Option<Paper>,
     /// Whether it can be run live; else it is for virtual time alone.
     pub live: bool,
+    /// Whether it is read for virtual time.
+    pub virtual_time: bool,
     /// The modules of tenants' programs that have been read, by their path in the policy: [`Scenario::read_modules`].
     pub modules: BTreeMap<PathBuf, ModuleFile>,
     /// The policy's sections as the file has them.
@@ -96,12 +102,22 @@ pub struct Scenario {
 }
 
 impl Scenario {
+    /// The largest IP packet of a tenant in virtual time: what an overlay leaves of `mtu`.
+    #[must_use]
+    pub fn inner_mtu(&self) -> u32 {
+        self.mtu.saturating_sub(self.overlay).max(1)
+    }
+
     /// A problem that only shows when the world is built, as the scenario's errors.
     #[must_use]
     pub fn wrong(&self, problem: Problem) -> Errors {
         Errors::new(vec![problem], self.sources.clone())
     }
 }
+
+/// Bytes that Geneve and VXLAN add to a tenant's packet over IPv4: outer IP and UDP, the tunnel's header, and the tenant's
+/// Ethernet header.
+pub const OVERLAY_HEADERS: u32 = 20 + 8 + 8 + 14;
 
 /// One change of the policy while a run goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +172,8 @@ pub struct Tenant {
     pub max: Option<BitRate>,
     /// Its share of what the minima leave.
     pub weight: u32,
+    /// Whether the file states its weight.
+    pub weighted: bool,
     /// Its family, where one key stands for many (`repeat`).
     pub family: Option<String>,
     /// The core of its host that it runs on, shared with those that name the same; its own without.
@@ -165,6 +183,14 @@ pub struct Tenant {
     /// ECN of its TCP, with Linux's numbers: 0 never, 1 asked for and accepted, 2 accepted only. Without it the world's own
     /// default holds.
     pub tcp_ecn: Option<u8>,
+}
+
+impl Tenant {
+    /// Its weight, if the file states it: among the senders to a receiver, who else share by `max`.
+    #[must_use]
+    pub fn stated_weight(&self) -> Option<u32> {
+        self.weighted.then_some(self.weight)
+    }
 }
 
 /// One of a tenant's vNICs.

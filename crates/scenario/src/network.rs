@@ -295,6 +295,83 @@ pub struct Link {
     pub ecn: Option<Bytes>,
     /// Part of the packets that is lost.
     pub loss: f64,
+    /// How its queue is kept short; in virtual time, as all that follows.
+    pub aqm: Option<Aqm>,
+    /// Most that a packet is late beyond `delay`; none overtakes another.
+    pub jitter: Span,
+    /// Packets that others overtake.
+    pub reorder: Option<Reorder>,
+    /// Bursts of loss.
+    pub burst_loss: Option<BurstLoss>,
+}
+
+/// Active queue management of a link's queue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Aqm {
+    /// Random early detection (Floyd and Jacobson, 1993).
+    Red(Red),
+    /// Controlled delay (RFC 8289).
+    Codel {
+        /// How long packets may wait at all times.
+        target: Span,
+        /// How long they may wait for longer before one is dropped or marked.
+        interval: Span,
+    },
+    /// Proportional integral controller enhanced (RFC 8033).
+    Pie {
+        /// How long packets are to wait.
+        target: Span,
+        /// How often its probability changes.
+        update: Span,
+    },
+}
+
+/// Thresholds of RED.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Red {
+    /// Average length of the queue from which on packets are dropped or marked.
+    pub min: Bytes,
+    /// Average length from which on all are dropped.
+    pub max: Bytes,
+    /// The part that is dropped or marked just below `max`.
+    pub probability: f64,
+    /// Weight of the present length in the average.
+    pub weight: f64,
+}
+
+/// Packets that others overtake.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reorder {
+    /// The part of the packets.
+    pub part: f64,
+    /// Most that they are late, evenly distributed.
+    pub late: Span,
+}
+
+/// Gilbert and Elliott's model of loss: a good and a bad state, with a chance of change at each packet.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BurstLoss {
+    /// The chance that a burst begins at a packet.
+    pub enter: f64,
+    /// The chance that it ends at a packet.
+    pub leave: f64,
+    /// The part of the packets that is lost in a burst.
+    pub loss: f64,
+}
+
+/// Which of several ways with equally few links a packet takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LoadBalancing {
+    /// Equal-cost multipath: all packets of a flow take one way, chosen by a hash of its 5-tuple.
+    #[default]
+    Ecmp,
+    /// Packet spraying: each packet takes a way of its own, at random.
+    Spray,
+}
+
+impl LoadBalancing {
+    /// Every variant, as the file spells it.
+    pub(crate) const NAMES: [(&'static str, Self); 2] = [("ecmp", Self::Ecmp), ("spray", Self::Spray)];
 }
 
 /// Congestion control of a workload's TCP.

@@ -8,7 +8,7 @@
 
 use plimsoll_units::{BitRate, Bytes, Span};
 
-use crate::network::{Control, ControlLevel, Ingress, TransmitCompletions};
+use crate::network::{Control, ControlLevel, Ingress, LoadBalancing, TransmitCompletions};
 use crate::press::PressModel;
 use crate::sections::PolicySections;
 
@@ -45,6 +45,8 @@ pub struct System {
     pub backpressure: bool,
     /// How its backpressure differs in experiments, where it differs from what the scenario states; in virtual time.
     pub press_model: Option<PressModel>,
+    /// Which of several equal ways its packets take, where it differs from what the scenario states; in virtual time.
+    pub load_balancing: Option<LoadBalancing>,
     /// Sections that replace the scenario's own policy for this system.
     pub(crate) policy: Option<PolicySections>,
 }

@@ -22,7 +22,7 @@ use plimsoll_slo::DropSeconds;
 use plimsoll_units::Nanos;
 
 use crate::agenda::{Agenda, SourceId};
-use crate::chance::Chance;
+use crate::balance::Balance;
 use crate::cores::Core;
 use crate::error::SimError;
 use crate::fault::Faults;
@@ -80,7 +80,6 @@ impl<'a> Builder<'a> {
         let mut sources = Vec::new();
         let mut links = Vec::new();
         for (index, edge) in (0..).zip(&topology.links) {
-            let chance = Chance::of(seed, &format!("link {}", edge.name));
             let from_host = (edge.from as usize) < scenario.hosts.len();
             let kind = match (from_host, edge.from == edge.to) {
                 (true, true) => Way::Bus,
@@ -88,7 +87,7 @@ impl<'a> Builder<'a> {
                 (false, _) => Way::Onward,
             };
             links.push(LinkEnd {
-                link: Link::new(edge.spec.clone(), chance),
+                link: Link::new(edge.spec.clone(), &edge.name, seed),
                 to: edge.to,
                 source: sources.len() as SourceId,
                 kind,
@@ -114,6 +113,11 @@ impl<'a> Builder<'a> {
             links,
             nodes: topology.nodes.iter().map(node).collect(),
             routes: topology.routes(),
+            balance: Balance::new(
+                system.load_balancing.unwrap_or(scenario.load_balancing),
+                topology.nodes.iter(),
+                seed,
+            ),
             flows: Vec::new(),
             connections: Vec::new(),
             settings: Vec::new(),

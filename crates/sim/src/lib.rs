@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 mod agenda;
+mod balance;
 mod bounds;
 mod build;
 mod chance;

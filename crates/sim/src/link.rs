@@ -3,17 +3,26 @@
 //! Why: outside of the engine packets wait, are marked and are lost at links.
 //! From: a drop-tail queue; marking above a threshold of the queue at arrival, as DCTCP asks of switches (SIGCOMM 2010
 //! §3.1). A packet's departure is known when it arrives, so that it costs one event, at its far end.
-//! Not here: where a packet goes next (`world`), the engine's queues (`nic`).
+//! Not here: where a packet goes next (`world`), the engine's queues (`nic`), active queue management (`aqm`), what happens
+//! to packets on the way (`path`).
 //! Invariant: packets leave in their order, each `len / rate` after the one before it or after its arrival, and arrive
-//! `delay` later; the queue never exceeds its limits.
+//! `delay` later, or what the path adds to it; the queue never exceeds its limits.
+
+mod aqm;
+mod path;
 
 use std::collections::VecDeque;
+
+use plimsoll_scenario::Aqm;
 
 use plimsoll_queues::Pace;
 use plimsoll_units::{BitRate, Bytes, Nanos, PacketRate, Span};
 
 use crate::chance::Chance;
 use crate::packet::{Body, Packet};
+use aqm::{Arriving, Manager, Verdict};
+use path::Path;
+pub(crate) use path::PathSpec;
 
 /// A link's rate, delay and queue.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +45,29 @@ pub(crate) struct LinkSpec {
     pub(crate) packet_rate: Option<PacketRate>,
     /// The most by which the host at its end is late to take in a packet of TCP.
     pub(crate) jitter: Span,
+    /// How its queue is kept short.
+    pub(crate) aqm: Option<Box<Aqm>>,
+    /// What happens to packets on the way, if it is more than a delay.
+    pub(crate) path: Option<Box<PathSpec>>,
+}
+
+impl LinkSpec {
+    /// A link without a rate, on which packets take `delay` alone.
+    pub(crate) fn free(delay: Span, overhead: Overhead) -> Self {
+        Self {
+            rate: None,
+            delay,
+            overhead,
+            queue: u64::MAX,
+            packets: u32::MAX,
+            ecn: None,
+            loss: 0.0,
+            packet_rate: None,
+            jitter: Span::ZERO,
+            aqm: None,
+            path: None,
+        }
+    }
 }
 
 /// Bytes that a frame takes on the wire in addition to its own.
@@ -71,6 +103,15 @@ impl Overhead {
         }
     }
 
+    /// Bytes of a packet in the link's queue. A bus reads packets where they are.
+    #[inline]
+    fn queued(self, packet: &Packet) -> u32 {
+        match self {
+            Self::Frame(bytes) => packet.len + bytes,
+            Self::Part { .. } => packet.len,
+        }
+    }
+
     #[inline]
     fn parts(self, packet: &Packet) -> u64 {
         match self {
@@ -99,6 +140,8 @@ pub(crate) struct Link {
     under_way: VecDeque<(Nanos, Packet)>,
     /// When the host at the end takes the first of them in.
     taken_in: Nanos,
+    /// When the packet before it was.
+    before: Nanos,
     /// When the datagrams among them arrive, where TCP's packets may be late: none waits for one that is.
     datagrams: VecDeque<Nanos>,
     /// How many of them have left the queue.
@@ -115,6 +158,9 @@ pub(crate) struct Link {
     parts: u64,
     /// Boxed: it is far larger than the rest, and seldom used.
     chance: Box<Chance>,
+    /// What few links have.
+    aqm: Option<Box<Manager>>,
+    path: Option<Box<Path>>,
 }
 
 /// The outcome of offering a packet to a link.
@@ -127,18 +173,25 @@ pub(crate) enum Offered {
     },
     /// The queue has no room.
     Full,
+    /// The queue drops it though there is room, so that its sender slows down.
+    Early,
     /// The packet is lost on the way.
     Lost,
 }
 
 impl Link {
-    pub(crate) fn new(spec: LinkSpec, chance: Chance) -> Self {
+    /// A link at rest. What happens to its packets follows from the seed and its name.
+    pub(crate) fn new(spec: LinkSpec, name: &str, seed: u64) -> Self {
+        let chance = |what: &str| Chance::of(seed, &format!("{what}link {name}"));
         Self {
             pace: spec.rate.map(Pace::new),
             packet_pace: spec.packet_rate.map(|most| Box::new(Pace::new(bytes_a_second(most)))),
-            chance: Box::new(chance),
+            chance: Box::new(chance("")),
+            aqm: spec.aqm.as_deref().map(|aqm| Box::new(Manager::new(*aqm, spec.rate, chance("aqm ")))),
+            path: spec.path.as_deref().map(|path| Box::new(Path::new(*path, chance("path ")))),
             under_way: VecDeque::new(),
             taken_in: Nanos::ZERO,
+            before: Nanos::ZERO,
             datagrams: VecDeque::new(),
             left: 0,
             backlog: 0,
@@ -151,14 +204,22 @@ impl Link {
     /// Offers a packet to the queue, which may mark it.
     pub(crate) fn offer(&mut self, mut packet: Packet, now: Nanos) -> Offered {
         self.forget_departed(now);
-        let waiting = self.under_way.len() - self.left;
-        if self.backlog + u64::from(packet.len) > self.spec.queue || waiting >= self.spec.packets as usize {
+        let waiting = self.path.as_ref().map_or(self.under_way.len() - self.left, |path| path.waiting());
+        let len = self.spec.overhead.queued(&packet);
+        if self.backlog + u64::from(len) > self.spec.queue || waiting >= self.spec.packets as usize {
             return Offered::Full;
         }
-        let congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        let mut congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
+        if self.aqm.is_some() {
+            match self.manage(&packet, now) {
+                Verdict::Pass => {}
+                Verdict::Mark => congested = true,
+                Verdict::Drop => return Offered::Early,
+            }
+        }
         packet.ce |= packet.ect && congested;
         packet.marked |= packet.carried && congested;
-        self.taken += u64::from(packet.len);
+        self.taken += u64::from(len);
         self.parts += self.spec.overhead.parts(&packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let mut departure = self.pace.as_mut().map_or(now, |pace| {
@@ -174,16 +235,27 @@ impl Link {
         if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
             return Offered::Lost; // its time on the wire is used all the same
         }
-        let mut first = self.under_way.is_empty();
-        let arrival = departure + self.spec.delay;
-        self.under_way.push_back((arrival, packet));
-        self.backlog += u64::from(packet.len);
-        if self.spec.jitter > Span::ZERO && matches!(packet.body, Body::Datagram { .. }) {
-            self.datagrams.push_back(arrival);
+        if self.path.is_some() {
+            return self.send(packet, departure);
+        }
+        self.backlog += u64::from(len);
+        let place = self.under_way.len();
+        self.put(place, departure + self.spec.delay, packet)
+    }
+
+    /// Puts a packet in its place among those that are under way.
+    #[inline]
+    fn put(&mut self, place: usize, arrival: Nanos, packet: Packet) -> Offered {
+        let datagram = matches!(packet.body, Body::Datagram { .. });
+        self.under_way.insert(place, (arrival, packet));
+        let mut first = place == 0;
+        if self.spec.jitter > Span::ZERO && datagram {
+            let place = self.datagrams.partition_point(|&at| at <= arrival);
+            self.datagrams.insert(place, arrival);
             first |= self.taken_in > arrival;
             self.taken_in = self.taken_in.min(arrival);
         }
-        if self.under_way.len() == 1 {
+        if place == 0 {
             self.await_first();
         }
         Offered::Taken { first }
@@ -193,6 +265,40 @@ impl Link {
     pub(crate) fn sent_and_queued(&mut self, now: Nanos) -> (u64, u64) {
         self.forget_departed(now);
         (self.taken - self.backlog, self.backlog)
+    }
+
+    /// Asks the queue's management about a packet.
+    #[cold]
+    fn manage(&mut self, packet: &Packet, now: Nanos) -> Verdict {
+        let Some(aqm) = &mut self.aqm else { return Verdict::Pass };
+        let free = self.pace.as_mut().map_or(now, |pace| {
+            pace.catch_up(now);
+            pace.earned()
+        });
+        let free = self.packet_pace.as_mut().map_or(free, |pace| {
+            pace.catch_up(now);
+            free.max(pace.earned())
+        });
+        let arriving = Arriving {
+            now,
+            free: free.max(now),
+            backlog: self.backlog,
+            len: self.spec.overhead.queued(packet),
+            ecn: packet.ect || packet.carried,
+        };
+        aqm.decide(&arriving)
+    }
+
+    /// Sends a packet over a path that is more than a delay. Its time on the wire is used even where it is lost.
+    #[cold]
+    fn send(&mut self, packet: Packet, departure: Nanos) -> Offered {
+        let len = self.spec.overhead.queued(&packet);
+        let Some(path) = &mut self.path else { return Offered::Lost };
+        let Some(arrival) = path.arrival(departure, self.spec.delay) else { return Offered::Lost };
+        path.note(departure, len);
+        self.backlog += u64::from(len);
+        let place = self.under_way.partition_point(|&(at, _)| at <= arrival);
+        self.put(place, arrival, packet)
     }
 
     /// When the next packet arrives.
@@ -210,9 +316,10 @@ impl Link {
         }
         if self.left > 0 {
             self.left -= 1;
-        } else {
-            self.backlog -= u64::from(packet.len);
+        } else if self.path.is_none() {
+            self.backlog -= u64::from(self.spec.overhead.queued(&packet));
         }
+        self.before = self.taken_in;
         self.await_first();
         Some(packet)
     }
@@ -226,12 +333,15 @@ impl Link {
             self.taken_in = *at;
             return;
         }
-        let late = self.taken_in.max(*at + self.chance.within(self.spec.jitter));
+        let late = self.before.max(*at + self.chance.within(self.spec.jitter));
         self.taken_in = self.datagrams.front().map_or(late, |datagram| late.min(*datagram));
     }
 
     /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
+        if let Some(path) = &self.path {
+            return path.last_departure();
+        }
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
     }
 
@@ -251,11 +361,15 @@ impl Link {
     }
 
     fn forget_departed(&mut self, now: Nanos) {
+        if let Some(path) = &mut self.path {
+            self.backlog -= path.departed(now);
+            return;
+        }
         while let Some((at, packet)) = self.under_way.get(self.left) {
             if *at - self.spec.delay > now {
                 break;
             }
-            self.backlog -= u64::from(packet.len);
+            self.backlog -= u64::from(self.spec.overhead.queued(packet));
             self.left += 1;
         }
     }
@@ -272,18 +386,21 @@ mod tests {
 
     fn link(queue: u64, ecn: Option<u64>) -> Link {
         let rate = Some(BitRate::gbps(12));
-        let spec = LinkSpec {
-            rate,
-            delay: Span::micros(5),
-            overhead: Overhead::Frame(0),
-            queue,
-            packets: u32::MAX,
-            ecn,
-            loss: 0.0,
-            packet_rate: None,
-            jitter: Span::ZERO,
-        };
-        Link::new(spec, Chance::of(1, "link"))
+        let spec = LinkSpec { rate, queue, ecn, ..LinkSpec::free(Span::micros(5), Overhead::Frame(0)) };
+        Link::new(spec, "l", 1)
+    }
+
+    /// 1,450 B and an overlay's 50 B, at 12 Gb/s, are 1,000 ns, on the wire and in the queue.
+    #[test]
+    fn outer_headers_take_their_time_and_their_place() {
+        let free = LinkSpec::free(Span::ZERO, Overhead::Frame(50));
+        let spec = LinkSpec { rate: Some(BitRate::gbps(12)), queue: 4_500, ..free };
+        let mut link = Link::new(spec, "l", 1);
+        let offered = (0..4).map(|_| link.offer(packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
+        assert_eq!(offered.iter().filter(|&&offered| offered == Offered::Full).count(), 1);
+        assert_eq!(link.last_departure(), Nanos::new(3_000));
+        while link.arrive().is_some() {}
+        assert_eq!(link.backlog, 0);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
 
 use crate::agenda::{Agenda, SourceId};
+use crate::balance::Balance;
 use crate::control::{Agents, Vm};
 use crate::cores::Core;
 use crate::fault::Faults;
@@ -37,6 +38,7 @@ use crate::press::Press;
 use crate::receive::Receive;
 use crate::series::Sampler;
 use crate::tcp::{self, Connection};
+use crate::topology::Routes;
 use crate::trace::Tracer;
 use crate::traffic::App;
 use crate::watch::{Beside, Watch};
@@ -49,8 +51,9 @@ pub(crate) struct World {
     pub(crate) sources: Vec<Source>,
     pub(crate) links: Vec<LinkEnd>,
     pub(crate) nodes: Vec<Node>,
-    /// The link towards each node, from each node: `routes[from * nodes + to]`.
-    pub(crate) routes: Vec<u32>,
+    pub(crate) routes: Routes,
+    /// Which of several equal ways a packet takes.
+    pub(crate) balance: Balance,
     pub(crate) flows: Vec<Flow>,
     pub(crate) connections: Vec<Socket>,
     /// The settings of connections that begin during the run.
@@ -207,8 +210,10 @@ pub(crate) enum Carrier {
         limiter: Box<Limiter>,
         /// Its source of events.
         source: SourceId,
-        /// The link.
-        link: u32,
+        /// The link that its packets take: the host's own, or the bus to its NIC.
+        first: u32,
+        /// The host's own link.
+        uplink: u32,
     },
 }
 
@@ -232,9 +237,6 @@ pub(crate) struct Tally {
     pub(crate) delivered: u64,
     pub(crate) drops: BTreeMap<&'static str, u64>,
 }
-
-/// The entry of [`World::routes`] where there is no route.
-pub(crate) const NO_LINK: u32 = u32::MAX;
 
 impl World {
     /// Handles all events before `end`; calls `tell` with the time now and then.

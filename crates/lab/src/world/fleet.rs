@@ -19,15 +19,13 @@ use plimsoll_scenario::{
     ControlLevel, Faults, FeedbackFaults, Host, Idle, Ingress, Link, NicKind, Scenario, System, SystemKind,
     Tenant, Wiring,
 };
-use plimsoll_units::{BitRate, Span};
+use plimsoll_units::Span;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes that the overlay adds to a tenant's packet over IPv4.
-pub(super) const HEADERS: u32 = 50;
 /// A host's device towards the switch.
 const DEVICE: &str = "up0";
 
@@ -324,6 +322,7 @@ fn policy(scenario: &Scenario, system: &System, host: &Host, setup: &Setup, tena
         api: Some(format!("{{socket: {}}}", socket(setup, host).display())),
         rate: links_of(scenario, host).next().map(|link| link.rate),
         live: true,
+        virtual_time: false,
     };
     scenario.policy_file_of(host, system, &wiring) + &overlay(scenario, system, host, &key_path(setup))
 }
@@ -404,8 +403,10 @@ fn overlay(scenario: &Scenario, system: &System, host: &Host, key: &std::path::P
         let _ = write!(text, "      tenants: {{");
         let tenants = scenario.tenants.iter().enumerate();
         let tenants = tenants.filter(|(_, tenant)| tenant.homes.iter().any(|home| home.host == other.name));
-        let max = |max: BitRate| format!(", max: {max}");
-        let stated = |tenant: &Tenant| tenant.max.map(max).unwrap_or_default();
+        let weight = |tenant: &Tenant| tenant.stated_weight().map(|weight| format!(", weight: {weight}"));
+        let max = |tenant: &Tenant| tenant.max.map(|max| format!(", max: {max}"));
+        let stated =
+            |tenant: &Tenant| [weight(tenant), max(tenant)].into_iter().flatten().collect::<String>();
         let tenants: Vec<String> = tenants
             .map(|(index, one)| format!("{}: {{mac: {}{}}}", one.name, tenant_mac(index), stated(one)))
             .collect();
@@ -460,4 +461,24 @@ fn address_all(scenario: &Scenario, tenants: &[Member]) -> Result<(), LabError> 
         tenant.netns.ip(&lines)?;
     }
     super::kernels::ways(scenario, tenants)
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_scenario::Form;
+
+    use super::*;
+
+    /// Receivers go by what the map says, so it says all that the scenario does, as virtual time has it.
+    #[test]
+    fn the_map_has_the_weights_that_the_scenario_states() {
+        let text = "{name: t, rate: 1Gbps, duration: 1s, systems: [plimsoll], hosts: [a, b], switches: [s], \
+                    links: {l: {between: [a, s], rate: 1Gbps}, m: {between: [b, s], rate: 1Gbps}}, \
+                    tenants: {x: {host: a, weight: 3, max: 1Gbps}, y: {host: a, weight: 1}, z: {host: b, max: 1Gbps}}, \
+                    workloads: {w: {tenant: x, to: z, kind: bulk}}}";
+        let scenario = Scenario::parse(text, "t.yaml", "".as_ref(), Form::Full).expect("a scenario");
+        let map = overlay(&scenario, &scenario.systems[0], &scenario.hosts[0], "key".as_ref());
+        assert!(map.contains(", weight: 3, max: 1Gbps}, y: {mac: ") && map.contains(", weight: 1}"), "{map}");
+        assert_eq!(map.matches("weight").count(), 2, "{map}");
+    }
 }

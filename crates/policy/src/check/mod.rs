@@ -37,7 +37,7 @@ use std::path::Path;
 use plimsoll_units::{BitRate, Bytes};
 
 use self::compose::Composer;
-pub use self::overlay::weight_of;
+pub use self::overlay::{relative_weight, sender_weights};
 use crate::config::{Config, EngineConfig, IngressOrder, Port, TenantConfig, Uplink};
 use crate::files::{Disk, FileRead, Files, Loaded, MAX_FILE, Parse, here, read_text};
 use crate::law::{Errors, Law, Problem, ProblemRecord, Problems};

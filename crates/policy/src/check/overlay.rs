@@ -57,7 +57,9 @@ pub(crate) fn judge(
         }
         None => None,
     };
-    let greatest = greatest_max(entry);
+    let tenants = entry.hosts.iter().flat_map(|host| &host.tenants);
+    let stated: Vec<_> = tenants.map(|tenant| (tenant.weight, tenant.max)).collect();
+    let weights = &mut sender_weights(&stated).into_iter();
     Some(Overlay {
         kind: entry.kind?,
         vni: entry.vni?,
@@ -66,7 +68,7 @@ pub(crate) fn judge(
         v6_checksum: entry.v6_checksum,
         gateway: entry.gateway.map(|gateway| gateway.value),
         host,
-        hosts: entry.hosts.iter().map(|host| fleet_host(host, greatest)).collect::<Option<_>>()?,
+        hosts: entry.hosts.iter().map(|host| fleet_host(host, weights)).collect::<Option<_>>()?,
         key: entry.key.as_ref().map(|key| key.value.clone()).or_else(|| Some(feedback.as_ref()?.key.clone())),
         feedback,
         sealed,
@@ -110,26 +112,32 @@ fn can_seal(entry: &OverlayEntry, problems: &mut Problems) {
     }
 }
 
-/// The greatest `max`, where weights follow from maxima: every tenant of the fleet has one, and none a weight.
-fn greatest_max(entry: &OverlayEntry) -> Option<BitRate> {
-    let mut all = entry.hosts.iter().flat_map(|host| &host.tenants);
-    let unweighted = all.clone().all(|tenant| tenant.weight.is_none());
-    let maxima: Option<Vec<BitRate>> = all.by_ref().map(|tenant| tenant.max).collect();
-    maxima.filter(|_| unweighted)?.into_iter().max()
-}
-
-/// A sender's part by its envelope: its `max` in thousandths of the greatest, and never nothing (PN-M4).
+/// The weights of a fleet's senders, of what each one's `weight` and `max` are: the stated weight, else 1. Where every sender
+/// has a `max` and none a weight, it is the `max` in thousandths of the greatest, and never nothing (PN-M4).
 #[must_use]
-pub fn weight_of(max: BitRate, greatest: BitRate) -> u32 {
-    (u128::from(max.get()) * 1_000 / u128::from(greatest.get())).max(1) as u32
+pub fn sender_weights(stated: &[(Option<u32>, Option<BitRate>)]) -> Vec<u32> {
+    let unweighted = stated.iter().all(|(weight, _)| weight.is_none());
+    let maxima: Option<Vec<BitRate>> = stated.iter().map(|&(_, max)| max).collect();
+    let Some(maxima) = maxima.filter(|_| unweighted) else {
+        return stated.iter().map(|(weight, _)| weight.unwrap_or(1)).collect();
+    };
+    let greatest = maxima.iter().map(|max| u128::from(max.get())).max().unwrap_or(1);
+    maxima.iter().map(|max| (u128::from(max.get()) * 1_000 / greatest).max(1) as u32).collect()
 }
 
-fn fleet_host(entry: &FleetHostEntry, greatest: Option<BitRate>) -> Option<FleetHost> {
-    let by_max = |entry: &FleetTenantEntry| Some(weight_of(entry.max?, greatest?));
+/// A sender's weight in thousandths of the fleet's heaviest, and never nothing. A limit is for a sender of weight one: with
+/// heavier ones, a single sender's limit could be many times its rate, and would take as many epochs to come down.
+#[must_use]
+pub fn relative_weight(weight: u32, heaviest: u32) -> u32 {
+    let weight = u64::from(weight) * 1_000 / u64::from(heaviest.max(1));
+    (weight as u32).max(1)
+}
+
+fn fleet_host(entry: &FleetHostEntry, weights: &mut impl Iterator<Item = u32>) -> Option<FleetHost> {
     let tenant = |entry: &FleetTenantEntry| FleetTenant {
         name: entry.name.value.clone(),
         macs: entry.macs.iter().map(|mac| mac.value).collect(),
-        weight: entry.weight.or_else(|| by_max(entry)).unwrap_or(1),
+        weight: weights.next().unwrap_or(1),
         balancer: entry.balancer,
         untouched: entry.untouched,
     };
@@ -309,5 +317,29 @@ fn few_pairs(entry: &OverlayEntry, own: &FleetHostEntry, problems: &mut Problems
             Problem::error(Law::TooLarge, stated.via_at, message).label("too many to hold to limits");
         problems
             .push(problem.help(format!("at most {MOST_PAIRS}: leave `feedback` out, or split the fleet")));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn senders_weigh_what_they_state_or_what_they_may_send() {
+        let max =
+            |gbps: &[u64]| gbps.iter().map(|&gbps| (None, Some(BitRate::gbps(gbps)))).collect::<Vec<_>>();
+        assert_eq!(sender_weights(&max(&[5, 10, 15])), [333, 666, 1_000], "by `max`, where each has one");
+        let weighed: Vec<_> = max(&[5, 10, 15])
+            .into_iter()
+            .zip([1, 2, 3])
+            .map(|((_, max), weight)| (Some(weight), max))
+            .collect();
+        assert_eq!(sender_weights(&weighed), [1, 2, 3]);
+        assert_eq!(
+            sender_weights(&[(Some(4), None), (None, Some(BitRate::gbps(5))), (None, None)]),
+            [4, 1, 1]
+        );
+        assert_eq!([1, 2, 3].map(|weight| relative_weight(weight, 3)), [333, 666, 1_000]);
+        assert_eq!(relative_weight(1, 65_535), 1, "never nothing");
     }
 }

@@ -8,6 +8,7 @@
 mod expectation;
 mod fault;
 mod fields;
+mod link;
 mod model;
 mod network;
 mod one_world;
@@ -216,6 +217,7 @@ impl Reader {
         let duration = self.required_span(&file, "duration");
         let policy = self.sections(&file, file.get("tenants"), folder);
         self.not_off(&file);
+        let live = self.flag(&file, "live", true);
         let mut scenario = Scenario {
             name: self.title(&file),
             about: file.get("about").and_then(|tree| self.text(tree)).unwrap_or_default().trim().to_owned(),
@@ -229,6 +231,8 @@ impl Reader {
             hosts: self.hosts(&file, folder),
             switches: self.switches(&file),
             links: Vec::new(),
+            load_balancing: self.load_balancing(&file).unwrap_or_default(),
+            overlay: self.overlay(&file),
             control: file.get("control").map(|tree| self.control(tree)),
             tenants: Vec::new(),
             destinations: self.destinations(&file),
@@ -242,7 +246,8 @@ impl Reader {
             measure: self.measure(&file, form, duration),
             expect: Vec::new(),
             paper: None,
-            live: self.flag(&file, "live", true),
+            live,
+            virtual_time: form.is_virtual() || !live,
             policy,
             short: form.is_short(),
             time: 1.0,
@@ -285,6 +290,7 @@ impl Reader {
             self.check_turns(&file, (&scenario, None), form);
         }
         self.check_links(&file, &scenario);
+        self.check_overlay(&file, &scenario);
         self.check_partitions(&file, &scenario);
         Some(scenario)
     }

@@ -17,8 +17,8 @@ use crate::Problem;
 use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, MOST_CYCLES, PCIE, PROGRAMS, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
-    Control, CoreCost, EngineCost, Host, Link, NicKind, Pcie, ProgramCost, ReceiveRing, TransmitCompletions,
-    TransmitRing,
+    Control, CoreCost, EngineCost, Host, Link, LoadBalancing, NicKind, Pcie, ProgramCost, ReceiveRing,
+    TransmitCompletions, TransmitRing,
 };
 
 /// The default part of the CPU for fetching, in thousandths: it reproduces PicNIC's figures (§6.1.1).
@@ -202,6 +202,12 @@ impl Reader {
         self.list(tree, "`switches`").iter().filter_map(|item| self.text(item).map(str::to_owned)).collect()
     }
 
+    /// Which of several equal ways a packet takes, in a file or in a system of it.
+    pub(super) fn load_balancing(&mut self, fields: &Fields<'_>) -> Option<LoadBalancing> {
+        let tree = fields.get("load_balancing")?;
+        self.choice(tree, "way to balance load", &LoadBalancing::NAMES)
+    }
+
     /// Every link, with both of its ends among `nodes`.
     pub(super) fn links(&mut self, file: &Fields<'_>, nodes: &[&str]) -> Vec<Link> {
         let Some(tree) = file.get("links") else { return Vec::new() };
@@ -229,7 +235,12 @@ impl Reader {
             queue: self.value(&fields, "queue", SIZE, QUEUE),
             ecn: self.optional(&fields, "ecn", SIZE),
             loss: self.part(&fields, "loss"),
+            aqm: None,
+            jitter: self.value(&fields, "jitter", TIME, Span::ZERO),
+            reorder: None,
+            burst_loss: None,
         };
+        let link = self.unusual(link, &fields);
         ends.map(|[from, to]| Link { from: from.to_owned(), to: to.to_owned(), ..link })
     }
 

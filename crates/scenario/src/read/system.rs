@@ -58,6 +58,7 @@ impl Reader {
                 faults: true,
                 backpressure: true,
                 press_model: None,
+                load_balancing: None,
                 policy: None,
             });
         };
@@ -101,6 +102,7 @@ impl Reader {
         let faults = self.flag(&fields, "faults", true);
         let backpressure = Self::is_pressing(&fields);
         let press_model = self.press_model(&fields);
+        let load_balancing = self.load_balancing(&fields);
         let name = key.value.clone();
         Some(System {
             name,
@@ -118,6 +120,7 @@ impl Reader {
             faults,
             backpressure,
             press_model,
+            load_balancing,
             policy,
         })
     }

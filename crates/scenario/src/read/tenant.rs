@@ -84,10 +84,11 @@ impl Reader {
             |key: &str| entries.and_then(|entries| entries.iter().find(|(k, _)| k == key)).map(|(_, v)| v);
         let mut rate = |key| value(key).and_then(|tree| self.parse(tree, "a rate such as `20Mbps`"));
         let (min, max) = (rate("min"), rate("max"));
-        let weight = value("weight").and_then(|tree| self.parse(tree, "a whole number")).unwrap_or(1);
+        let stated: Option<u32> = value("weight").and_then(|tree| self.parse(tree, "a whole number"));
+        let (weight, weighted) = (stated.unwrap_or(1), stated.is_some());
         let address = homes[0].address;
         let (name, family, core, forwards, tcp_ecn) = (name.to_owned(), None, None, false, None);
-        Tenant { name, address, homes, min, max, weight, family, core, forwards, tcp_ecn }
+        Tenant { name, address, homes, min, max, weight, weighted, family, core, forwards, tcp_ecn }
     }
 
     /// Sets the family of tenants and workloads that `repeat` made from one key.

@@ -57,6 +57,11 @@ fn hosts_and_links_have_their_mistakes_shown() {
 }
 
 #[test]
+fn links_that_are_not_plain_and_overlays_have_their_mistakes_shown() {
+    compare("links", include_str!("../golden/links.yaml"));
+}
+
+#[test]
 fn what_stands_against_turns_is_said_of_both_forms() {
     compare("one_world", include_str!("../golden/one_world.yaml"));
 }

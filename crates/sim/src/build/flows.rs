@@ -136,12 +136,12 @@ impl Builder<'_> {
         u16::try_from(place).expect("settings differ by ECN, offload and completions only")
     }
 
-    /// The links from one node to another.
+    /// The links from one node to another; the first of equal ways, which are alike in all but their rates.
     fn path(&self, from: u32, to: u32) -> Path {
         let mut path = Path { links: Vec::new(), delay: Span::ZERO };
         let mut node = from;
         while node != to {
-            let link = self.world.routes[node as usize * self.topology.nodes.len() + to as usize];
+            let Some(&link) = self.world.routes.ways(node, to).first() else { return path };
             let edge = &self.topology.links[link as usize];
             path.links.push((edge.spec.rate, edge.spec.overhead.of_frame()));
             path.delay += edge.spec.delay;

@@ -5,10 +5,10 @@
 //! Not here: a link at work (`link`), and routes (`topology`).
 //! Invariant: each host has its links in the order of the file, and its bus after them.
 
-use plimsoll_scenario::{Scenario, System, SystemKind};
+use plimsoll_scenario::{Link, Scenario, System, SystemKind};
 use plimsoll_units::{Bytes, Span};
 
-use crate::link::{LinkSpec, Overhead};
+use crate::link::{LinkSpec, Overhead, PathSpec};
 use crate::topology::{Edge, Topology};
 
 /// The place beyond the uplinks, where destinations are.
@@ -41,14 +41,12 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
         let (from, to) = (node(&link.from), node(&link.to));
         let spec = LinkSpec {
             rate: Some(link.rate),
-            delay: link.delay,
-            overhead: Overhead::Frame(0),
             queue: link.queue.as_u64(),
-            packets: u32::MAX,
             ecn: link.ecn.map(Bytes::as_u64),
             loss: link.loss,
-            packet_rate: None,
-            jitter: Span::ZERO,
+            aqm: link.aqm.map(Box::new),
+            path: path(link),
+            ..LinkSpec::free(link.delay, Overhead::Frame(scenario.overlay))
         };
         let back = Edge { name: format!("{} back", link.name), from: to, to: from, spec: spec.clone() };
         topology.links.push(Edge { name: link.name.clone(), from, to, spec });
@@ -58,6 +56,12 @@ pub(super) fn topology(scenario: &Scenario, system: &System) -> Topology {
     jitter(&mut topology, scenario);
     buses(&mut topology, scenario);
     topology
+}
+
+/// What happens on a link's way beyond its delay, if anything.
+fn path(link: &Link) -> Option<Box<PathSpec>> {
+    let path = PathSpec { jitter: link.jitter, reorder: link.reorder, burst_loss: link.burst_loss };
+    (path != PathSpec::default()).then(|| Box::new(path))
 }
 
 /// Bounds the packets on hosts' links in both directions, where the file bounds those of their NICs.
@@ -87,17 +91,8 @@ fn buses(topology: &mut Topology, scenario: &Scenario) {
     {
         let (size, bytes) = (small(bus.tlp).max(1), small(bus.overhead));
         let each = small(bus.charge(Bytes::ZERO));
-        let spec = LinkSpec {
-            rate: Some(bus.most()),
-            delay: bus.latency,
-            overhead: Overhead::Part { size, bytes, each },
-            queue: u64::MAX,
-            packets: u32::MAX,
-            ecn: None,
-            loss: 0.0,
-            packet_rate: None,
-            jitter: Span::ZERO,
-        };
+        let overhead = Overhead::Part { size, bytes, each };
+        let spec = LinkSpec { rate: Some(bus.most()), ..LinkSpec::free(bus.latency, overhead) };
         topology.links.push(Edge { name: format!("{name} pcie"), from: host, to: host, spec });
     }
 }
@@ -110,17 +105,7 @@ pub(super) fn small(bytes: Bytes) -> u32 {
 /// host, as in the lab; with several hosts it is a link, too.
 fn implied(topology: &mut Topology, host: u32, name: &str, scenario: &Scenario, system: &System) {
     let beyond = topology.nodes.len() as u32 - 1;
-    let free = LinkSpec {
-        rate: None,
-        delay: DELAY,
-        overhead: Overhead::Frame(0),
-        queue: u64::MAX,
-        packets: u32::MAX,
-        ecn: None,
-        loss: 0.0,
-        packet_rate: None,
-        jitter: Span::ZERO,
-    };
+    let free = LinkSpec::free(DELAY, Overhead::Frame(scenario.overlay));
     let queued = LinkSpec { rate: Some(scenario.rate), packets: FIFO_PACKETS, ..free.clone() };
     let paced = LinkSpec { packets: u32::MAX, ..queued.clone() };
     let uplink = if system.kind == SystemKind::Fifo { queued.clone() } else { paced };

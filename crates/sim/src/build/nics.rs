@@ -165,17 +165,42 @@ impl Builder<'_> {
     }
 
     fn limiter(&mut self, node: u32, host: &Host) -> Result<(), SimError> {
-        let links: Vec<u32> = self.topology.out_of(node).collect();
-        let &[link] = links.as_slice() else {
-            return Err(self.uplinks(host, links.len()));
-        };
-        let line = self.topology.links[link as usize].spec.rate.unwrap_or(self.scenario.rate);
+        let (first, uplink) = self.way_out(node, host)?;
+        self.one_model_of_the_bus(host)?;
+        self.no_overlay(host)?;
+        let line = self.topology.links[uplink as usize].spec.rate.unwrap_or(self.scenario.rate);
         let tenants = self.scenario.tenants_on(host, self.system);
         let chance = Chance::of(self.seed, &format!("limiter {}", host.name));
         let limiter = Box::new(Limiter::new(self.system, &tenants, line, self.scenario.mtu, chance));
         let source = self.source(Source::Carrier(node));
-        self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, link };
+        self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, first, uplink };
         Ok(())
+    }
+
+    /// Refuses an overlay behind schedulers that do not count its headers.
+    fn no_overlay(&self, host: &Host) -> Result<(), SimError> {
+        if self.scenario.overlay == 0 {
+            return Ok(());
+        }
+        let message = format!("system `{}` does not count the headers of an overlay", self.system.name);
+        let problem = Problem::new(host.place, message).label("its host");
+        Err(self
+            .wrong(problem.help("leave `overlay` out, or compare systems on Plimsoll's engine and `fifo`")))
+    }
+
+    /// Refuses a bus before hardware that is a model of how it reads packets.
+    fn one_model_of_the_bus(&self, host: &Host) -> Result<(), SimError> {
+        let help = match self.system.kind {
+            SystemKind::ClassFetch => "leave `pcie` out; the system's `fetch` says how it reads packets",
+            SystemKind::RoundRobin => "leave `pcie` out, or compare the system in a file of its own",
+            _ => return Ok(()),
+        };
+        let Some(_) = host.pcie else { return Ok(()) };
+        let message = format!(
+            "host `{}` has `pcie`, and system `{}` schedules packets that its NIC has read",
+            host.name, self.system.name
+        );
+        Err(self.wrong(Problem::new(host.place, message).label("a bus").help(help)))
     }
 
     /// A host's first link on the way out, and the uplink at its end.
@@ -274,7 +299,7 @@ impl Builder<'_> {
 
     fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {
         let rate = self.topology.links[uplink as usize].spec.rate;
-        let wiring = Wiring { uplink: "memory".to_owned(), rate, ..Wiring::default() };
+        let wiring = Wiring { uplink: "memory".to_owned(), rate, virtual_time: true, ..Wiring::default() };
         let text = self.scenario.policy_file_of(host, self.system, &wiring);
         check_text("policy", text).map_err(|errors| SimError::Policy {
             system: self.system.name.clone(),

@@ -62,7 +62,7 @@ impl Builder<'_> {
             let program = started.map_err(|why| self.refused(file, &tenant.name, stated, &why))?;
             let index = self.scenario.tenants.iter().position(|known| known.name == tenant.name);
             let Some(index) = index.and_then(|index| u32::try_from(index).ok()) else { continue };
-            let longest = self.scenario.mtu + 14;
+            let longest = self.scenario.inner_mtu() + 14;
             let hosted = Hosted::new(program, (node, index), host.programs, stated.fails, longest);
             receive.host(index, Box::new(hosted));
         }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use plimsoll_control::agent::LocalVm;
 use plimsoll_control::{Envelope, HostId, Member, Membership, Sender};
-use plimsoll_policy::weight_of;
+use plimsoll_policy::{relative_weight, sender_weights};
 use plimsoll_scenario::{Control, ControlLevel, Host, Tenant};
 use plimsoll_units::{BitRate, Nanos, Span};
 
@@ -185,11 +185,12 @@ impl Builder<'_> {
         if self.system.faults { restarts.count() } else { 0 }
     }
 
-    /// Each tenant's weight: its `max` in proportion to the greatest `max`; equal weights unless every tenant has a `max`.
+    /// Each tenant's weight as a sender, as live from the fleet's map.
     fn sender_weights(&self) -> Vec<u32> {
-        let maxima: Option<Vec<BitRate>> = self.scenario.tenants.iter().map(|tenant| tenant.max).collect();
-        let Some(maxima) = maxima else { return vec![1_000; self.scenario.tenants.len()] };
-        let greatest = maxima.iter().copied().max();
-        maxima.iter().filter_map(|&max| Some(weight_of(max, greatest?))).collect()
+        let stated: Vec<_> =
+            self.scenario.tenants.iter().map(|tenant| (tenant.stated_weight(), tenant.max)).collect();
+        let weights = sender_weights(&stated);
+        let heaviest = weights.iter().copied().max().unwrap_or(1);
+        weights.into_iter().map(|weight| relative_weight(weight, heaviest)).collect()
     }
 }

@@ -23,7 +23,7 @@ use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
 use crate::tcp::{self, Connection};
 use crate::traffic::{App, Assignment, Bulk, Flows, Incast, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
-use crate::world::{NO_LINK, Retired, Socket, Source, Tally};
+use crate::world::{Retired, Socket, Source, Tally};
 
 /// Where clients' source ports are drawn from, as the lab does.
 pub(super) const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
@@ -158,8 +158,7 @@ impl Builder<'_> {
 
     fn routed(&self, workload: &Workload, client: End, server: End) -> Result<(), SimError> {
         for (from, to) in [(client.node, server.node), (server.node, client.node)] {
-            let route = self.world.routes[from as usize * self.topology.nodes.len() + to as usize];
-            if from != to && route == NO_LINK {
+            if from != to && self.world.routes.ways(from, to).is_empty() {
                 let name = |node: u32| self.topology.nodes[node as usize].clone();
                 let message = format!(
                     "workload `{}`: no links lead from `{}` to `{}`",
@@ -193,7 +192,8 @@ impl Builder<'_> {
 
     /// The settings of a connection's two ends.
     pub(super) fn tcp_settings(&self, workload: &Workload, ends: [End; 2]) -> [tcp::Config; 2] {
-        let mss = u16::try_from(self.scenario.mtu.saturating_sub(TCP_HEADERS)).unwrap_or(u16::MAX).max(1);
+        let mss =
+            u16::try_from(self.scenario.inner_mtu().saturating_sub(TCP_HEADERS)).unwrap_or(u16::MAX).max(1);
         let congestion = match workload.congestion.unwrap_or_default() {
             Congestion::Cubic => tcp::Congestion::Cubic,
             Congestion::NewReno => tcp::Congestion::NewReno,
@@ -233,7 +233,7 @@ impl Builder<'_> {
     }
 
     fn app(&self, workload: &Workload, job: Assignment) -> App {
-        let mtu = self.scenario.mtu;
+        let mtu = self.scenario.inner_mtu();
         let chance = |what| self.chance(workload, what);
         let rpc = |job, sizes, rate| {
             App::Rpc(Box::new(Rpc::new(job, sizes, rate, workload.even, chance("requests"))))

@@ -9,7 +9,7 @@ use plimsoll_nic::{Verdict, WAITED_TOO_LONG};
 use plimsoll_units::{Nanos, Span};
 
 use super::pressing::Gate;
-use super::{Carrier, LinkEnd, NO_LINK, Node, Way, World};
+use super::{Carrier, LinkEnd, Node, Way, World};
 use crate::agenda::Agenda;
 use crate::cores::Work;
 use crate::fault::DOWN;
@@ -137,14 +137,18 @@ impl World {
     /// Sends the packets that a limiter allows now.
     fn drive_limiter(&mut self, node: u32) {
         let now = self.now;
-        while let Carrier::Limiter { limiter, link, .. } = &mut self.nodes[node as usize].carrier
-            && let Some(packet) = limiter.dequeue(now, self.links[*link as usize].link.last_departure())
+        let free = |links: &[LinkEnd], link: u32| links[link as usize].link.last_departure();
+        while let Carrier::Limiter { limiter, first, uplink, .. } = &mut self.nodes[node as usize].carrier
+            // A bus that is busy holds the packets back; a link has a queue of its own.
+            && (first == uplink || free(&self.links, *first) <= now)
+            && let Some(packet) = limiter.dequeue(now, free(&self.links, *first))
         {
             let here = self.flows[packet.flow as usize].leg(&packet).1.node == node;
-            if here { self.local.push_back(packet) } else { self.forward(node, packet) }
+            let first = *first;
+            if here { self.local.push_back(packet) } else { self.put(first, packet) }
         }
-        if let Carrier::Limiter { limiter, source, link } = &self.nodes[node as usize].carrier {
-            let free = self.links[*link as usize].link.last_departure();
+        if let Carrier::Limiter { limiter, source, first, .. } = &self.nodes[node as usize].carrier {
+            let free = free(&self.links, *first);
             let next = limiter.next(now).map(|next| if next <= now { free.max(next) } else { next });
             self.agenda.keep(*source, next);
         }
@@ -222,9 +226,18 @@ impl World {
 
     /// Puts a packet on the link towards its destination.
     fn forward(&mut self, node: u32, packet: Packet) {
-        let to = self.flows[packet.flow as usize].leg(&packet).1.node;
-        let link = self.routes[node as usize * self.nodes.len() + to as usize];
-        assert!(link != NO_LINK, "every flow has a route, checked when the world is built");
+        let flow = &self.flows[packet.flow as usize];
+        let to = flow.leg(&packet).1.node;
+        let link = match self.routes.ways(node, to) {
+            &[link] => link,
+            [] => panic!("every flow has a route, checked when the world is built"),
+            ways => self.balance.choose(node, flow, &packet, self.claims[flow.workload as usize], ways),
+        };
+        self.put(link, packet);
+    }
+
+    /// Puts a packet on a link.
+    fn put(&mut self, link: u32, packet: Packet) {
         if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
             let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).0;
             if let Some(watch) = self.watch(node) {
@@ -411,11 +424,14 @@ impl LinkEnd {
             Offered::Taken { first: true } => agenda.keep(self.source, self.link.next_arrival()),
             Offered::Taken { first: false } => {}
             Offered::Full => return Some(self.full),
+            Offered::Early => return Some(EARLY),
             Offered::Lost => return Some(LOST),
         }
         None
     }
 }
 
+/// The drop reason of a queue that is kept short by active queue management.
+const EARLY: &str = "dropped early";
 /// The drop reason on a link that loses packets.
 const LOST: &str = "lost on a link";

@@ -12,7 +12,7 @@ use plimsoll_control::backpressure::{FlowSource, Place, SenderMac};
 use plimsoll_policy::Watch;
 use plimsoll_units::{Nanos, Span};
 
-use super::{Carrier, NO_LINK, World};
+use super::{Carrier, World};
 use crate::agenda::SourceId;
 use crate::flow::End;
 use crate::packet::{Body, Packet};
@@ -225,12 +225,9 @@ impl World {
         if let Some(control) = &self.control {
             return control.feedback_time();
         }
-        let (mut at, mut time, nodes) = (from, Span::ZERO, self.nodes.len());
-        for _ in 0..nodes {
-            let link = self.routes[at as usize * nodes + to as usize];
-            if at == to || link == NO_LINK {
-                break;
-            }
+        let (mut at, mut time) = (from, Span::ZERO);
+        // Each link leads nearer.
+        while let Some(&link) = self.routes.ways(at, to).first() {
             let end = &self.links[link as usize];
             time += end.link.delay();
             at = end.to;

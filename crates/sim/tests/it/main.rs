@@ -4,6 +4,7 @@ mod backpressure;
 mod controlled;
 mod deterministic;
 mod exact;
+mod fabric;
 mod faults;
 mod flows;
 mod limiters;

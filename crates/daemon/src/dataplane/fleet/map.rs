@@ -14,7 +14,9 @@ use foldhash::fast::FixedState;
 use plimsoll_control::backpressure::{FlowSource, SenderMac};
 use plimsoll_control::directory::{Directory, InnerAddr, Peer, StaticDirectory};
 use plimsoll_control::{HostId, Member, Membership, Sender, Vnic};
-use plimsoll_policy::{Encapsulation, FleetTenant, LimitId, Overlay, Peers, Program, TenantId};
+use plimsoll_policy::{
+    Encapsulation, FleetTenant, LimitId, Overlay, Peers, Program, TenantId, relative_weight,
+};
 use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
@@ -250,9 +252,7 @@ impl FleetMap {
     }
 }
 
-/// A tenant as a sender, by its weight relative to the fleet's heaviest. A limit is for a sender of weight one: with heavier
-/// ones, a single sender's limit could be many times its rate, and would take as many epochs to come down.
+/// A tenant as a sender, by its weight relative to the fleet's heaviest.
 fn sender_of(tenant: &FleetTenant, heaviest: u32) -> Sender {
-    let weight = u64::from(tenant.weight) * u64::from(Sender::ORDINARY) / u64::from(heaviest.max(1));
-    Sender { weight: (weight as u32).max(1), balancer: tenant.balancer }
+    Sender { weight: relative_weight(tenant.weight, heaviest), balancer: tenant.balancer }
 }
