@@ -5,7 +5,7 @@
 //! Not here: the engine's own bytes (`plimsoll_nic::footprint`).
 //! Invariant: every scheduler is compared for the same classes and queues.
 
-use plimsoll_daemon::{Guest, HeavyFlows};
+use plimsoll_daemon::{Guest, HeavyFlows, program_limits};
 use plimsoll_nic::{Config, Footprint, Part, footprint};
 use plimsoll_policy::{Checked, Program};
 use serde_json::{Map, Value, json};
@@ -99,6 +99,34 @@ impl Pressing {
     }
 }
 
+/// Memory of tenants' programs, most of which a program takes as it needs it.
+struct Programs {
+    parts: Vec<Part>,
+    bytes: u64,
+}
+
+impl Programs {
+    fn of(checked: &Checked) -> Self {
+        let programs = || {
+            let tenants = checked.config.tenants.iter();
+            tenants.filter_map(|tenant| Some((&tenant.name, tenant.program.as_ref()?)))
+        };
+        let memory = programs().map(|(_, stated)| stated.memory.as_u64()).sum();
+        // One on a core of its own has its packets in its memory, and as many buffers on the engine's side.
+        let on_cores = programs().filter(|(_, stated)| stated.core.is_some());
+        let beside = on_cores.map(|(tenant, stated)| {
+            let limits = program_limits(checked, tenant, stated);
+            u64::from(limits.buffers) * u64::from(limits.buffer)
+        });
+        let rows =
+            [("memory that they state, at most", memory), ("packets at cores of their own", beside.sum())];
+        let parts: Vec<Part> = rows.map(|(what, bytes)| Part { what, bytes }).into();
+        let parts: Vec<Part> = parts.into_iter().filter(|part| part.bytes > 0).collect();
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        Self { parts, bytes }
+    }
+}
+
 /// A row of control as a row of the engine.
 fn row(part: plimsoll_control::state::Part) -> Part {
     Part { what: part.what, bytes: part.bytes }
@@ -115,9 +143,9 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     };
     let found = footprint(&checked.program, &config);
     let peers = Peers::of(&found, &checked.program);
-    let (control, pressing) = (Control::of(checked), Pressing::of(checked));
+    let (control, pressing, programs) = (Control::of(checked), Pressing::of(checked), Programs::of(checked));
     if json {
-        return print_json(&machine(&found, &peers, &control, &pressing));
+        return print_json(&machine(&found, &peers, &control, (&pressing, &programs)));
     }
     print(&text(&found, &peers))?;
     if !control.parts.is_empty() {
@@ -126,10 +154,18 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     if !pressing.parts.is_empty() {
         print(&[line("tables of backpressure", pressing.bytes), rows(&pressing.parts)].concat())?;
     }
+    if !programs.parts.is_empty() {
+        print(&[line("tenants' programs", programs.bytes), rows(&programs.parts)].concat())?;
+    }
     Ok(())
 }
 
-fn machine(found: &Footprint, peers: &Peers, control: &Control, pressing: &Pressing) -> Value {
+fn machine(
+    found: &Footprint,
+    peers: &Peers,
+    control: &Control,
+    (pressing, programs): (&Pressing, &Programs),
+) -> Value {
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
@@ -143,6 +179,7 @@ fn machine(found: &Footprint, peers: &Peers, control: &Control, pressing: &Press
         "control": named(&control.parts), "control_bytes": control.bytes,
         "control_total_bytes": control.total_bytes, "told_limit_bytes": control.limit_bytes,
         "backpressure": named(&pressing.parts), "backpressure_bytes": pressing.bytes,
+        "programs": named(&programs.parts), "programs_bytes": programs.bytes,
     })
 }
 

@@ -544,6 +544,20 @@ fn memory_counts_the_tables_of_heavy_hitters() {
 }
 
 #[test]
+fn memory_counts_programs_and_their_buffers_at_cores_of_their_own() {
+    let folder = Folder::new("memory-programs");
+    let policy = "{uplink: {port: memory, rate: 1Gbps}, engine: {cpu: 0}, tenants: {
+        a: {port: memory, program: {module: p.wasm, memory: 4MiB, cpu: {cores: [1]}}}, b: {port: memory, program: {module: p.wasm}}}}";
+    // `--memory` looks at no module.
+    let done = plimsoll(&["check", "--memory", "--json", &folder.write("p.yaml", policy)]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    let found: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let programs = &found["programs"];
+    assert_eq!(programs["memory that they state, at most"], 20 << 20);
+    assert_eq!(programs["packets at cores of their own"], (1_024 + 128) * 2_048);
+}
+
+#[test]
 fn the_version_tells_builds_apart() {
     let done = plimsoll(&["--version"]);
     let said = String::from_utf8_lossy(&done.stdout).into_owned();

@@ -354,6 +354,23 @@ fn a_reload_keeps_what_waits_and_the_state_where_it_is_to_be_kept() {
 }
 
 #[test]
+fn the_time_of_a_migration_is_its_tenants() {
+    let program = TenantProgram { state: StateKept::Keep, ..stated() };
+    let (mut world, checked) = world_of(POLICY, &counts(1, "(i32.const 0)"), &program);
+    let cpu = |world: &mut World| {
+        let snapshot = world.engine.snapshot(world.now);
+        snapshot.lanes.iter().find(|lane| lane.name == "a").expect("it is there").ingress.cpu
+    };
+    let before = cpu(&mut world);
+    // It takes too long, and ends for that: what it took is charged all the same.
+    let fill = "(memory.fill (i32.const 64) (i32.const 0) (i32.const 60000))".repeat(20);
+    let next = hosted(&checked, &module(&counts(1, &format!("{fill} (i32.const 0)"))), &program);
+    install(&mut world, &checked, Some(next));
+    let took = cpu(&mut world) - before;
+    assert!(took > Span::micros(5), "{took:?} for 1.2 MB");
+}
+
+#[test]
 fn without_its_program_a_tenants_packets_pass() {
     let (mut world, checked) =
         world_of(POLICY, &(each("ingress", AS_TOLD) + &each("egress", AS_TOLD)), &stated());

@@ -63,12 +63,14 @@ impl Hosted {
 }
 
 impl Dataplane {
-    /// Takes back what a program on a core of its own has done. Answers how much that was.
+    /// Takes back what a program on a core of its own has done, one batch of it at most, so that a turn is as long as on the engine's core.
+    /// Answers how much that was.
     pub(super) fn collect_done(&mut self, hosted: &mut Hosted, index: u32, now: Nanos) -> usize {
         let mut count = 0;
         while let Some(Job { work, took }) = hosted.program.core_mut().and_then(|core| core.done()) {
             count += 1;
             hosted.now.core_time += took;
+            let is_batch = matches!(work, Work::Run(_));
             let mut fault = match work {
                 Work::Run(load) => self.settle(hosted, load, took, (index, now)),
                 Work::Tick(_, fault) => fault,
@@ -88,6 +90,9 @@ impl Dataplane {
                 fault = fault.or(Some(Fault::OverBudget(At::default())));
             }
             fault.iter().for_each(|fault| self.note_fault(hosted, index, fault, now));
+            if is_batch {
+                break;
+            }
         }
         if hosted.program.core().is_some_and(|core| core.is_dead()) {
             self.note_dead(hosted, index);

@@ -2,7 +2,8 @@
 //!
 //! Why: a reload must lose none of the packets that wait, whichever program they wait for.
 //! Not here: reading and starting programs (`crate::programs`), state on a core of its own (`own_core`).
-//! Invariant: a packet that waits for a program passes the one that follows it, or passes where none does.
+//! Invariant: a packet that waits for a program passes the one that follows it, or passes where none does; the time that a migration takes on
+//! the engine's thread is its tenant's.
 
 use plimsoll_offload::{Packet, StateError};
 use plimsoll_units::Nanos;
@@ -11,6 +12,7 @@ use super::super::Dataplane;
 use super::super::drops::{Loss, Tally};
 use super::super::install::Installed;
 use super::{Hosted, Leaving};
+use crate::programs::used;
 
 impl Hosted {
     /// Takes over from the program before it: its packets, and its state where that is to be kept. Answers why the state was not.
@@ -83,7 +85,7 @@ impl Dataplane {
         program: Option<Box<Hosted>>,
         now: Nanos,
     ) -> Option<Box<Hosted>> {
-        let waiting = self.lift_from_pool(index);
+        let (waiting, begun) = (self.lift_from_pool(index), used());
         let lane = self.tenants.lane(index)?;
         let mut before = lane.program.take();
         match (&mut before, program) {
@@ -91,6 +93,8 @@ impl Dataplane {
                 let not_kept = program.follow(before, &mut lane.tally);
                 not_kept.iter().for_each(|why| self.tell_not_kept(&program.tenant, why));
                 self.tenants.lane(index)?.program = Some(program);
+                // Its program saves and takes over its state on this thread, and its packets are copied.
+                self.inward.charge_lane(index as usize, used().since(begun), now);
             }
             (Some(before), None) => self.pass_waiting(before, index as usize, now),
             (None, program) => lane.program = program,

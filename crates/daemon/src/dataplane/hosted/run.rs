@@ -70,7 +70,8 @@ impl Dataplane {
             }
         }
         // Without a descriptor, or room at its core, it waits until there is some (`tend_programs`).
-        let has_work = count > 0 && hosted.has_waiting() && hosted.may_call();
+        let may_go_on = hosted.has_waiting() && hosted.may_call() || hosted.program.has_done();
+        let has_work = count > 0 && may_go_on;
         if let Some(lane) = self.tenants.lane(index) {
             lane.program = Some(hosted);
         }
