@@ -83,6 +83,19 @@ impl<'a> Measures<'a> {
         latencies
     }
 
+    /// A figure of latencies; without end where all that was asked in the window still waits.
+    fn latency(
+        &self,
+        run: &'a Run,
+        subject: Option<&str>,
+        window: Window,
+        of: &dyn Fn(&[f64]) -> f64,
+    ) -> f64 {
+        let latencies = self.latencies(run, subject, window);
+        let nothing_came = latencies.is_empty() && self.unanswered(run, subject, window) > 0.0;
+        if nothing_came { f64::INFINITY } else { of(&latencies) }
+    }
+
     /// The part of what was asked in the window that had no answer when the run ended.
     pub(crate) fn unanswered(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
         let due = self.found(run, subject).flat_map(|found| &found.unanswered);
@@ -226,7 +239,7 @@ impl<'a> Measures<'a> {
 
     fn gauge(&self, run: &'a Run, path: &Path, window: Window) -> f64 {
         let subject = path.subject.as_deref();
-        let latencies = || self.latencies(run, subject, window);
+        let latency = |of: &dyn Fn(&[f64]) -> f64| self.latency(run, subject, window, of);
         let waits = |of| self.waits(run, subject, window, of);
         match path.measure {
             Gauge::Flows(gauge) => self.of_flows(run, subject, window, gauge),
@@ -236,9 +249,9 @@ impl<'a> Measures<'a> {
             Gauge::Samples => self.answers(run, subject, window),
             Gauge::Unanswered => self.unanswered(run, subject, window),
             Gauge::Answered => self.answered(run, subject, window) / window.secs(),
-            Gauge::Percentile(percent) => percentile(&latencies(), percent),
-            Gauge::LatencyMean => mean(&latencies()),
-            Gauge::LatencyMax => latencies().last().copied().unwrap_or(f64::NAN),
+            Gauge::Percentile(percent) => latency(&|all| percentile(all, percent)),
+            Gauge::LatencyMean => latency(&mean),
+            Gauge::LatencyMax => latency(&|all| all.last().copied().unwrap_or(f64::NAN)),
             Gauge::Packets => self.found(run, subject).map(|found| found.packets).sum::<u64>() as f64,
             Gauge::Errors => self.found(run, subject).map(|found| found.errors).sum::<u64>() as f64,
             Gauge::Drops => self.drops(run, subject).values().sum::<u64>() as f64,

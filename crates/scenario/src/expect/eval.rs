@@ -279,6 +279,9 @@ pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {
         return "nothing".to_owned();
     }
+    if value == f64::INFINITY && unit == Unit::Time {
+        return "never".to_owned();
+    }
     let steps: &[(f64, &str)] = match unit {
         Unit::Plain => return plain(value),
         Unit::Rate => &[(1e9, "Gbps"), (1e6, "Mbps"), (1e3, "kbps"), (1.0, "bps")],

@@ -171,6 +171,14 @@ fn what_was_never_answered_has_no_latency_and_a_measure_of_its_own() {
     };
     met("fifo.ask.latency_max ~ 100ms +- 0.001%");
     met("fifo.ask.unanswered ~ 0.75 +- 0.001%");
+    let (scenario, mut results) =
+        (scenario("fifo.ask.p99 >= 1000 * plimsoll.ask.p99").expect("reads"), results(1));
+    let ask = results.runs.iter_mut().find(|run| run.system == "fifo").expect("ran");
+    let ask = ask.workloads.get_mut("ask").expect("there");
+    ask.unanswered = ask.samples.drain(..).map(|sample| sample.at).collect();
+    let verdict = judge(&scenario, &results).remove(0);
+    assert_eq!(verdict.status, Status::Passed, "{}", verdict.detail);
+    assert!(verdict.detail.starts_with("never >= "), "{}", verdict.detail);
 }
 
 #[test]

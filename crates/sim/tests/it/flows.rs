@@ -28,7 +28,7 @@ fn a_flow_that_is_alone_takes_the_ideal_time() {
         let workload = format!(
             "  w: {{tenant: a, to: a, kind: flows, sizes: 14kB, rate: 200, handshake: {handshake}}}\n"
         );
-        let run = first_run(&rack(system, &workload));
+        let run = first_run(&(rack(system, &workload) + "jitter: 0s\n"));
         let slowdowns = flows(&run)
             .iter()
             .map(|flow| flow.took.expect("complete").as_secs_f64() / flow.ideal.as_secs_f64());
@@ -119,7 +119,7 @@ fn answers_of_many_take_as_long_as_their_port() {
     let gaps = samples.windows(2).map(|two| (two[1].at - two[0].at) - two[0].latency);
     assert!(gaps.into_iter().all(|gap| gap == Span::millis(10)));
     // An answer that is lost waits for its timeout: incast as it is known.
-    let lossy = incast("rate: 20").replace("queue: 10MB", "queue: 20kB");
+    let lossy = incast("rate: 20").replace("queue: 10MB", "queue: 20kB") + "jitter: 0s\n";
     let collapsed = first_run(&lossy);
     assert!(collapsed.workloads["q"].samples.iter().any(|sample| sample.latency > Span::millis(150)));
 }
