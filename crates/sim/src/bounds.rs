@@ -4,8 +4,8 @@
 //! From: network calculus. A class served at `rate` with some lag, first in first out, whose arrivals since it was last
 //! empty stay below one frame plus `rate` (half of it in any other order), waits no longer than its bound (`plimsoll_policy::ASSUMPTIONS`).
 //! Not here: the bounds themselves (`policy`), and those of a policy that has been changed: from then on no packet is judged.
-//! Invariant: a packet is judged exactly if, when it comes, its class has kept to its rate since it was last empty, and no
-//! limit has made the class wait since then.
+//! Invariant: a packet is judged exactly if its class has kept to its rate since it was last empty, until the packet came, or in
+//! an order other than first in first out until it has left, and no limit has made the class wait since then.
 
 use plimsoll_nic::Transmit;
 use plimsoll_policy::{NodeId, Program, bounds};
@@ -32,6 +32,10 @@ struct Class {
     /// Bytes that have come since then.
     bytes: u64,
     limited: bool,
+    /// Whether it has exceeded its rate since then.
+    exceeded: bool,
+    /// Whether packets that come later cannot leave before.
+    in_order: bool,
     judged: u64,
     worst: Span,
 }
@@ -72,6 +76,8 @@ impl DelayBounds {
                 since: Nanos::ZERO,
                 bytes: 0,
                 limited: false,
+                exceeded: false,
+                in_order: bound.guaranteed == Some(rate),
                 judged: 0,
                 worst: Span::ZERO,
             });
@@ -92,12 +98,15 @@ impl DelayBounds {
     pub(crate) fn arrives(&mut self, class: NodeId, len: u32, frames: u32, now: Nanos) -> bool {
         let Some(Some(class)) = self.classes.get_mut(class.0 as usize) else { return false };
         if class.waiting == 0 {
-            (class.since, class.bytes, class.limited) = (now, 0, false);
+            (class.since, class.bytes, class.limited, class.exceeded) = (now, 0, false, false);
         }
         class.waiting += 1;
         class.bytes += u64::from(len) + u64::from(frames) * u64::from(self.overhead);
         let earned = u128::from(class.rate.get()) * u128::from(now.since(class.since).as_u64());
-        u128::from(class.bytes.saturating_sub(self.burst)) * u128::from(8 * NS_PER_SEC) <= earned
+        let conforms =
+            u128::from(class.bytes.saturating_sub(self.burst)) * u128::from(8 * NS_PER_SEC) <= earned;
+        class.exceeded |= !conforms;
+        conforms
     }
 
     /// Judges a packet that has left, with its last bit on the link at `end`.
@@ -109,7 +118,8 @@ impl DelayBounds {
             return; // the segment's last frame is what the bound is for
         }
         class.waiting -= 1;
-        if conforms && !class.limited && !self.changed {
+        let kept_to_its_rate = conforms && (class.in_order || !class.exceeded);
+        if kept_to_its_rate && !class.limited && !self.changed {
             class.judged += 1;
             class.worst = class.worst.max(end.since(transmit.arrived));
         }

@@ -548,8 +548,12 @@ fn memory_counts_programs_and_their_buffers_at_cores_of_their_own() {
     let folder = Folder::new("memory-programs");
     let policy = "{uplink: {port: memory, rate: 1Gbps}, engine: {cpu: 0}, tenants: {
         a: {port: memory, program: {module: p.wasm, memory: 4MiB, cpu: {cores: [1]}}}, b: {port: memory, program: {module: p.wasm}}}}";
-    // `--memory` looks at no module.
-    let done = plimsoll(&["check", "--memory", "--json", &folder.write("p.yaml", policy)]);
+    let module = "(module (memory (export \"memory\") 1) (func (export \"plimsoll_abi_1\"))
+        (func (export \"ingress\") (param i32) (result i32) local.get 0))";
+    let file = folder.write("p.yaml", policy);
+    let module = wat::parse_str(module).expect("it is right");
+    std::fs::write(std::path::Path::new(&file).with_file_name("p.wasm"), module).expect("written");
+    let done = plimsoll(&["check", "--memory", "--json", &file]);
     assert_eq!(done.status.code(), Some(0), "{}", err(&done));
     let found: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     let programs = &found["programs"];
