@@ -5,6 +5,8 @@
 //! Not here: which points there are (`read`), the figures of one point (`summary`).
 //! Invariant: every row has the same columns, in the same order; what was not measured is empty.
 
+use std::collections::BTreeSet;
+
 use comfy_table::CellAlignment;
 
 use crate::summary::{Summary, summarise};
@@ -41,6 +43,18 @@ impl Row {
     }
 }
 
+/// The names of all rows' figures: rows may have figures that others lack, such as those of sizes of flows that came.
+pub(crate) fn figure_names(rows: &[Row]) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    let mut known = BTreeSet::new();
+    for (name, _) in rows.iter().flat_map(|row| &row.figures) {
+        if known.insert(name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 /// The rows of one point.
 #[must_use]
 pub fn rows(point: &Point, results: &Results, verdicts: &[Verdict]) -> Vec<Row> {
@@ -66,7 +80,10 @@ fn figures(summary: &Summary) -> Vec<(String, Option<f64>)> {
     figures.push(("cpu_cores".to_owned(), summary.cpu));
     for tenant in &summary.tenants {
         figures.push((format!("{}.throughput_bps", tenant.tenant), tenant.throughput_bps));
-        figures.push((format!("{}.drops", tenant.tenant), Some(tenant.drops.values().sum())));
+        figures.push((
+            format!("{}.drops", tenant.tenant),
+            Some(tenant.drops.values().fold(0.0, |sum, count| sum + count)),
+        ));
     }
     for latency in &summary.latency {
         let mut add = |name: &str, value| figures.push((format!("{}.{name}", latency.workload), value));
@@ -95,8 +112,7 @@ fn figures(summary: &Summary) -> Vec<(String, Option<f64>)> {
 pub fn sweep_table(rows: &[Row], width: u16) -> String {
     let Some(first) = rows.first() else { return String::new() };
     let mut table = new_table(width);
-    let shown: Vec<(&str, String, f64)> =
-        first.figures.iter().filter_map(|(name, _)| heading(name)).collect();
+    let shown: Vec<(&str, String, f64)> = figure_names(rows).into_iter().filter_map(heading).collect();
     let mut header: Vec<String> = first.settings.iter().map(|(path, _)| path.clone()).collect();
     header.push("system".to_owned());
     header.extend(shown.iter().map(|(_, heading, _)| heading.clone()));
@@ -195,5 +211,23 @@ sweep:
             Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full).expect_err("no such workload");
         let shown = errors.render(false);
         assert!(shown.contains("leads nowhere: there is no `v`") && shown.contains("t.yaml:10"), "{shown}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_with_figures_of_their_own_have_them_under_their_names() {
+        let row = |figures: &[(&str, f64)]| Row {
+            settings: vec![("size".to_owned(), "8kB".to_owned())],
+            system: "fifo".to_owned(),
+            met: (0, 0),
+            figures: figures.iter().map(|(name, value)| ((*name).to_owned(), Some(*value))).collect(),
+        };
+        let rows = [row(&[("a", 1.0), ("b", 2.0)]), row(&[("a", 3.0), ("c", 4.0)])];
+        assert_eq!(figure_names(&rows), ["a", "b", "c"]);
+        assert_eq!((rows[1].figure("b"), rows[1].figure("c")), (None, Some(4.0)));
     }
 }

@@ -56,6 +56,8 @@ pub(crate) struct HostNic {
     /// The policy's tenants by the scenario's.
     tenants: Vec<Option<TenantId>>,
     guests: Guests,
+    /// Flow queues of flows that have ended, which still have packets, with their tenants.
+    closing: Vec<(QueueId, u32)>,
     transmit: TransmitRing,
     /// Packets whose completion their senders still have to see.
     completed: Vec<Packet>,
@@ -181,6 +183,7 @@ impl HostNic {
             out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
             tenants: tenants.iter().map(id).collect(),
             guests: Guests::new(tenants.len()),
+            closing: Vec::new(),
             transmit: host.transmit,
             completed: Vec::new(),
             shared: BTreeMap::new(),
@@ -242,10 +245,18 @@ impl HostNic {
         Some(queue)
     }
 
-    /// Closes the flow queue of a flow that has ended; `false` if it still holds packets, or other flows have it, too.
-    pub(crate) fn close(&mut self, queue: QueueId) -> bool {
+    /// Closes the flow queue of a tenant's flow that has ended, unless other flows have it, too: at once, or when the packets
+    /// that it still has are gone.
+    pub(crate) fn close(&mut self, queue: QueueId, tenant: u32) {
+        if self.shared.values().all(|shared| *shared != queue) && !self.is_closed(queue, tenant) {
+            self.closing.push((queue, tenant));
+        }
+    }
+
+    /// Closes a flow queue that has no packets, in the engine or in the tenant's device.
+    fn is_closed(&mut self, queue: QueueId, tenant: u32) -> bool {
         let (thread, on_thread) = self.at(queue);
-        self.shared.values().all(|shared| *shared != queue) && self.engines[thread].nic.close_queue(on_thread)
+        !self.guests.has_packets_for(tenant, queue) && self.engines[thread].nic.close_queue(on_thread)
     }
 
     /// The limits of a tenant's packets to a peer; `None` if there is no room for another pair.
@@ -542,8 +553,13 @@ impl HostNic {
         for engine in &mut self.engines {
             while engine.nic.poll_completion().is_some() {}
         }
-        if self.guests.someone_may() {
+        if self.guests.any_may_read() {
             self.read_on(now, &mut refused);
+        }
+        if !self.closing.is_empty() {
+            let mut closing = core::mem::take(&mut self.closing);
+            closing.retain(|&(queue, tenant)| !self.is_closed(queue, tenant));
+            self.closing = closing;
         }
     }
 

@@ -558,7 +558,7 @@ fn memory_counts_programs_and_their_buffers_at_cores_of_their_own() {
     let found: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
     let programs = &found["programs"];
     assert_eq!(programs["memory that they state, at most"], 20 << 20);
-    assert_eq!(programs["packets at cores of their own"], (1_024 + 128) * 2_048);
+    assert_eq!(programs["packets at cores of their own"], (256 + 128) * 2_048);
 }
 
 #[test]

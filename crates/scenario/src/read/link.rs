@@ -86,6 +86,11 @@ impl Reader {
             [None, None, Some(pie)] => {
                 let fields = self.fields(pie, pie.at, "`pie`", &PIE);
                 let [target, update] = self.two_times(&fields, ["target", "update"], PIE_TIMES);
+                if let Some(tree) = fields.get("update").filter(|_| update < Span::micros(10)) {
+                    let problem =
+                        Problem::new(tree.at, format!("PIE's `update` is {update}")).label("too often");
+                    self.problem(problem.help("write a time of 10us or more; RFC 8033 says 15ms"));
+                }
                 Some(Aqm::Pie { target, update })
             }
             _ => {

@@ -325,6 +325,14 @@ impl Reader {
         let stated = self.optional(file, "jitter", "a time such as `10us`, or `0s`");
         let slowest = scenario.links.iter().map(|link| link.rate).min().unwrap_or(scenario.rate);
         let frame = Bytes::new(u64::from(scenario.mtu) + ETHERNET_HEADER);
+        if let Some(tree) =
+            file.get("jitter").filter(|_| stated.is_some_and(|jitter| jitter > Span::millis(10)))
+        {
+            let problem = Problem::new(tree.at, "hosts are late by more than 10 ms").label("too much");
+            self.problem(
+                problem.help("write a time of 10ms at most; a link's `delay` and `jitter` may be longer"),
+            );
+        }
         stated.unwrap_or_else(|| slowest.wire_time(frame.times(2)).min(MOST_JITTER))
     }
 

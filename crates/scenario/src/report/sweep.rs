@@ -17,7 +17,7 @@ use super::canvas::{Axis, Canvas};
 use super::figures::Figure;
 use super::html::{STYLE, escape, inline};
 use super::{Report, csv, tables};
-use crate::sweep::Row;
+use crate::sweep::{Row, figure_names};
 use crate::table::figure;
 
 /// Writes `sweep.html`, `sweep.csv` and a PNG for each figure into `folder`.
@@ -62,7 +62,8 @@ fn table(rows: &[Row]) -> String {
         let _ = write!(text, "<th class=\"left\">{}</th>", escape(path));
     }
     text += "<th class=\"left\">system</th>";
-    for (name, _) in &first.figures {
+    let names = figure_names(rows);
+    for name in &names {
         let _ = write!(text, "<th>{}</th>", escape(name));
     }
     text += "<th>met</th></tr>\n";
@@ -72,8 +73,8 @@ fn table(rows: &[Row]) -> String {
             let _ = write!(text, "<td class=\"left\">{}</td>", escape(value));
         }
         let _ = write!(text, "<td class=\"name\">{}</td>", escape(&row.system));
-        for (_, value) in &row.figures {
-            let _ = write!(text, "<td>{}</td>", figure(*value));
+        for name in &names {
+            let _ = write!(text, "<td>{}</td>", figure(row.figure(name)));
         }
         let _ = writeln!(text, "<td>{}/{}</td></tr>", row.met.0, row.met.1);
     }

@@ -11,7 +11,7 @@ use super::figures::distribution;
 use super::grid::{Cell, Grid};
 use crate::measure::Measures;
 use crate::summary::Summary;
-use crate::sweep::Row;
+use crate::sweep::{Row, figure_names};
 use crate::window::Window;
 use crate::{Results, Scenario};
 
@@ -117,12 +117,13 @@ pub(super) fn sweep(rows: &[Row]) -> Grid {
     let Some(first) = rows.first() else { return Grid::default() };
     let mut grid = first.settings.iter().fold(Grid::default(), |grid, (path, _)| grid.text(path));
     grid = grid.text("system").number("expectations_met").number("expectations");
-    grid = first.figures.iter().fold(grid, |grid, (name, _)| grid.number(name));
+    let names = figure_names(rows);
+    grid = names.iter().fold(grid, |grid, name| grid.number(name));
     for row in rows {
         let settings = row.settings.iter().map(|(_, value)| Cell::from(value.as_str()));
         let (met, all) = row.met;
         let middle: [Cell; 3] = [row.system.as_str().into(), (met as f64).into(), (all as f64).into()];
-        let figures = row.figures.iter().map(|(_, value)| Cell::from(*value));
+        let figures = names.iter().map(|name| Cell::from(row.figure(name)));
         grid.line(settings.chain(middle).chain(figures));
     }
     grid

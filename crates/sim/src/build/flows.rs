@@ -117,7 +117,8 @@ impl Builder<'_> {
         let kind = |&(client, server): &(End, End)| {
             let configs = self.tcp_settings(workload, [client, server]);
             let mss = configs[0].mss.into();
-            let settings = configs.map(|config| self.setting(tcp::Config { handshake, ..config }));
+            let seed = self.chance(workload, "phases").below(u32::MAX).into();
+            let settings = configs.map(|config| self.setting(tcp::Config { handshake, seed, ..config }));
             let ways = [(client, server), (server, client)].map(|(from, to)| self.path(from.node, to.node));
             let [path, back] = ways;
             (settings, path, back, mss)

@@ -181,7 +181,8 @@ impl Builder<'_> {
         if protocol != TCP {
             return;
         }
-        let mut phases = self.chance(workload, &format!("phases of flow {flow}"));
+        let first = self.world.flows.partition_point(|flow| flow.workload < index) as u32;
+        let mut phases = self.chance(workload, &format!("phases of flow {}", flow - first));
         for (server, config) in [false, true].into_iter().zip(self.tcp_settings(workload, ends)) {
             let config = tcp::Config { seed: u64::from(phases.below(u32::MAX)) << 32, ..config };
             let source = self.source(Source::Socket(self.world.connections.len() as u32));
@@ -238,7 +239,8 @@ impl Builder<'_> {
         let rpc = |job, sizes, rate| {
             App::Rpc(Box::new(Rpc::new(job, sizes, rate, workload.even, chance("requests"))))
         };
-        let spread = Span::ns(self.scenario.jitter.as_u64().saturating_mul(STARTS));
+        let most = Span::ns(job.stop.since(job.start).as_u64() / 10);
+        let spread = Span::ns(self.scenario.jitter.as_u64().saturating_mul(STARTS)).min(most);
         let bulk = |bulk: Bulk| App::Bulk(Box::new(bulk.spread(spread, chance("starts"))));
         let fixed = |request: Bytes, response: Bytes| Sizes::Fixed {
             request: request.as_u64(),

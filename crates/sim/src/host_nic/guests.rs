@@ -67,7 +67,7 @@ impl Guests {
     }
 
     /// Whether a tenant that waits may have room.
-    pub(super) fn someone_may(&self) -> bool {
+    pub(super) fn any_may_read(&self) -> bool {
         !self.open.is_empty()
     }
 
@@ -88,6 +88,11 @@ impl Guests {
             self.open.insert(tenant);
         }
         Ok(())
+    }
+
+    /// Whether a packet for this flow queue waits in the tenant's device.
+    pub(super) fn has_packets_for(&self, tenant: u32, queue: QueueId) -> bool {
+        self.each[tenant as usize].waiting.iter().any(|(other, _)| *other == queue)
     }
 
     /// Takes the packet of a tenant that has waited longest.

@@ -33,6 +33,8 @@ pub(crate) struct Incast {
     /// Senders that have not answered the request under way.
     open: u32,
     samples: Vec<Sample>,
+    /// When requests were due whose answers came too late to count.
+    late: Vec<Nanos>,
 }
 
 impl Incast {
@@ -57,6 +59,7 @@ impl Incast {
             rounds: 0,
             open: 0,
             samples: Vec::new(),
+            late: Vec::new(),
         }
     }
 
@@ -107,8 +110,9 @@ impl Incast {
         if self.open > 0 {
             return;
         }
-        if let Some(due) = self.due.take().filter(|_| stack.now() < self.job.stop + GRACE) {
-            self.samples.push(sample(due, stack.now()));
+        match self.due.take() {
+            Some(due) if stack.now() < self.job.stop + GRACE => self.samples.push(sample(due, stack.now())),
+            late => self.late.extend(late),
         }
         if self.gap.is_some() {
             return self.ask(stack);
@@ -118,7 +122,7 @@ impl Incast {
     }
 
     pub(super) fn finish(&mut self) -> WorkloadResult {
-        let unanswered = self.due.into_iter().chain(self.waiting.iter().copied()).collect();
+        let unanswered = self.due.into_iter().chain(self.waiting.iter().chain(&self.late).copied()).collect();
         measured(core::mem::take(&mut self.samples), unanswered)
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Rpc {
     /// Requests that are due and wait for a connection.
     waiting: VecDeque<Nanos>,
     samples: Vec<Sample>,
+    /// When requests were due whose answers came too late to count.
+    late: Vec<Nanos>,
 }
 
 /// A connection and the request under way on it.
@@ -57,6 +59,7 @@ impl Rpc {
             idle: (0..job.count).rev().collect(),
             waiting: VecDeque::new(),
             samples: Vec::new(),
+            late: Vec::new(),
             job,
         }
     }
@@ -117,6 +120,8 @@ impl Rpc {
         let Some(due) = call.due.take() else { return };
         if stack.now() < self.job.stop + GRACE {
             self.samples.push(sample(due, stack.now()));
+        } else {
+            self.late.push(due);
         }
         self.idle.push(index);
         if self.gap.is_none() && stack.now() < self.job.stop {
@@ -127,7 +132,8 @@ impl Rpc {
 
     pub(super) fn finish(&mut self) -> WorkloadResult {
         let under_way = self.calls.iter().filter_map(|call| call.due);
-        let mut unanswered: Vec<Nanos> = under_way.chain(self.waiting.iter().copied()).collect();
+        let mut unanswered: Vec<Nanos> =
+            under_way.chain(self.waiting.iter().chain(&self.late).copied()).collect();
         unanswered.sort_unstable();
         measured(core::mem::take(&mut self.samples), unanswered)
     }

@@ -88,9 +88,11 @@ impl Stack for World {
     }
 
     fn connect(&mut self, flow: u32, settings: [u16; 2]) -> u32 {
-        let seed = u64::from(flow) << 32;
-        let [client, server] =
-            settings.map(|number| tcp::Config { seed, ..self.settings[usize::from(number)].clone() });
+        let phase = u64::from(flow) << 32;
+        let [client, server] = settings.map(|number| {
+            let usual = &self.settings[usize::from(number)];
+            tcp::Config { seed: usual.seed.wrapping_add(phase), ..usual.clone() }
+        });
         let ends = [Connection::client(&client), Connection::server(&server)];
         let first = self.spare.pop().unwrap_or_else(|| self.add_sockets());
         for (end, tcp) in self.connections[first as usize..].iter_mut().zip(ends) {
@@ -113,11 +115,10 @@ impl Stack for World {
             end.tcp = Connection::client(&tcp::Config::default());
         }
         for end in self.flows[flow].all_ends() {
-            if let (Some(queue), Carrier::Nic { nic, .. }) =
-                (end.queue, &mut self.nodes[end.node as usize].carrier)
-                && nic.close(queue)
+            if let (Some(queue), Some(tenant), Carrier::Nic { nic, .. }) =
+                (end.queue.take(), end.tenant, &mut self.nodes[end.node as usize].carrier)
             {
-                end.queue = None;
+                nic.close(queue, tenant);
             }
         }
         self.spare.push(socket);
