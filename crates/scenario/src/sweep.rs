@@ -163,6 +163,19 @@ fn heading(name: &str) -> Option<(&str, String, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_with_figures_of_their_own_have_them_under_their_names() {
+        let row = |figures: &[(&str, f64)]| Row {
+            settings: vec![("size".to_owned(), "8kB".to_owned())],
+            system: "fifo".to_owned(),
+            met: (0, 0),
+            figures: figures.iter().map(|(name, value)| ((*name).to_owned(), Some(*value))).collect(),
+        };
+        let rows = [row(&[("a", 1.0), ("b", 2.0)]), row(&[("a", 3.0), ("c", 4.0)])];
+        assert_eq!(figure_names(&rows), ["a", "b", "c"]);
+        assert_eq!((rows[1].figure("b"), rows[1].figure("c")), (None, Some(4.0)));
+    }
     use crate::Form;
     use std::path::Path;
 
@@ -211,23 +224,5 @@ sweep:
             Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full).expect_err("no such workload");
         let shown = errors.render(false);
         assert!(shown.contains("leads nowhere: there is no `v`") && shown.contains("t.yaml:10"), "{shown}");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_with_figures_of_their_own_have_them_under_their_names() {
-        let row = |figures: &[(&str, f64)]| Row {
-            settings: vec![("size".to_owned(), "8kB".to_owned())],
-            system: "fifo".to_owned(),
-            met: (0, 0),
-            figures: figures.iter().map(|(name, value)| ((*name).to_owned(), Some(*value))).collect(),
-        };
-        let rows = [row(&[("a", 1.0), ("b", 2.0)]), row(&[("a", 3.0), ("c", 4.0)])];
-        assert_eq!(figure_names(&rows), ["a", "b", "c"]);
-        assert_eq!((rows[1].figure("b"), rows[1].figure("c")), (None, Some(4.0)));
     }
 }
