@@ -194,8 +194,14 @@ fn what_a_core_has_while_its_program_is_taken_out_goes_on_in_its_order() {
     assert!(snapshot.lanes.iter().all(|lane| lane.program.is_none()), "it is gone");
 }
 
+/// The core may be done with all of it when its tenant is taken out: then once more.
 #[test]
 fn what_a_core_has_of_a_tenant_that_is_taken_out_is_counted() {
+    assert!((0..20).any(|_| a_core_is_stopped_with_packets()), "in none of 20 tries");
+}
+
+/// Takes a tenant out, checks that all of its packets are counted, and says whether its core still had some.
+fn a_core_is_stopped_with_packets() -> bool {
     let text = POLICY.replace("a: {port: memory}", "a: {port: memory, max: 1Mbps}");
     let (mut world, checked) = world_of(&text, &slow("egress"), &own());
     (0..300).for_each(|told| _ = world.send(0, &udp(A, ELSEWHERE, 1, told, 1_000)));
@@ -214,8 +220,8 @@ fn what_a_core_has_of_a_tenant_that_is_taken_out_is_counted() {
     out += world.run(Span::secs(3), Span::millis(1)).len();
     let counted: u64 = lost.iter().map(|(_, count)| count).sum();
     assert_eq!(counted as usize, read - out, "{lost:?} of {read}, {out} left");
-    assert!(lost.iter().any(|(why, _)| *why == "stopped"), "{lost:?}");
     assert!(!world.engine.pending());
+    lost.iter().any(|(why, _)| *why == "stopped")
 }
 
 #[test]
