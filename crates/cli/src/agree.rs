@@ -3,7 +3,7 @@
 //! Why: results of the simulator can be trusted as far as they agree with what real TCP, real queues and real timers do.
 //! From: the crates `lab` and `sim`, which run one form of each file; medians over repetitions and over seeds.
 //! Not here: running either, the figures (`scenario`).
-//! Invariant: every figure that both sides have is compared; exit code 1 when one is further apart than its bound.
+//! Invariant: every figure that either side has is compared; exit code 1 when one is further apart than its bound.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,9 @@ pub(crate) fn agree(args: &Agree) -> Result<(), Failure> {
         }
     }
     if let Some(file) = &args.write {
-        write(file, &figures, args)?;
+        let least =
+            scenarios.iter().map(|(live, _)| args.pairs.unwrap_or(live.pairs)).min().unwrap_or_default();
+        write(file, &figures, [least, args.seeds])?;
     }
     if args.json {
         print_json(&figures)?;
@@ -96,7 +98,7 @@ fn in_virtual_time(scenario: &Scenario, args: &Agree) -> Result<Vec<Summary>, Fa
     Ok(summarise(scenario, &outcome?.results))
 }
 
-/// Adds the figures that both have.
+/// Adds the figures that either has.
 fn compare(scenario: &Scenario, linux: &Summary, sim: &Summary, figures: &mut Vec<Figure>) {
     let mut add = |figure: String, unit, values: [Option<f64>; 2], scale: f64, bound| {
         // What only one side has does not agree: its other figure is no number.
@@ -172,8 +174,8 @@ fn verdict(figures: &[Figure]) -> String {
 /// Lines between which a page holds the table.
 const MARKS: [&str; 2] = ["<!-- agree: begin -->\n", "<!-- agree: end -->\n"];
 
-/// Replaces the table in a page.
-fn write(file: &Path, figures: &[Figure], args: &Agree) -> Result<(), Failure> {
+/// Replaces the table in a page; `runs` are the repetitions on Linux, at least, and the seeds.
+fn write(file: &Path, figures: &[Figure], runs: [u32; 2]) -> Result<(), Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::Failed(format!("cannot write `{}`: {why}", file.display()));
     let page = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
@@ -181,16 +183,14 @@ fn write(file: &Path, figures: &[Figure], args: &Agree) -> Result<(), Failure> {
     let (Some(begin), Some(end)) = (begin, end) else {
         return Err(failed(&format!("it has no lines `{}` and `{}`", MARKS[0].trim(), MARKS[1].trim())));
     };
-    let table = markdown(figures, args);
+    let table = markdown(figures, runs);
     let new = page[..begin + MARKS[0].len()].to_owned() + &table + &page[end..];
     std::fs::write(file, new).map_err(|error| failed(&error))
 }
 
-fn markdown(figures: &[Figure], args: &Agree) -> String {
+fn markdown(figures: &[Figure], [repetitions, seeds]: [u32; 2]) -> String {
     let mut text = format!(
-        "Medians of {} repetitions on Linux and of {} seeds. {}.\n\n| {} |\n| --- | --- | --- | --: | --: | --: | --- |\n",
-        args.pairs.unwrap_or(1),
-        args.seeds,
+        "Medians of {repetitions} repetitions on Linux and of {seeds} seeds. {}.\n\n| {} |\n| --- | --- | --- | --: | --: | --: | --- |\n",
         verdict(figures),
         COLUMNS.join(" | ")
     );
@@ -228,14 +228,14 @@ mod tests {
     #[test]
     fn a_page_keeps_what_is_around_the_table() {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (file, args) = (folder.path().join("page.md"), Agree { seeds: 5, ..Agree::default() });
+        let file = folder.path().join("page.md");
         std::fs::write(&file, format!("before\n{}old\n{}after\n", MARKS[0], MARKS[1])).expect("written");
-        write(&file, &[figure(1.0, 3.0, LATENCY)], &args).expect("written");
+        write(&file, &[figure(1.0, 3.0, LATENCY)], [3, 5]).expect("written");
         let page = std::fs::read_to_string(&file).expect("there");
         assert!(page.starts_with("before\n") && page.ends_with("after\n") && !page.contains("old"), "{page}");
         assert!(page.contains("0 of 1 figures agree") && page.contains("| 3.00 | NO |"), "{page}");
         std::fs::write(&file, "no marks").expect("written");
-        assert!(write(&file, &[], &args).is_err());
+        assert!(write(&file, &[], [3, 5]).is_err());
         assert_eq!(std::fs::read_to_string(&file).expect("there"), "no marks");
     }
 }

@@ -376,7 +376,7 @@ pub(crate) struct Sim {
 }
 
 /// `plimsoll agree`.
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = AGREE_EXAMPLES)]
 pub(crate) struct Agree {
     /// The scenario files; their short forms are run

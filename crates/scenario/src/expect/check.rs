@@ -10,7 +10,7 @@ use plimsoll_units::Span;
 
 use super::{Claim, Compare, Expectation, Expr, ExprKind, Function, Gauge, Operator, Path, Quantity, Unit};
 use crate::model::{Measure, Scenario};
-use crate::{Kind, Problem};
+use crate::{Kind, Problem, names};
 
 /// The names that an expectation may use.
 #[derive(Clone, Debug)]
@@ -44,9 +44,9 @@ impl Has {
 impl Names {
     /// The names of a scenario, which need not be complete yet.
     pub(crate) fn of(scenario: &Scenario) -> Self {
+        let index = names::Names::new(scenario);
         let has = |name: &str| {
-            let own = scenario.workloads.iter().filter(|w| w.name == name || w.tenant == name);
-            let kinds = own.map(|workload| &workload.kind);
+            let kinds = index.workloads(Some(name)).into_iter().map(|workload| &workload.kind);
             kinds.fold(Has::default(), |all, kind| {
                 all.or(Has { latency: kind.has_latency(), flows: matches!(kind, Kind::Flows { .. }) })
             })
@@ -55,9 +55,7 @@ impl Names {
         let subjects = tenants.chain(scenario.workloads.iter().map(|workload| &workload.name));
         let subjects = subjects.map(|name| (name.clone(), has(name)));
         let families = scenario.families();
-        let of_family = |name: &str| scenario.family(name).into_iter().map(has).fold(Has::default(), Has::or);
-        let joined: Vec<(String, Has)> =
-            families.iter().map(|(name, _)| (name.clone(), of_family(name))).collect();
+        let joined: Vec<(String, Has)> = families.iter().map(|(name, _)| (name.clone(), has(name))).collect();
         let receiving = scenario.hosts.iter().filter(|host| host.receive.is_some());
         Self {
             systems: scenario.systems.iter().map(|system| system.name.clone()).collect(),
