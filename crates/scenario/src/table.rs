@@ -99,7 +99,7 @@ fn systems(summaries: &[Summary], shown: Option<usize>, width: u16) -> Table {
     }
     header.push("drops by reason".to_owned());
     let figures = header.len() - 2;
-    let figures_of = |latency| latency_figures(latency).into_iter().take(1 + columns);
+    let figures_of = |latency| latency_figures(latency, columns);
     table.set_header(header);
     for summary in summaries {
         let mut row = vec![summary.system.clone()];
@@ -149,7 +149,7 @@ fn others(summaries: &[Summary], shown: Option<usize>, width: u16) -> Option<Tab
     for summary in summaries {
         for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
             let names = [summary.system.clone(), latency.workload.clone()];
-            table.add_row(names.into_iter().chain(latency_figures(latency).into_iter().take(1 + columns)));
+            table.add_row(names.into_iter().chain(latency_figures(latency, columns)));
         }
     }
     align(&mut table, 2, 1 + columns);
@@ -205,12 +205,14 @@ pub(crate) fn latency_columns(summaries: &[Summary]) -> usize {
     LATENCY.len() - usize::from(all_answered)
 }
 
-/// Answers a second, percentiles of the time that answered requests took, and the part that was not answered.
-pub(crate) fn latency_figures(latency: &LatencySummary) -> [String; 5] {
+/// Answers a second, and the first columns of [`LATENCY`]: percentiles of the time that answered requests took, and the part
+/// that was not answered.
+pub(crate) fn latency_figures(latency: &LatencySummary, columns: usize) -> Vec<String> {
     let LatencySummary { requests_per_second, p50, p99, p99_9, unanswered, .. } = latency;
     let milli = |secs: &Option<f64>| figure(secs.map(|secs| secs * 1e3));
     let percent = figure(unanswered.map(|part| part * 100.0));
-    [figure(*requests_per_second), milli(p50), milli(p99), milli(p99_9), percent]
+    let all = [figure(*requests_per_second), milli(p50), milli(p99), milli(p99_9), percent];
+    all.into_iter().take(1 + columns).collect()
 }
 
 /// The table of promises: whether each held, and the cause where it did not.

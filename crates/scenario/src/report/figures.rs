@@ -290,7 +290,7 @@ fn bars(scenario: &Scenario, ran: &[&Summary]) -> Option<Figure> {
     Some(Figure { name: "shares", caption, scene: canvas.scene() })
 }
 
-/// Throughput of many tenants: the part of them that gets no more than so much.
+/// Throughput of many tenants: the part of them that gets no more than each rate.
 fn spread(ran: &[&Summary], most: f64, mut canvas: Canvas, caption: String) -> Figure {
     let x = Axis::linear("throughput (Mb/s)", most * 1.05);
     let panel = canvas.panel("", 240.0, x, Axis::linear("part of the tenants (%)", 100.0));

@@ -124,9 +124,7 @@ fn row(page: &mut String, summary: &Summary, shown: Option<usize>, columns: usiz
     cells.push(mega(summary.throughput_bps));
     cells.extend(summary.destinations.iter().map(|one| mega(one.throughput_bps)));
     let latency = shown.and_then(|n| summary.latency.get(n));
-    cells.extend(
-        latency.into_iter().flat_map(|latency| latency_figures(latency).into_iter().take(1 + columns)),
-    );
+    cells.extend(latency.into_iter().flat_map(|latency| latency_figures(latency, columns)));
     cells.push(figure(summary.jain));
     let _ = write!(page, "<tr><td class=\"name\">{}</td>", escape(&summary.system));
     for cell in cells {
@@ -144,7 +142,7 @@ fn others(page: &mut String, summaries: &[Summary], shown: Option<usize>) {
         for (_, latency) in summary.latency.iter().enumerate().filter(|(n, _)| Some(*n) != shown) {
             let (system, workload) = (escape(&summary.system), escape(&latency.workload));
             let _ = write!(rows, "<tr><td class=\"name\">{system}</td><td class=\"left\">{workload}</td>");
-            for cell in latency_figures(latency).into_iter().take(1 + columns) {
+            for cell in latency_figures(latency, columns) {
                 let _ = write!(rows, "<td>{cell}</td>");
             }
             rows.push_str("</tr>\n");

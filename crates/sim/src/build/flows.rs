@@ -114,10 +114,10 @@ impl Builder<'_> {
         pairs: &[(End, End)],
         handshake: bool,
     ) -> Vec<([u16; 2], Path, Path, u32)> {
+        let seed = self.chance(workload, "phases").below(u32::MAX).into();
         let kind = |&(client, server): &(End, End)| {
             let configs = self.tcp_settings(workload, [client, server]);
             let mss = configs[0].mss.into();
-            let seed = self.chance(workload, "phases").below(u32::MAX).into();
             let settings = configs.map(|config| self.setting(tcp::Config { handshake, seed, ..config }));
             let ways = [(client, server), (server, client)].map(|(from, to)| self.path(from.node, to.node));
             let [path, back] = ways;

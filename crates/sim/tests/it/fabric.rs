@@ -12,8 +12,24 @@ fn a_fat_tree_has_the_capacity_of_its_hosts() {
     assert_holds(&scenario, &outcome);
 }
 
+/// Switches and links between hosts `a` and `b`, with two ways of two links each, one of which has links of this delay.
+fn fork(delay: &str) -> String {
+    format!(
+        "switches: [s, up, down, t]
+links:
+  a: {{between: [a, s], rate: 10Gbps}}
+  b: {{between: [t, b], rate: 10Gbps}}
+  u1: {{between: [s, up], rate: 10Gbps}}
+  u2: {{between: [up, t], rate: 10Gbps}}
+  d1: {{between: [s, down], rate: 10Gbps, delay: {delay}}}
+  d2: {{between: [down, t], rate: 10Gbps, delay: {delay}}}
+"
+    )
+}
+
 /// Runs of two hosts, each behind a switch of its own, with two ways of two links between them: one of 10 us, one of 400 us.
 fn two_ways(workload: &str) -> Vec<Run> {
+    let links = fork("200us");
     let text = format!(
         "
 name: ways
@@ -21,15 +37,7 @@ rate: 10Gbps
 duration: 200ms
 systems: [plimsoll, sprayed: {{kind: plimsoll, load_balancing: spray}}]
 hosts: {{a: {{transmit: {{completions: out_of_order}}}}, b: {{}}}}
-switches: [s, up, down, t]
-links:
-  a: {{between: [a, s], rate: 10Gbps}}
-  b: {{between: [t, b], rate: 10Gbps}}
-  u1: {{between: [s, up], rate: 10Gbps}}
-  u2: {{between: [up, t], rate: 10Gbps}}
-  d1: {{between: [s, down], rate: 10Gbps, delay: 200us}}
-  d2: {{between: [down, t], rate: 10Gbps, delay: 200us}}
-tenants: {{x: {{host: a, max: 1Gbps}}, y: {{host: b}}}}
+{links}tenants: {{x: {{host: a, max: 1Gbps}}, y: {{host: b}}}}
 workloads:
   w: {{tenant: x, to: y, {workload}}}
 "
@@ -51,6 +59,7 @@ fn no_packet_overtakes_another_of_its_flow_under_ecmp() {
 /// Flows of one address each take a way of their own, and the same one in each run of the same seed.
 #[test]
 fn flows_differ_in_their_ways_and_seeds_in_theirs() {
+    let links = fork("1ms");
     let slow = |seed: u64| {
         let text = format!(
             "
@@ -60,15 +69,7 @@ duration: 100ms
 seed: {seed}
 systems: [plimsoll]
 hosts: [a, b]
-switches: [s, up, down, t]
-links:
-  a: {{between: [a, s], rate: 10Gbps}}
-  b: {{between: [t, b], rate: 10Gbps}}
-  u1: {{between: [s, up], rate: 10Gbps}}
-  u2: {{between: [up, t], rate: 10Gbps}}
-  d1: {{between: [s, down], rate: 10Gbps, delay: 1ms}}
-  d2: {{between: [down, t], rate: 10Gbps, delay: 1ms}}
-repeat: {{c: 20}}
+{links}repeat: {{c: 20}}
 tenants: {{x: {{host: a}}, y: {{host: b}}}}
 workloads:
   p<c>: {{tenant: x, to: y, kind: probe, rate: 1000}}
