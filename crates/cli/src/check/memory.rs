@@ -73,58 +73,52 @@ impl Control {
     }
 }
 
-/// Memory for counting flows and slowing them down, which a policy without backpressure does not have.
-struct Pressing {
-    /// The tables.
+/// Memory that only some policies take.
+struct Tables {
+    /// Its name in JSON.
+    key: &'static str,
+    title: &'static str,
     parts: Vec<Part>,
-    /// The tables together.
-    bytes: u64,
 }
 
-impl Pressing {
-    fn of(checked: &Checked) -> Self {
-        let stated = checked.config.backpressure.as_ref();
-        let mut tables = stated.map_or_else(Vec::new, |_| HeavyFlows::memory().to_vec());
-        tables.extend(
-            stated.and_then(|stated| stated.press.as_ref()).into_iter().flat_map(HeavyFlows::press_memory),
-        );
-        let mediated = checked.config.tenants.iter().filter(|tenant| tenant.ecn.mediate().is_some()).count();
-        if mediated > 0 {
-            tables.extend(Guest::memory().map(|(what, bytes)| (what, bytes * mediated)));
-        }
-        let parts: Vec<Part> =
-            tables.into_iter().map(|(what, bytes)| Part { what, bytes: bytes as u64 }).collect();
-        let bytes = parts.iter().map(|part| part.bytes).sum();
-        Self { parts, bytes }
+impl Tables {
+    /// The parts together.
+    fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.bytes).sum()
     }
+}
+
+/// Memory for counting flows and slowing them down, which a policy without backpressure does not have.
+fn pressing(checked: &Checked) -> Tables {
+    let stated = checked.config.backpressure.as_ref();
+    let mut tables = stated.map_or_else(Vec::new, |_| HeavyFlows::memory().to_vec());
+    tables.extend(
+        stated.and_then(|stated| stated.press.as_ref()).into_iter().flat_map(HeavyFlows::press_memory),
+    );
+    let mediated = checked.config.tenants.iter().filter(|tenant| tenant.ecn.mediate().is_some()).count();
+    if mediated > 0 {
+        tables.extend(Guest::memory().map(|(what, bytes)| (what, bytes * mediated)));
+    }
+    let parts = tables.into_iter().map(|(what, bytes)| Part { what, bytes: bytes as u64 }).collect();
+    Tables { key: "backpressure", title: "tables of backpressure", parts }
 }
 
 /// Memory of tenants' programs, most of which a program takes as it needs it.
-struct Programs {
-    parts: Vec<Part>,
-    bytes: u64,
-}
-
-impl Programs {
-    fn of(checked: &Checked) -> Self {
-        let programs = || {
-            let tenants = checked.config.tenants.iter();
-            tenants.filter_map(|tenant| Some((&tenant.name, tenant.program.as_ref()?)))
-        };
-        let memory = programs().map(|(_, stated)| stated.memory.as_u64()).sum();
-        // One on a core of its own has its packets in its memory, and as many buffers on the engine's side.
-        let on_cores = programs().filter(|(_, stated)| stated.core.is_some());
-        let beside = on_cores.map(|(tenant, stated)| {
-            let limits = program_limits(checked, tenant, stated);
-            u64::from(limits.buffers) * u64::from(limits.buffer)
-        });
-        let rows =
-            [("memory that they state, at most", memory), ("packets at cores of their own", beside.sum())];
-        let parts: Vec<Part> = rows.map(|(what, bytes)| Part { what, bytes }).into();
-        let parts: Vec<Part> = parts.into_iter().filter(|part| part.bytes > 0).collect();
-        let bytes = parts.iter().map(|part| part.bytes).sum();
-        Self { parts, bytes }
-    }
+fn programs(checked: &Checked) -> Tables {
+    let programs = || {
+        let tenants = checked.config.tenants.iter();
+        tenants.filter_map(|tenant| Some((&tenant.name, tenant.program.as_ref()?)))
+    };
+    let memory = programs().map(|(_, stated)| stated.memory.as_u64()).sum();
+    // One on a core of its own has its packets in its memory, and as many buffers on the engine's side.
+    let on_cores = programs().filter(|(_, stated)| stated.core.is_some());
+    let beside = on_cores.map(|(tenant, stated)| {
+        let limits = program_limits(checked, tenant, stated);
+        u64::from(limits.buffers) * u64::from(limits.buffer)
+    });
+    let rows = [("memory that they state, at most", memory), ("packets at cores of their own", beside.sum())];
+    let parts = rows.map(|(what, bytes)| Part { what, bytes }).into_iter().filter(|part| part.bytes > 0);
+    Tables { key: "programs", title: "tenants' programs", parts: parts.collect() }
 }
 
 /// A row of control as a row of the engine.
@@ -143,33 +137,25 @@ pub(super) fn show(json: bool, checked: &Checked) -> Result<(), Failure> {
     };
     let found = footprint(&checked.program, &config);
     let peers = Peers::of(&found, &checked.program);
-    let (control, pressing, programs) = (Control::of(checked), Pressing::of(checked), Programs::of(checked));
+    let (control, some) = (Control::of(checked), [pressing(checked), programs(checked)]);
     if json {
-        return print_json(&machine(&found, &peers, &control, (&pressing, &programs)));
+        return print_json(&machine(&found, &peers, &control, &some));
     }
     print(&text(&found, &peers))?;
     if !control.parts.is_empty() {
         print(&control_text(&control, checked))?;
     }
-    if !pressing.parts.is_empty() {
-        print(&[line("tables of backpressure", pressing.bytes), rows(&pressing.parts)].concat())?;
-    }
-    if !programs.parts.is_empty() {
-        print(&[line("tenants' programs", programs.bytes), rows(&programs.parts)].concat())?;
+    for tables in some.iter().filter(|tables| !tables.parts.is_empty()) {
+        print(&[line(tables.title, tables.bytes()), rows(&tables.parts)].concat())?;
     }
     Ok(())
 }
 
-fn machine(
-    found: &Footprint,
-    peers: &Peers,
-    control: &Control,
-    (pressing, programs): (&Pressing, &Programs),
-) -> Value {
+fn machine(found: &Footprint, peers: &Peers, control: &Control, some: &[Tables]) -> Value {
     let named = |parts: &[Part]| -> Map<String, Value> {
         parts.iter().map(|part| (part.what.to_owned(), part.bytes.into())).collect()
     };
-    json!({
+    let mut all = json!({
         "classes": found.classes, "queues": found.queues,
         "class": named(&found.class), "class_bytes": found.class_bytes, "ring_bytes": found.ring_bytes,
         "beside": named(&found.beside), "beside_bytes": found.beside_bytes,
@@ -178,9 +164,12 @@ fn machine(
         "linux_fq_bytes": peers.linux_fq_bytes, "avoided_bytes": peers.avoided_bytes,
         "control": named(&control.parts), "control_bytes": control.bytes,
         "control_total_bytes": control.total_bytes, "told_limit_bytes": control.limit_bytes,
-        "backpressure": named(&pressing.parts), "backpressure_bytes": pressing.bytes,
-        "programs": named(&programs.parts), "programs_bytes": programs.bytes,
-    })
+    });
+    for tables in some {
+        all[tables.key] = named(&tables.parts).into();
+        all[format!("{}_bytes", tables.key)] = tables.bytes().into();
+    }
+    all
 }
 
 fn text(found: &Footprint, peers: &Peers) -> String {
