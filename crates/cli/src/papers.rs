@@ -37,11 +37,21 @@ struct Finding {
     figures: Vec<(Number, Option<Figure>)>,
     /// Failed expectations and bounds, each with the command that repeats it.
     failures: Vec<String>,
+    /// Whether several seeds gave one result, as chance has no part in the experiment.
+    alike: bool,
 }
 
 impl Finding {
     fn passed(&self) -> bool {
         self.failures.is_empty()
+    }
+
+    /// The verdict, `passed` or `failed` in the words of the table, and what a reader must know beside it.
+    fn verdict(&self, passed: &str, failed: &str) -> String {
+        let word = if self.passed() { passed } else { failed };
+        let differs = if self.paper.differs.is_empty() { "" } else { ", differs" };
+        let alike = if self.alike { ", seeds alike" } else { "" };
+        format!("{word}{differs}{alike}")
     }
 }
 
@@ -106,6 +116,7 @@ fn finding(
     options: &Options,
 ) -> Finding {
     let mut failures = Vec::new();
+    let alike = options.seeds > 1 && outcomes.iter().flatten().all(|outcome| outcome.results.are_alike());
     // All points of a sweep have the same numbers.
     let mut values = vec![Vec::new(); experiment.paper.numbers.len()];
     for (point, outcome) in experiment.points.iter().zip(outcomes) {
@@ -135,11 +146,11 @@ fn finding(
     let numbers = experiment.paper.numbers.iter().cloned();
     let figures = numbers.zip(values).map(|(number, values)| (number.clone(), number.figure(&values)));
     let (paper, file) = (experiment.paper.clone(), experiment.file.clone());
-    Finding { figures: figures.collect(), paper, file, failures }
+    Finding { figures: figures.collect(), paper, file, failures, alike }
 }
 
 fn machine(finding: &Finding) -> Value {
-    let Finding { paper, file, figures, failures } = finding;
+    let Finding { paper, file, figures, failures, alike } = finding;
     let figures = figures.iter().map(|(number, ours)| {
         let at: serde_json::Map<String, Value> =
             number.at.iter().map(|(path, value)| (path.clone(), value.as_str().into())).collect();
@@ -148,7 +159,7 @@ fn machine(finding: &Finding) -> Value {
     json!({
         "id": paper.id, "figure": paper.figure, "shows": paper.shows, "file": file,
         "numbers": figures.collect::<Vec<Value>>(), "differs": paper.differs,
-        "passed": failures.is_empty(), "failures": failures,
+        "passed": failures.is_empty(), "failures": failures, "seeds_alike": alike,
     })
 }
 

@@ -16,6 +16,7 @@ use crate::traffic::{self, Job, Live, Side};
 use crate::turns::{Frames, Turns};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
+use nix::time::{ClockId, clock_gettime};
 use plimsoll_scenario::{Kind, Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use plimsoll_slo::SloReport;
 use plimsoll_units::Span;
@@ -132,7 +133,9 @@ impl Lab<'_> {
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
+        let before = cpu_of_ends();
         let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, None)?;
+        let ends_cpu = cpu_of_ends().zip(before).map(|(now, before)| now.saturating_sub(before));
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
         let mut tally = world.tally(Duration::from_nanos(measured))?;
         tally.notes.extend(not_judged(measured, &tally.promises));
@@ -144,7 +147,8 @@ impl Lab<'_> {
             pair,
             promises: tally.promises,
             drops: tally.drops,
-            cpu: tally.cpu.map(|cpu| Span::ns(u64::try_from(cpu.as_nanos()).unwrap_or(u64::MAX))),
+            cpu: tally.cpu.map(span),
+            ends_cpu: ends_cpu.map(span),
             notes: tally.notes,
             counters: tally.pressing.counters,
             events: tally.pressing.events,
@@ -471,6 +475,15 @@ fn carried(jobs: &[Job], lives: &[Live]) -> BTreeMap<String, u64> {
         *bytes.entry(job.workload.tenant.clone()).or_default() += live.bytes.load(Ordering::Relaxed);
     }
     bytes
+}
+
+/// CPU time of this process so far: the workloads' ends are its threads.
+fn cpu_of_ends() -> Option<Duration> {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from)
+}
+
+fn span(time: Duration) -> Span {
+    Span::ns(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Whether the error says that the kernel lacks a queueing discipline such as HTB, which is a note and not a failure.

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use plimsoll_units::Nanos;
+use plimsoll_units::{Nanos, Span};
 
 use crate::departures::Departures;
 use crate::expect::{FlowFigure, FlowGauge, Gauge, Measured, Path, SizeRange, Statistic};
@@ -241,6 +241,9 @@ impl<'a> Measures<'a> {
         let subject = path.subject.as_deref();
         let latency = |of: &dyn Fn(&[f64]) -> f64| self.latency(run, subject, window, of);
         let waits = |of| self.waits(run, subject, window, of);
+        let cores = |time: Option<Span>| {
+            time.map_or(f64::NAN, |time| time.as_secs_f64() / self.scenario.duration.as_secs_f64())
+        };
         match path.measure {
             Gauge::Flows(gauge) => self.of_flows(run, subject, window, gauge),
             Gauge::Throughput => self.throughput(run, subject, window),
@@ -278,9 +281,8 @@ impl<'a> Measures<'a> {
             Gauge::IngressMean => mean(&waits(|found| &found.waits)),
             Gauge::IngressPercentile(percent) => percentile(&waits(|found| &found.waits), percent),
             Gauge::Counter(name) => run.counters.get(name).map_or(f64::NAN, |count| *count as f64),
-            Gauge::Cpu => {
-                run.cpu.map_or(f64::NAN, |cpu| cpu.as_secs_f64() / self.scenario.duration.as_secs_f64())
-            }
+            Gauge::Cpu => cores(run.cpu),
+            Gauge::EndsCpu => cores(run.ends_cpu),
             gauge => self.departures(run, subject, gauge).gauge(gauge, window),
         }
     }

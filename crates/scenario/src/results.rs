@@ -20,6 +20,15 @@ pub struct Results {
     pub notes: Vec<String>,
 }
 
+impl Results {
+    /// Whether all runs of each system measured the same.
+    #[must_use]
+    pub fn are_alike(&self) -> bool {
+        let first = |run: &Run| self.runs.iter().find(|other| other.system == run.system);
+        self.runs.iter().all(|run| first(run).is_some_and(|first| first.measured() == run.measured()))
+    }
+}
+
 /// Further counts of a system: writes of doorbells over PCIe as Loom counts them (one for a batch), by the cache line, and
 /// with a register for each queue; changes of flow queue from one packet of a batch to the next; reads of packets over PCIe;
 /// scheduling decisions, and pairs of enqueue and dequeue on the tree; seconds in which a NIC's receive ring dropped more
@@ -27,7 +36,6 @@ pub struct Results {
 /// came to hosts; packets that were counted by flow, and those of them that a table still has or has given up for a counted
 /// reason; updates of the flow table, and the three kinds of them. Of mediated ECN: what was changed, by the names of the
 /// daemon's events, and reported marks. Of tenants' programs, in virtual time: calls with packets,
-/// the packets and the instructions of these calls, calls that failed and that took too long, and programs that were halted. Of tenants' programs, in virtual time: calls with packets,
 /// the packets and the instructions of these calls, calls that failed and that took too long, and programs that were halted.
 pub const COUNTERS: [&str; 34] = [
     "doorbell_writes",
@@ -80,6 +88,8 @@ pub struct Run {
     /// CPU time of what carried the packets (empty for the kernel's systems), if measured; where systems take turns, that of
     /// what is measured of a turn, for the turn's length.
     pub cpu: Option<Span>,
+    /// CPU time of the workloads' senders and receivers, with the kernel's work for them, if measured; live only.
+    pub ends_cpu: Option<Span>,
     /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
     pub counters: BTreeMap<&'static str, u64>,
     /// Events that engines counted, by the names that `docs/operations.md` gives them; live only.
@@ -97,8 +107,14 @@ pub struct Run {
     pub notes: Vec<String>,
 }
 
+impl Run {
+    fn measured(&self) -> impl PartialEq + '_ {
+        (&self.workloads, &self.drops, &self.counters)
+    }
+}
+
 /// Measurements of one workload. Times count from the start of the run.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkloadResult {
     /// Bytes of whole frames that its tenant's side got across the uplink, in windows of `measure.window` from
     /// the start of the run; missing windows at the end are empty.

@@ -74,6 +74,8 @@ pub enum SystemKind {
     ClassFetch,
     /// A SmartNIC's default egress: tenants' queues are served in turn, a packet at a time.
     RoundRobin,
+    /// A node of a PIFO tree that ranks all tenants' packets, and shapes by pointers to itself (Loom, Figure 6).
+    NodeShaping,
 }
 
 /// Timing of the systems that are models alone.
@@ -138,7 +140,7 @@ impl Default for Fetch {
 
 impl SystemKind {
     /// Every kind.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Fifo,
         Self::Htb,
         Self::Plimsoll,
@@ -149,6 +151,7 @@ impl SystemKind {
         Self::Hwrl,
         Self::ClassFetch,
         Self::RoundRobin,
+        Self::NodeShaping,
     ];
 
     /// The kind's name in a file.
@@ -165,13 +168,14 @@ impl SystemKind {
             Self::Hwrl => "hwrl",
             Self::ClassFetch => "class_fetch",
             Self::RoundRobin => "round_robin",
+            Self::NodeShaping => "node_shaping",
         }
     }
 
     /// Whether it is a model, of hardware or of a system that Linux lacks: it runs in virtual time only.
     #[must_use]
     pub const fn is_model(self) -> bool {
-        matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch | Self::RoundRobin)
+        matches!(self, Self::Ptb | Self::Hwrl | Self::ClassFetch | Self::RoundRobin | Self::NodeShaping)
     }
 
     /// Whether it runs on Plimsoll's engine with a policy file ([`crate::Scenario::policy_file`]); the others are the

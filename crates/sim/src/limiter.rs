@@ -1,7 +1,8 @@
 //! Rate limiters of the systems that Plimsoll is compared with.
 //!
 //! Why: the engine is compared with what operators have without it, and with SENIC's hardware.
-//! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2); FairNIC's default egress (§3.1.1).
+//! From: SENIC's baselines (§2.2, §7.2) and its prototype in hardware (§6.2); FairNIC's default egress (§3.1.1);
+//! what Loom's shaping queue replaces (Loom, Figure 6).
 //! Not here: Plimsoll's own engine (`crate::host_nic`). These are models of timing for comparison: nothing live uses them.
 //! Invariant: packets of a tenant leave in the order in which they came, each once.
 
@@ -9,6 +10,7 @@ mod buckets;
 mod fetch;
 mod htb;
 mod lock;
+mod node_shaping;
 mod turns;
 
 use plimsoll_scenario::{System, SystemKind, Tenant};
@@ -20,6 +22,7 @@ use buckets::Buckets;
 use fetch::ClassFetch;
 use htb::Htb;
 use lock::LockedHtb;
+use node_shaping::NodeShaping;
 use turns::Turns;
 
 /// The limiter of one host.
@@ -33,6 +36,8 @@ pub(crate) enum Limiter {
     Fetch(Box<ClassFetch>),
     /// Queues that take turns.
     Turns(Turns),
+    /// A node that shapes by pointers to itself.
+    NodeShaping(NodeShaping),
 }
 
 /// Packets of a tenant that may wait: Linux's `txqueuelen`.
@@ -57,6 +62,9 @@ impl Limiter {
                 Self::Fetch(Box::new(ClassFetch::new(model.fetch, &rates, mtu, chance)))
             }
             SystemKind::RoundRobin => Self::Turns(Turns::new(tenants.len())),
+            SystemKind::NodeShaping => {
+                Self::NodeShaping(NodeShaping::new(tenants.iter().map(|tenant| tenant.max)))
+            }
             _ => Self::Htb(Box::new(LockedHtb::new(
                 Htb::new(tenants, line, mtu),
                 model,
@@ -73,6 +81,7 @@ impl Limiter {
             Self::Buckets(buckets) => buckets.offer(tenant, packet, now),
             Self::Fetch(fetch) => fetch.offer(tenant, packet, now),
             Self::Turns(turns) => turns.offer(tenant, packet),
+            Self::NodeShaping(node) => node.offer(tenant, packet, now),
         }
     }
 
@@ -83,6 +92,7 @@ impl Limiter {
             Self::Buckets(buckets) => buckets.dequeue(now),
             Self::Fetch(fetch) => fetch.dequeue(now, free),
             Self::Turns(turns) => turns.dequeue(now, free),
+            Self::NodeShaping(node) => node.dequeue(now, free),
         }
     }
 
@@ -93,6 +103,7 @@ impl Limiter {
             Self::Buckets(buckets) => buckets.next(),
             Self::Fetch(fetch) => fetch.next(),
             Self::Turns(turns) => turns.next(now),
+            Self::NodeShaping(node) => node.next(),
         }
     }
 
@@ -103,6 +114,7 @@ impl Limiter {
             Self::Buckets(buckets) => Box::new(buckets.holds()),
             Self::Fetch(fetch) => Box::new(fetch.holds()),
             Self::Turns(turns) => Box::new(turns.holds()),
+            Self::NodeShaping(node) => Box::new(node.holds()),
         }
     }
 
@@ -110,7 +122,7 @@ impl Limiter {
     pub(crate) fn cpu(&self) -> Option<Span> {
         match self {
             Self::Htb(htb) => htb.cpu(),
-            Self::Buckets(_) | Self::Fetch(_) | Self::Turns(_) => None,
+            Self::Buckets(_) | Self::Fetch(_) | Self::Turns(_) | Self::NodeShaping(_) => None,
         }
     }
 
@@ -118,7 +130,7 @@ impl Limiter {
     pub(crate) fn counters(&self) -> Vec<(&'static str, u64)> {
         match self {
             Self::Fetch(fetch) => fetch.counters().to_vec(),
-            Self::Htb(_) | Self::Buckets(_) | Self::Turns(_) => Vec::new(),
+            Self::Htb(_) | Self::Buckets(_) | Self::Turns(_) | Self::NodeShaping(_) => Vec::new(),
         }
     }
 }

@@ -7,15 +7,20 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use plimsoll_document::nearest;
 use plimsoll_scenario::{Form, Paper, Point, Scenario};
+use tempfile::TempDir;
 
 use super::collect::collect;
 use crate::failure::Failure;
 
 /// The files of `examples/papers/`: path below it, and text.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/papers.rs"));
+
+/// The rank programs that they name, in the same way.
+const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
 /// The papers by their letters, in the order in which they are shown.
 pub(super) const SERIES: [(&str, &str); 5] = [
@@ -34,6 +39,8 @@ pub(super) struct Experiment {
     pub paper: Paper,
     /// All points of its sweep; one without a sweep.
     pub points: Vec<Point>,
+    /// Holds the modules of experiments in the binary, for as long as they may run.
+    _modules: Option<Arc<TempDir>>,
 }
 
 /// The experiments that were asked for, from a folder or from the binary.
@@ -58,9 +65,15 @@ pub(super) fn experiments(
 }
 
 fn carried(form: Form) -> Result<Vec<Experiment>, Failure> {
+    // Policies name modules by path.
+    let modules = tempfile::tempdir().map_err(|error| Failure::io("a temporary directory", &error))?;
+    write(MODULES, modules.path())?;
+    let modules = Arc::new(modules);
     let read = |(name, text): &(&str, &str)| {
-        let points = Scenario::points(text, name, Path::new(""), form, &[]);
-        experiment(name, points).transpose()
+        let folder = modules.path().join(name);
+        let folder = folder.parent().unwrap_or(modules.path());
+        let found = experiment(name, Scenario::points(text, name, folder, form, &[])).transpose()?;
+        Some(found.map(|one| Experiment { _modules: Some(modules.clone()), ..one }))
     };
     FILES.iter().filter(|(name, _)| has(name, form)).filter_map(read).collect()
 }
@@ -70,7 +83,7 @@ fn in_folder(folder: &Path, form: Form) -> Result<Vec<Experiment>, Failure> {
     let wrong = |error: io::Error| {
         Failure::Wrong(format!("{}: {error}; give a folder with scenario files", folder.display()))
     };
-    collect(folder, &mut files).map_err(wrong)?;
+    collect(folder, "yaml", &mut files).map_err(wrong)?;
     files.retain(|file| has(&file.to_string_lossy(), form));
     files.sort();
     let read = |file: &PathBuf| {
@@ -99,7 +112,7 @@ fn experiment(
         eprintln!("note: {file} has no `paper:` block and is left out");
         return Ok(None);
     };
-    Ok(Some(Experiment { file: file.to_owned(), paper, points }))
+    Ok(Some(Experiment { file: file.to_owned(), paper, points, _modules: None }))
 }
 
 fn unknown(word: &str, all: &[Experiment]) -> Failure {
@@ -122,9 +135,14 @@ pub(super) fn place(id: &str, file: &str) -> (usize, String, usize, u32, String)
     (paper, series.to_owned(), kind, number.parse().unwrap_or(0), file)
 }
 
-/// Writes the files in the binary into a folder.
+/// Writes the files in the binary into a folder, with the modules that they name.
 pub(super) fn unpack(folder: &Path) -> Result<(), Failure> {
-    for (name, text) in FILES {
+    write(FILES, folder)?;
+    write(MODULES, folder)
+}
+
+fn write(files: &[(&str, &str)], folder: &Path) -> Result<(), Failure> {
+    for (name, text) in files {
         let file = folder.join(name);
         let written = std::fs::create_dir_all(file.parent().unwrap_or(folder));
         let written = written.and_then(|()| std::fs::write(&file, text));

@@ -86,11 +86,7 @@ fn page(findings: &[Finding], seeds: u32) -> String {
     page += "| id | where | what it shows | the paper | ours | |\n| --- | --- | --- | --- | --- | --- |\n";
     for finding in findings {
         for (place, cells) in rows(finding).into_iter().enumerate() {
-            let word = match (place, finding.passed()) {
-                (0, true) => "pass",
-                (0, false) => "**fails**",
-                _ => "",
-            };
+            let word = if place == 0 { finding.verdict("pass", "**fails**") } else { String::new() };
             let cells = cells.map(|cell| cell.replace('|', "\\|"));
             let _ = writeln!(page, "| {} | {word} |", cells.join(" | "));
         }
@@ -138,7 +134,9 @@ const HEAD: &str = "\
 Each row is an experiment (E), a mechanism (M) or a claim (C of a cost or limit, S of security) of one of the papers that
 Plimsoll brings together, repeated in virtual time at the paper's rates by a scenario file in
 [`examples/papers/`](../examples/papers/). *Ours* is the median over {seeds} seeds, with the range where they differ. A
-row passes when every expectation of its file, and every delay bound of `plimsoll check`, holds with every seed.
+row passes when every expectation of its file, and every delay bound of `plimsoll check`, holds with every seed. Where a row
+says *differs*, the text below the table says in what the experiment differs from the paper's; *seeds alike* says that chance
+has no part in it, so that all seeds gave one result, to the bit, and are one test.
 `plimsoll papers` runs all of them again, `plimsoll papers --only LO-E4` one of them; one seed gives one result, bit for
 bit, on any machine.
 
@@ -183,6 +181,7 @@ mod tests {
             figures: one.paper.numbers.iter().map(|number| (number.clone(), None)).collect(),
             file: one.file,
             failures: Vec::new(),
+            alike: false,
             paper: one.paper,
         };
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/fidelity.md");

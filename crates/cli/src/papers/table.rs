@@ -18,9 +18,9 @@ pub(super) fn table(findings: &[Finding], width: u16, colour: bool) -> String {
     for finding in findings {
         for (place, [id, figure, what, paper, ours]) in rows(finding).into_iter().enumerate() {
             let (word, shade) = match (place, finding.passed()) {
-                (0, true) => ("pass", Color::Green),
-                (0, false) => ("FAIL", Color::Red),
-                _ => ("", Color::Reset),
+                (0, true) => (finding.verdict("pass", "FAIL"), Color::Green),
+                (0, false) => (finding.verdict("pass", "FAIL"), Color::Red),
+                _ => (String::new(), Color::Reset),
             };
             let word = if colour { Cell::new(word).fg(shade) } else { Cell::new(word) };
             table.add_row([

@@ -342,7 +342,7 @@ impl Checker<'_> {
     fn windows(&mut self, expr: &Expr, path: &Path) -> Option<u64> {
         let (from, to) = path.window.unwrap_or((self.names.measure.from, self.names.measure.to));
         let at = expr.at.clone();
-        if path.measure == Gauge::Cpu && !self.names.measure.cpu {
+        if matches!(path.measure, Gauge::Cpu | Gauge::EndsCpu) && !self.names.measure.cpu {
             let problem = Problem::new(at, "CPU time is not measured").label("not measured");
             self.problems.push(problem.help("add `cpu: true` under `measure:`"));
         } else if path.measure.of_departures() && !self.names.measure.gaps {

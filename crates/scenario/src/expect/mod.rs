@@ -197,6 +197,8 @@ pub(crate) enum Gauge {
     CallMean,
     CallPercentile(f64),
     Cpu,
+    /// CPU time of senders and receivers.
+    EndsCpu,
     /// Time from one packet's crossing of the uplink to the next one's.
     GapMean,
     GapStddev,
@@ -218,7 +220,7 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    const NAMES: [&str; 50] = [
+    const NAMES: [&str; 51] = [
         "throughput",
         "goodput",
         "requests",
@@ -253,6 +255,7 @@ impl Gauge {
         "call_mean",
         "call_p99",
         "cpu",
+        "ends_cpu",
         "gap_mean",
         "gap_stddev",
         "gap_min",
@@ -303,6 +306,7 @@ impl Gauge {
             "ingress_mean" => Self::IngressMean,
             "call_mean" => Self::CallMean,
             "cpu" => Self::Cpu,
+            "ends_cpu" => Self::EndsCpu,
             "gap_mean" => Self::GapMean,
             "gap_stddev" => Self::GapStddev,
             "gap_min" => Self::GapMin,
@@ -393,15 +397,17 @@ impl Gauge {
 
     /// Whether only a whole system has it.
     pub(crate) const fn of_system(self) -> bool {
-        matches!(self, Self::Cpu | Self::TopShare | Self::Counter(_))
+        matches!(self, Self::Cpu | Self::EndsCpu | Self::TopShare | Self::Counter(_))
     }
 
     /// Whether it is known for each moment.
     const fn has_windows(self) -> bool {
         use Gauge::{
-            Changed, Counter, Cpu, Drops, Echoed, Ecn, Errors, Marks, Metered, NicDrops, Packets, TopShare,
+            Changed, Counter, Cpu, Drops, Echoed, Ecn, EndsCpu, Errors, Marks, Metered, NicDrops, Packets,
+            TopShare,
         };
-        let of_the_run = matches!(self, Packets | Errors | Drops | NicDrops | Cpu | TopShare | Counter(_));
+        let of_the_run =
+            matches!(self, Packets | Errors | Drops | NicDrops | Cpu | EndsCpu | TopShare | Counter(_));
         !of_the_run && !matches!(self, Marks | Changed | Metered | Ecn | Echoed)
     }
 }

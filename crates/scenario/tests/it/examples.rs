@@ -14,6 +14,7 @@ fn examples() -> Vec<PathBuf> {
         let files = std::fs::read_dir(folder).expect("a folder for each paper, and one for faults");
         found.extend(files.map(|entry| entry.expect("readable").path()));
     }
+    found.retain(|file| file.extension().is_some_and(|ending| ending == "yaml"));
     found.extend(["virtual", "cohabitation"].map(|name| root.join(format!("programs/{name}.yaml"))));
     found.sort();
     found

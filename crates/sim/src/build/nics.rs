@@ -192,7 +192,9 @@ impl Builder<'_> {
     fn one_model_of_the_bus(&self, host: &Host) -> Result<(), SimError> {
         let help = match self.system.kind {
             SystemKind::ClassFetch => "leave `pcie` out; the system's `fetch` says how it reads packets",
-            SystemKind::RoundRobin => "leave `pcie` out, or compare the system in a file of its own",
+            SystemKind::RoundRobin | SystemKind::NodeShaping => {
+                "leave `pcie` out, or compare the system in a file of its own"
+            }
             _ => return Ok(()),
         };
         let Some(_) = host.pcie else { return Ok(()) };
