@@ -15,7 +15,7 @@ use plimsoll_units::Bytes;
 /// The distribution of flows' sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FlowSizes {
-    /// Bytes, and the part of all flows that have so many or fewer.
+    /// Bytes, and the part of all flows that have at most these bytes.
     points: Vec<(f64, f64)>,
 }
 

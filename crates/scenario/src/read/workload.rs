@@ -65,7 +65,7 @@ impl Reader {
         let kind = self.kind(kind, &fields, scenario);
         let (name, family, place) = (key.value.clone(), None, key.at);
         let even = keys.key("arrivals").is_some() && self.arrivals(&fields);
-        Some(Workload {
+        let workload = Workload {
             name,
             tenant: tenant?,
             to,
@@ -80,12 +80,26 @@ impl Reader {
             even,
             family,
             place,
-        })
+        };
+        if !workload.kind.is_tcp() {
+            self.no_tcp(&fields);
+        }
+        Some(workload)
+    }
+
+    /// Refuses settings of TCP for a workload that does without it.
+    fn no_tcp(&mut self, fields: &Fields<'_>) {
+        for key in ["congestion", "tcp"] {
+            if let Some(tree) = fields.get(key) {
+                let problem = Problem::new(tree.at, format!("{} does not send by TCP", fields.what));
+                self.problem(problem.label("has no effect").help(format!("leave `{key}` out")));
+            }
+        }
     }
 
     fn tcp(&mut self, tree: &Tree) -> TcpSettings {
         let fields = self.fields(tree, tree.at, "`tcp`", &TCP);
-        let mut buffer = |key| fields.get(key).is_some().then(|| self.size(&fields, key, Bytes::ZERO));
+        let mut buffer = |key| fields.get(key).is_some().then(|| self.size(&fields, key, Bytes::new(1)));
         let (send_buffer, receive_buffer) = (buffer("send_buffer"), buffer("receive_buffer"));
         let stated = fields.get("initial_window").is_some();
         TcpSettings {

@@ -57,6 +57,11 @@ fn hosts_and_links_have_their_mistakes_shown() {
 }
 
 #[test]
+fn settings_of_tcp_have_their_mistakes_shown() {
+    compare("tcp", include_str!("../golden/tcp.yaml"));
+}
+
+#[test]
 fn links_that_are_not_plain_and_overlays_have_their_mistakes_shown() {
     compare("links", include_str!("../golden/links.yaml"));
 }

@@ -98,7 +98,7 @@ impl Pie {
         self.probability == 0.0 && self.waited == 0.0 && self.free <= at
     }
 
-    /// Moves the probability, where packets wait for so many nanoseconds (§4.2).
+    /// Moves the probability by the time, in nanoseconds, that packets wait (§4.2).
     fn change(&mut self, waits: u64) {
         let waited = Span::ns(waits).as_secs_f64();
         let mut step = ALPHA * (waited - self.target) + BETA * (waited - self.waited);

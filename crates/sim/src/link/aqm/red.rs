@@ -41,7 +41,7 @@ impl Red {
         verdict
     }
 
-    /// Moves the average on. While the queue was empty, it falls as if so many packets had come as could have been sent.
+    /// Moves the average on. While the queue was empty, it falls as if the packets that the link could have sent had come.
     fn measure(&mut self, packet: &Arriving) {
         let weight = self.spec.weight;
         if packet.backlog == 0 {
