@@ -240,28 +240,41 @@ pub(crate) struct Tally {
 
 impl World {
     /// Handles all events before `end`; calls `tell` with the time now and then.
+    ///
+    /// Islands take turns: one that is at work has its state in the processor's caches, and none sees what another one does.
     pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
-        let mut told = 0;
-        while let Some((at, source)) = self.agenda.next() {
-            if at >= end {
-                break;
+        let (mut told, mut begun) = (0, Nanos::ZERO);
+        while begun < end {
+            let turn = if self.agenda.islands() > 1 { begun + TURN } else { end };
+            let until = turn.min(self.look_at).min(end);
+            for island in 0..self.agenda.islands() {
+                self.agenda.give_turn(island);
+                self.now = begun;
+                self.run_island(until, |now, events| {
+                    if events - told >= TELL_EVERY {
+                        told = events;
+                        tell(now, events);
+                    }
+                });
             }
+            self.look(until);
+            begun = until;
+        }
+        self.now = end;
+        tell(end, self.events);
+    }
+
+    /// Handles all events of an island before `until`.
+    #[inline]
+    fn run_island(&mut self, until: Nanos, mut handled: impl FnMut(Nanos, u64)) {
+        while let Some((at, source)) = self.agenda.next().filter(|&(at, _)| at < until) {
             debug_assert!(at >= self.now, "time runs forwards");
-            if at >= self.look_at {
-                self.look(at);
-            }
             self.now = at;
             self.events += 1;
             self.happen(source);
             self.settle();
-            if self.events - told >= TELL_EVERY {
-                told = self.events;
-                tell(at, self.events);
-            }
+            handled(at, self.events);
         }
-        self.look(end);
-        self.now = end;
-        tell(end, self.events);
     }
 
     /// Judges promises at the end of each window that is over by `now`.
@@ -454,5 +467,7 @@ impl Carrier {
     }
 }
 
+/// How long an island's turn is. Its state is fetched once for each, which should be little beside the work on it.
+const TURN: Span = Span::millis(10);
 /// Events between two calls of `tell`.
 const TELL_EVERY: u64 = 1 << 18;
