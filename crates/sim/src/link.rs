@@ -202,29 +202,30 @@ impl Link {
     }
 
     /// Offers a packet to the queue, which may mark it.
-    pub(crate) fn offer(&mut self, mut packet: Packet, now: Nanos) -> Offered {
+    #[inline]
+    pub(crate) fn offer(&mut self, packet: &Packet, now: Nanos) -> Offered {
         self.forget_departed(now);
         let waiting = self.path.as_ref().map_or(self.under_way.len() - self.left, |path| path.waiting());
-        let len = self.spec.overhead.queued(&packet);
+        let len = self.spec.overhead.queued(packet);
         if self.backlog + u64::from(len) > self.spec.queue || waiting >= self.spec.packets as usize {
             return Offered::Full;
         }
         let mut congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
         if self.aqm.is_some() {
-            match self.manage(&packet, now) {
+            match self.manage(packet, now) {
                 Verdict::Pass => {}
                 Verdict::Mark => congested = true,
                 Verdict::Drop => return Offered::Early,
             }
         }
-        packet.ce |= packet.ect && congested;
-        packet.marked |= packet.carried && congested;
+        let ce = packet.ce | (packet.ect && congested);
+        let marked = packet.marked | (packet.carried && congested);
         self.taken += u64::from(len);
-        self.parts += self.spec.overhead.parts(&packet);
+        self.parts += self.spec.overhead.parts(packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let mut departure = self.pace.as_mut().map_or(now, |pace| {
             pace.catch_up(now);
-            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(&packet)).into()));
+            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(packet)).into()));
             pace.earned()
         });
         if let Some(pace) = &mut self.packet_pace {
@@ -236,11 +237,11 @@ impl Link {
             return Offered::Lost; // its time on the wire is used all the same
         }
         if self.path.is_some() {
-            return self.send(packet, departure);
+            return self.send(Packet { ce, marked, ..*packet }, departure);
         }
         self.backlog += u64::from(len);
         let place = self.under_way.len();
-        self.put(place, departure + self.spec.delay, packet)
+        self.put(place, departure + self.spec.delay, Packet { ce, marked, ..*packet })
     }
 
     /// Puts a packet in its place among those that are under way.
@@ -396,7 +397,7 @@ mod tests {
         let free = LinkSpec::free(Span::ZERO, Overhead::Frame(50));
         let spec = LinkSpec { rate: Some(BitRate::gbps(12)), queue: 4_500, ..free };
         let mut link = Link::new(spec, "l", 1);
-        let offered = (0..4).map(|_| link.offer(packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
+        let offered = (0..4).map(|_| link.offer(&packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
         assert_eq!(offered.iter().filter(|&&offered| offered == Offered::Full).count(), 1);
         assert_eq!(link.last_departure(), Nanos::new(3_000));
         while link.arrive().is_some() {}
@@ -408,10 +409,10 @@ mod tests {
         let mut link = link(4_500, None);
         // 1,500 B at 12 Gb/s are 1,000 ns.
         for _ in 0..3 {
-            assert!(matches!(link.offer(packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
+            assert!(matches!(link.offer(&packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
         }
-        assert_eq!(link.offer(packet(1_500), Nanos::new(999)), Offered::Full);
-        assert!(matches!(link.offer(packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
+        assert_eq!(link.offer(&packet(1_500), Nanos::new(999)), Offered::Full);
+        assert!(matches!(link.offer(&packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
         let mut arrivals = Vec::new();
         while let Some(at) = link.next_arrival() {
             arrivals.push(at.as_u64());
@@ -431,7 +432,7 @@ mod tests {
             link.packet_pace = Some(Box::new(Pace::new(bytes_a_second(most))));
             let mut sent = 0;
             while link.last_departure() < Nanos::new(1_000_000) {
-                link.offer(packet(len), Nanos::ZERO);
+                link.offer(&packet(len), Nanos::ZERO);
                 sent += 1;
             }
             sent
@@ -444,7 +445,7 @@ mod tests {
     fn marks_begin_at_the_threshold() {
         let mut link = link(10_000, Some(3_000));
         for _ in 0..4 {
-            link.offer(packet(1_500), Nanos::ZERO);
+            link.offer(&packet(1_500), Nanos::ZERO);
         }
         let marks: Vec<bool> = link.under_way().map(|packet| packet.ce).collect();
         assert_eq!(marks, [false, false, true, true]);
