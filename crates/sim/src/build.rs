@@ -29,6 +29,7 @@ use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
 use crate::series::Sampler;
+use crate::source_ports::SourcePorts;
 use crate::topology::{Edge, Topology};
 use crate::trace::{Trace, Tracer};
 use crate::world::{Carrier, LinkEnd, Node, Notices, Source, Way, World};
@@ -120,6 +121,7 @@ impl<'a> Builder<'a> {
                 seed,
             ),
             flows: Vec::new(),
+            ports: SourcePorts::default(),
             connections: Vec::new(),
             settings: Vec::new(),
             spare: Vec::new(),

@@ -37,6 +37,7 @@ use crate::packet::Packet;
 use crate::press::Press;
 use crate::receive::Receive;
 use crate::series::Sampler;
+use crate::source_ports::SourcePorts;
 use crate::tcp::{self, Connection};
 use crate::topology::Routes;
 use crate::trace::Tracer;
@@ -55,6 +56,7 @@ pub(crate) struct World {
     /// Which of several equal ways a packet takes.
     pub(crate) balance: Balance,
     pub(crate) flows: Vec<Flow>,
+    pub(crate) ports: SourcePorts,
     pub(crate) connections: Vec<Socket>,
     /// The settings of connections that begin during the run.
     pub(crate) settings: Vec<tcp::Config>,
