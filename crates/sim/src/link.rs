@@ -146,6 +146,8 @@ pub(crate) struct Link {
     datagrams: VecDeque<Nanos>,
     /// How many of them have left the queue.
     left: usize,
+    /// Whether packets meet more here than a queue that drops and marks, a rate and a delay.
+    special: bool,
     /// Bytes of those still in the queue.
     backlog: u64,
     /// Bytes that the queue has taken.
@@ -190,6 +192,10 @@ impl Link {
             aqm: spec.aqm.as_deref().map(|aqm| Box::new(Manager::new(*aqm, spec.rate, chance("aqm ")))),
             path: spec.path.as_deref().map(|path| Box::new(Path::new(*path, chance("path ")))),
             under_way: VecDeque::new(),
+            special: spec.packet_rate.is_some()
+                || spec.loss > 0.0
+                || spec.aqm.is_some()
+                || spec.path.is_some(),
             taken_in: Nanos::ZERO,
             before: Nanos::ZERO,
             datagrams: VecDeque::new(),
@@ -205,13 +211,12 @@ impl Link {
     #[inline]
     pub(crate) fn offer(&mut self, packet: &Packet, now: Nanos) -> Offered {
         self.forget_departed(now);
-        let waiting = self.path.as_ref().map_or(self.under_way.len() - self.left, |path| path.waiting());
         let len = self.spec.overhead.queued(packet);
-        if self.backlog + u64::from(len) > self.spec.queue || waiting >= self.spec.packets as usize {
+        if self.backlog + u64::from(len) > self.spec.queue || self.waiting() >= self.spec.packets as usize {
             return Offered::Full;
         }
         let mut congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
-        if self.aqm.is_some() {
+        if self.special {
             match self.manage(packet, now) {
                 Verdict::Pass => {}
                 Verdict::Mark => congested = true,
@@ -228,29 +233,44 @@ impl Link {
             pace.charge(Bytes::new((packet.len + self.spec.overhead.of(packet)).into()));
             pace.earned()
         });
-        if let Some(pace) = &mut self.packet_pace {
-            pace.catch_up(now);
-            pace.charge(Bytes::new(packet.frames().into()));
-            departure = departure.max(pace.earned());
-        }
-        if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
-            return Offered::Lost; // its time on the wire is used all the same
-        }
-        if self.path.is_some() {
-            return self.send(Packet { ce, marked, ..*packet }, departure);
+        if self.special {
+            if let Some(pace) = &mut self.packet_pace {
+                pace.catch_up(now);
+                pace.charge(Bytes::new(packet.frames().into()));
+                departure = departure.max(pace.earned());
+            }
+            if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
+                return Offered::Lost; // its time on the wire is used all the same
+            }
+            if self.path.is_some() {
+                return self.send(Packet { ce, marked, ..*packet }, departure);
+            }
         }
         self.backlog += u64::from(len);
         let place = self.under_way.len();
         self.put(place, departure + self.spec.delay, Packet { ce, marked, ..*packet })
     }
 
+    /// Packets in the queue.
+    #[inline]
+    fn waiting(&self) -> usize {
+        if self.special && let Some(path) = &self.path {
+            return path.waiting();
+        }
+        self.under_way.len() - self.left
+    }
+
     /// Puts a packet in its place among those that are under way.
     #[inline]
     fn put(&mut self, place: usize, arrival: Nanos, packet: Packet) -> Offered {
         let datagram = matches!(packet.body, Body::Datagram { .. });
-        self.under_way.insert(place, (arrival, packet));
+        if place == self.under_way.len() {
+            self.under_way.push_back((arrival, packet));
+        } else {
+            self.under_way.insert(place, (arrival, packet));
+        }
         let mut first = place == 0;
-        if self.spec.jitter > Span::ZERO && datagram {
+        if datagram && self.spec.jitter > Span::ZERO {
             let place = self.datagrams.partition_point(|&at| at <= arrival);
             self.datagrams.insert(place, arrival);
             first |= self.taken_in > arrival;
@@ -317,7 +337,7 @@ impl Link {
         }
         if self.left > 0 {
             self.left -= 1;
-        } else if self.path.is_none() {
+        } else if !self.special || self.path.is_none() {
             self.backlog -= u64::from(self.spec.overhead.queued(&packet));
         }
         self.before = self.taken_in;
@@ -340,7 +360,7 @@ impl Link {
 
     /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
-        if let Some(path) = &self.path {
+        if self.special && let Some(path) = &self.path {
             return path.last_departure();
         }
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
@@ -362,7 +382,7 @@ impl Link {
     }
 
     fn forget_departed(&mut self, now: Nanos) {
-        if let Some(path) = &mut self.path {
+        if self.special && let Some(path) = &mut self.path {
             self.backlog -= path.departed(now);
             return;
         }

@@ -175,17 +175,19 @@ pub(crate) enum Way {
 
 /// A host, a switch, or a place beyond the uplink.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Node {
-    pub(crate) name: String,
+    // The first cache line is all that packets look at.
     pub(crate) carrier: Carrier,
     pub(crate) receive: Option<Box<Receive>>,
-    /// Whether its daemon is down: no packet comes in or goes out.
-    pub(crate) down: bool,
     /// The counters by which promises are judged, where a tenant here has a promise.
     pub(crate) watch: Option<Box<Watch>>,
     /// Its backpressure, where any host has some.
     pub(crate) press: Option<Box<Press>>,
     pub(crate) press_source: SourceId,
+    /// Whether its daemon is down: no packet comes in or goes out.
+    pub(crate) down: bool,
+    pub(crate) name: String,
     /// Seconds in which its NIC dropped many packets.
     pub(crate) drop_seconds: DropSeconds,
 }

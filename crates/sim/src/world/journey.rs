@@ -382,8 +382,12 @@ impl World {
         }
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
-        self.marked[workload as usize] += u64::from(packet.ce);
-        self.changed[workload as usize] += u64::from(packet.is_changed());
+        if packet.ce {
+            self.marked[workload as usize] += 1;
+        }
+        if packet.is_changed() {
+            self.changed[workload as usize] += 1;
+        }
         self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
         match packet.body {
             Body::Datagram { number, last, .. } => {
