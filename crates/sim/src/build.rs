@@ -114,6 +114,8 @@ impl<'a> Builder<'a> {
             sources,
             links,
             nodes: topology.nodes.iter().map(node).collect(),
+            pressed: false,
+            programmed: false,
             routes: topology.routes(),
             balance: Balance::new(
                 system.load_balancing.unwrap_or(scenario.load_balancing),
@@ -216,6 +218,10 @@ impl<'a> Builder<'a> {
 
     /// Fills the agenda with the first moment of each source. `watched`: packets or samples of all hosts are written in one order.
     fn agenda(&mut self, watched: bool) -> Result<(), SimError> {
+        let nodes = &self.world.nodes;
+        self.world.pressed = nodes.iter().any(|node| node.press.is_some());
+        let mut receives = nodes.iter().filter_map(|node| node.receive.as_ref());
+        self.world.programmed = receives.any(|receive| receive.programs().next().is_some());
         self.world.timeline_source = self.source(Source::Timeline);
         self.world.faults.source = self.source(Source::Fault);
         self.world.notices.source = self.source(Source::Notice);

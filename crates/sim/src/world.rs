@@ -52,6 +52,9 @@ pub(crate) struct World {
     pub(crate) sources: Vec<Source>,
     pub(crate) links: Vec<LinkEnd>,
     pub(crate) nodes: Vec<Node>,
+    /// Whether any host has backpressure, and whether any tenant has a program: without, packets pass by at once.
+    pub(crate) pressed: bool,
+    pub(crate) programmed: bool,
     pub(crate) routes: Routes,
     /// Which of several equal ways a packet takes.
     pub(crate) balance: Balance,

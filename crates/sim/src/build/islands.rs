@@ -29,7 +29,7 @@ impl Builder<'_> {
         let world = &self.world;
         let nodes = world.nodes.len();
         let scheduled = !self.scenario.timeline.is_empty() || !world.faults.steps.is_empty();
-        let told = world.control.is_some() || world.nodes.iter().any(|node| node.press.is_some());
+        let told = world.control.is_some() || world.pressed;
         // Flows that arrive take sockets, and sprayed packets random numbers, from one supply.
         let arrives = self.scenario.workloads.iter().any(|one| matches!(one.kind, Kind::Flows { .. }));
         let sprayed = self.system.load_balancing.unwrap_or(self.scenario.load_balancing) == LoadBalancing::Spray;

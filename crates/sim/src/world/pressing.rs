@@ -65,7 +65,12 @@ impl World {
     }
 
     /// Takes a packet past the gates of its host on the way out. Returns whether it may go on now.
+    #[inline]
     pub(super) fn pass_out(&mut self, packet: &mut Packet, gate: Gate) -> bool {
+        !self.pressed || self.pass_gates(packet, gate)
+    }
+
+    fn pass_gates(&mut self, packet: &mut Packet, gate: Gate) -> bool {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(packet);
         let (node, to_node, receiver) = (from.node, to.node, to.tenant);
@@ -107,7 +112,14 @@ impl World {
 
     /// Mediates ECN in a packet that a tenant sends and that nothing holds any more: in the tenant's place, and in that of the
     /// tenant of this host that is to receive it.
+    #[inline]
     pub(super) fn mediate_out(&mut self, packet: &mut Packet) {
+        if self.pressed {
+            self.mediate(packet);
+        }
+    }
+
+    fn mediate(&mut self, packet: &mut Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (&from, &to) = flow.leg(packet);
         let press = self.nodes[from.node as usize].press.as_ref();
@@ -122,7 +134,12 @@ impl World {
     }
 
     /// Counts a packet that has come in for a tenant, and mediates its ECN; `false` if it is lost, beyond its flow's rate.
+    #[inline]
     pub(super) fn pass_in(&mut self, packet: &mut Packet) -> bool {
+        !self.pressed || self.count_in(packet)
+    }
+
+    fn count_in(&mut self, packet: &mut Packet) -> bool {
         let flow = &self.flows[packet.flow as usize];
         let (from, to) = flow.leg(packet);
         let node = to.node;

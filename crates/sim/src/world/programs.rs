@@ -22,7 +22,12 @@ const OVER_MAX: &str = "ingress_over_max";
 
 impl World {
     /// Puts a packet that its tenant sends where its program finds it; `false` if no program looks at it.
+    #[inline]
     pub(super) fn offer_to_program(&mut self, packet: &Packet) -> bool {
+        self.programmed && self.find_program(packet)
+    }
+
+    fn find_program(&mut self, packet: &Packet) -> bool {
         let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).0;
         let receive = self.nodes[node as usize].receive.as_mut();
         let hosted = receive.zip(tenant).and_then(|(receive, tenant)| receive.program(tenant));
@@ -54,6 +59,9 @@ impl World {
 
     /// Lets the programs of a host run whose packets may leave now.
     pub(super) fn wake_programs(&mut self, node: u32) {
+        if !self.programmed {
+            return;
+        }
         let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
         let room = |tenant| carrier.room(tenant);
         let Some(receive) = receive else { return };
