@@ -209,7 +209,12 @@ pub(crate) fn latency_columns(summaries: &[Summary]) -> usize {
 /// that was not answered.
 pub(crate) fn latency_figures(latency: &LatencySummary, columns: usize) -> Vec<String> {
     let LatencySummary { requests_per_second, p50, p99, p99_9, unanswered, .. } = latency;
-    let milli = |secs: &Option<f64>| figure(secs.map(|secs| secs * 1e3));
+    // As expectations say it: there were requests, and none was answered.
+    let never = *unanswered == Some(1.0);
+    let milli = |secs: &Option<f64>| match secs {
+        None if never => show(f64::INFINITY, Unit::Time),
+        secs => figure(secs.map(|secs| secs * 1e3)),
+    };
     let percent = figure(unanswered.map(|part| part * 100.0));
     let all = [figure(*requests_per_second), milli(p50), milli(p99), milli(p99_9), percent];
     all.into_iter().take(1 + columns).collect()

@@ -53,6 +53,22 @@ fn pairs(pairs: usize, millis: u64) -> String {
     text + "links:\n" + &links + "tenants:\n" + &tenants + "workloads:\n" + &workloads
 }
 
+/// Like [`pairs`], all behind one switch: every host sends to the next one.
+fn rack(hosts: usize, millis: u64) -> String {
+    let mut text = format!(
+        "name: rack\nrate: 1Gbps\nduration: {millis}ms\nsystems: [plimsoll]\nswitches: [tor]\nhosts:\n"
+    );
+    let (mut links, mut tenants, mut workloads) = (String::new(), String::new(), String::new());
+    for n in 0..hosts {
+        let next = (n + 1) % hosts;
+        let _ = writeln!(text, "  h{n}: {{}}");
+        let _ = writeln!(links, "  l{n}: {{between: [h{n}, tor], rate: 1Gbps, delay: 10us}}");
+        let _ = writeln!(tenants, "  a{n}: {{host: h{n}}}\n  b{n}: {{host: h{n}}}");
+        let _ = writeln!(workloads, "  wa{n}: {{tenant: a{n}, to: b{next}, kind: bulk}}");
+    }
+    text + "links:\n" + &links + "tenants:\n" + &tenants + "workloads:\n" + &workloads
+}
+
 fn measure(what: &str, text: &str, millis: u64) {
     let scenario = Scenario::parse(text, "bench.yaml", Path::new(""), Form::Full)
         .unwrap_or_else(|errors| panic!("{}", errors.render(false)));
@@ -74,7 +90,8 @@ fn main() {
     if let [hosts, millis] =
         std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect::<Vec<u64>>()[..]
     {
-        return measure(&format!("{hosts} hosts"), &pairs(hosts as usize / 2, millis), millis);
+        measure(&format!("{hosts} hosts, in pairs"), &pairs(hosts as usize / 2, millis), millis);
+        return measure(&format!("{hosts} hosts at one switch"), &rack(hosts as usize, millis), millis);
     }
     println!("world                            packet-hops     events seconds     hops/s    Gb/s");
     for (senders, flows) in [(1, 16), (4, 4), (8, 2)] {

@@ -5,7 +5,8 @@
 //! From: a calendar queue (Brown, 1988) for what is near, whose cost does not grow with the number of sources; a heap for
 //! what is far, mostly timers that never come due.
 //! Not here: what a source does when its moment comes (`world`).
-//! Invariant: sources leave in the order of (moment, order of setting), so that a run never depends on anything else.
+//! Invariant: sources of an island leave in the order of (moment, order of setting), so that a run never depends on anything
+//! else.
 
 mod calendar;
 mod heap;
@@ -24,6 +25,10 @@ pub(crate) struct Agenda {
     near: Calendar,
     far: Heap,
     set: u64,
+    /// By island: what is scheduled there while it is another one's turn.
+    others: Vec<(Calendar, Heap)>,
+    /// The island whose turn it is.
+    turn: usize,
 }
 
 /// A moment, the number of its setting and its source, in one integer that sorts in this order: a comparison without a
@@ -61,10 +66,29 @@ impl Agenda {
     /// The largest number of sources.
     pub(crate) const MOST: usize = 1 << Entry::SOURCE_BITS;
 
-    /// An agenda for this number of sources, none of which has a moment yet.
-    pub(crate) fn new(sources: usize) -> Self {
+    /// An agenda for this number of sources, none of which has a moment yet, on this number of islands.
+    pub(crate) fn new(sources: usize, islands: usize) -> Self {
         assert!(sources <= Self::MOST, "more sources of events than there are numbers for them");
-        Self { near: Calendar::new(sources), far: Heap::new(sources), set: 0 }
+        let others = (0..islands.max(1)).map(|_| Default::default()).collect();
+        Self { near: Calendar::new(sources), far: Heap::new(sources), set: 0, others, turn: 0 }
+    }
+
+    /// The number of islands.
+    pub(crate) fn islands(&self) -> usize {
+        self.others.len()
+    }
+
+    /// Gives an island its turn: from then on, all sources that are asked for or set must be its own.
+    pub(crate) fn give_turn(&mut self, island: usize) {
+        if island == self.turn {
+            return;
+        }
+        for number in [self.turn, island] {
+            let (near, far) = &mut self.others[number];
+            self.near.exchange(near);
+            self.far.exchange(far);
+        }
+        self.turn = island;
     }
 
     /// Adds a source, which has no moment yet, behind the last one.
@@ -73,7 +97,7 @@ impl Agenda {
         self.far.add();
     }
 
-    /// The earliest moment, with its source. No source is set to an earlier one from then on.
+    /// The earliest moment of the island, with its source. None of its sources is set to an earlier one from then on.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(Nanos, SourceId)> {
         let first = match (self.near.first(), self.far.first()) {
@@ -152,7 +176,7 @@ mod tests {
         fn agrees_with_a_sorted_set(
             ops in proptest::collection::vec((0_u32..40, 0_u64..1 << 24, 0_u32..24, 0_u8..6), 1..600),
         ) {
-            let mut agenda = Agenda::new(40);
+            let mut agenda = Agenda::new(40, 1);
             let mut oracle: BTreeSet<(u64, u64, u32)> = BTreeSet::new();
             let mut now = 0;
             for (step, (source, ahead, shift, op)) in ops.into_iter().enumerate() {
@@ -183,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_crowded_agenda_keeps_its_order() {
-        let mut agenda = Agenda::new(10_000);
+        let mut agenda = Agenda::new(10_000, 1);
         (0..10_000).for_each(|source| agenda.set(source, Nanos::new(u64::from(source) * 7_919 % 10_007)));
         let mut before = Nanos::ZERO;
         for left in (0..10_000).rev() {

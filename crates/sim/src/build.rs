@@ -7,6 +7,7 @@
 //! Invariant: what each workload draws follows from the seed and its name, whatever else there is.
 
 mod flows;
+mod islands;
 mod links;
 mod nics;
 mod press;
@@ -28,6 +29,7 @@ use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
 use crate::series::Sampler;
+use crate::source_ports::SourcePorts;
 use crate::topology::{Edge, Topology};
 use crate::trace::{Trace, Tracer};
 use crate::world::{Carrier, LinkEnd, Node, Notices, Source, Way, World};
@@ -51,7 +53,7 @@ pub(crate) fn world(
         builder.control();
     }
     let sampler = samples.map(|most| builder.sampler(most));
-    builder.agenda()?;
+    builder.agenda(trace.is_some() || sampler.is_some())?;
     if let Some(sampler) = sampler {
         builder.world.agenda.set(sampler.source, Nanos::ZERO);
         builder.world.sampler = Some(sampler);
@@ -112,6 +114,8 @@ impl<'a> Builder<'a> {
             sources,
             links,
             nodes: topology.nodes.iter().map(node).collect(),
+            pressed: false,
+            programmed: false,
             routes: topology.routes(),
             balance: Balance::new(
                 system.load_balancing.unwrap_or(scenario.load_balancing),
@@ -119,6 +123,7 @@ impl<'a> Builder<'a> {
                 seed,
             ),
             flows: Vec::new(),
+            ports: SourcePorts::default(),
             connections: Vec::new(),
             settings: Vec::new(),
             spare: Vec::new(),
@@ -211,18 +216,25 @@ impl<'a> Builder<'a> {
         Box::new(Sampler::new(source, (interval, end), most, names, senders))
     }
 
-    /// Fills the agenda with the first moment of each source.
-    fn agenda(&mut self) -> Result<(), SimError> {
+    /// Fills the agenda with the first moment of each source. `watched`: packets or samples of all hosts are written in one order.
+    fn agenda(&mut self, watched: bool) -> Result<(), SimError> {
+        let nodes = &self.world.nodes;
+        self.world.pressed = nodes.iter().any(|node| node.press.is_some());
+        let mut receives = nodes.iter().filter_map(|node| node.receive.as_ref());
+        self.world.programmed = receives.any(|receive| receive.programs().next().is_some());
         self.world.timeline_source = self.source(Source::Timeline);
         self.world.faults.source = self.source(Source::Fault);
         self.world.notices.source = self.source(Source::Notice);
         self.faults();
-        self.world.agenda = Agenda::new(self.world.sources.len());
-        for (index, workload) in self.scenario.workloads.iter().enumerate() {
-            let first = Source::App(index as u32, 0);
-            let source =
-                self.world.sources.iter().position(|source| *source == first).expect("a first timer");
-            self.world.agenda.set(source as SourceId, Nanos::ZERO + workload.start);
+        let islands = self.islands(watched);
+        self.world.agenda = Agenda::new(self.world.sources.len(), islands.count);
+        let firsts = (0..).zip(&self.world.sources).filter_map(|(source, what)| match what {
+            Source::App(index, 0) => Some((source, *index as usize)),
+            _ => None,
+        });
+        for (source, index) in firsts {
+            self.world.agenda.give_turn(islands.of_workload(&self.world, index));
+            self.world.agenda.set(source, Nanos::ZERO + self.scenario.workloads[index].start);
         }
         for node in &self.world.nodes {
             let first = node.press.as_ref().and_then(|press| press.next(|_| 0, Nanos::ZERO));

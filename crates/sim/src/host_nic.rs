@@ -309,11 +309,11 @@ impl HostNic {
         &mut self,
         tenant: u32,
         queue: QueueId,
-        packet: Packet,
+        packet: &Packet,
         now: Nanos,
     ) -> Result<(), Refused> {
         if self.guests.is_waiting(tenant) || !self.takes(tenant) {
-            return self.guests.wait(tenant, queue, packet);
+            return self.guests.wait(tenant, queue, *packet);
         }
         self.post(tenant, queue, packet, now).map_err(|why| Refused::Engine(why.name()))
     }
@@ -336,7 +336,7 @@ impl HostNic {
         used < self.transmit.ring && self.engines[self.thread_of(tenant)].nic.tenant_room(id) > 0
     }
 
-    fn post(&mut self, tenant: u32, queue: QueueId, packet: Packet, now: Nanos) -> Result<(), Refusal> {
+    fn post(&mut self, tenant: u32, queue: QueueId, packet: &Packet, now: Nanos) -> Result<(), Refusal> {
         let address = self.free.last().copied().unwrap_or(self.held.len() as u32);
         let (segment, header) = packet.cut_as();
         let (addr, len) = (address.into(), packet.len);
@@ -351,7 +351,7 @@ impl HostNic {
             threads.handle_work(self.engines.iter_mut().map(|engine| &mut engine.nic), now);
         }
         if let Some(holdings) = &mut self.holdings {
-            holdings.change(&packet, true, now);
+            holdings.change(packet, true, now);
         }
         let at = &mut self.queues[queue.0 as usize];
         let before = core::mem::replace(&mut at.last, address);
@@ -361,7 +361,7 @@ impl HostNic {
         let frames = packet.frames();
         let bytes = packet.len + (frames - 1) * u32::from(header);
         let conforms = self.bounds.arrives(at.class, bytes, frames, now);
-        let held = Held { packet, tenant, next: address, cut: 0, done: false, conforms };
+        let held = Held { packet: *packet, tenant, next: address, cut: 0, done: false, conforms };
         if self.free.pop().is_some() {
             self.held[address as usize] = held;
         } else {
@@ -469,7 +469,7 @@ impl HostNic {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        mut leave: impl FnMut(Packet, &Transmit, Span, &Nic) -> Nanos,
+        mut leave: impl FnMut(&Packet, &Transmit, Span, &Nic) -> Nanos,
     ) -> bool {
         let mut some = false;
         for thread in 0..self.engines.len() {
@@ -493,7 +493,7 @@ impl HostNic {
         &mut self,
         thread: usize,
         now: Nanos,
-        leave: &mut impl FnMut(Packet, &Transmit, Span, &Nic) -> Nanos,
+        leave: &mut impl FnMut(&Packet, &Transmit, Span, &Nic) -> Nanos,
     ) -> bool {
         let mut out = core::mem::take(&mut self.out);
         let engine = &mut self.engines[thread];
@@ -501,9 +501,11 @@ impl HostNic {
         let some = !out.is_empty();
         for transmit in out.drain(..) {
             let address = transmit.addr as u32;
-            let Held { mut packet, conforms, next, .. } = self.held[address as usize];
+            let held = &mut self.held[address as usize];
+            let (conforms, next) = (held.conforms, held.next);
+            let mut packet = held.packet;
             if transmit.segment > 0 {
-                self.held[address as usize].cut += transmit.frames as u16;
+                held.cut += transmit.frames as u16;
                 self.dma += u64::from(transmit.frames); // each frame's header is read apart from its payload
                 packet = packet.cut(transmit.offset);
             }
@@ -517,7 +519,7 @@ impl HostNic {
             }
             let engine = &mut self.engines[thread];
             let waited = engine.waits.of(&transmit, now);
-            let end = leave(packet, &transmit, waited, &engine.nic);
+            let end = leave(&packet, &transmit, waited, &engine.nic);
             let outcome = match transmit.verdict {
                 Verdict::Drop => Outcome::Dropped,
                 Verdict::Pass | Verdict::Mark => Outcome::Sent,
@@ -572,7 +574,7 @@ impl HostNic {
             while self.takes(tenant)
                 && let Some((queue, packet)) = self.guests.pop(tenant)
             {
-                if let Err(why) = self.post(tenant, queue, packet, now) {
+                if let Err(why) = self.post(tenant, queue, &packet, now) {
                     refused(packet, why);
                 }
             }

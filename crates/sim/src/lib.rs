@@ -52,6 +52,7 @@ mod round;
 mod run;
 mod said;
 mod series;
+mod source_ports;
 pub mod tcp;
 mod threads;
 mod topology;

@@ -146,6 +146,8 @@ pub(crate) struct Link {
     datagrams: VecDeque<Nanos>,
     /// How many of them have left the queue.
     left: usize,
+    /// Whether packets meet more here than a queue that drops and marks, a rate and a delay.
+    special: bool,
     /// Bytes of those still in the queue.
     backlog: u64,
     /// Bytes that the queue has taken.
@@ -190,6 +192,10 @@ impl Link {
             aqm: spec.aqm.as_deref().map(|aqm| Box::new(Manager::new(*aqm, spec.rate, chance("aqm ")))),
             path: spec.path.as_deref().map(|path| Box::new(Path::new(*path, chance("path ")))),
             under_way: VecDeque::new(),
+            special: spec.packet_rate.is_some()
+                || spec.loss > 0.0
+                || spec.aqm.is_some()
+                || spec.path.is_some(),
             taken_in: Nanos::ZERO,
             before: Nanos::ZERO,
             datagrams: VecDeque::new(),
@@ -202,54 +208,69 @@ impl Link {
     }
 
     /// Offers a packet to the queue, which may mark it.
-    pub(crate) fn offer(&mut self, mut packet: Packet, now: Nanos) -> Offered {
+    #[inline]
+    pub(crate) fn offer(&mut self, packet: &Packet, now: Nanos) -> Offered {
         self.forget_departed(now);
-        let waiting = self.path.as_ref().map_or(self.under_way.len() - self.left, |path| path.waiting());
-        let len = self.spec.overhead.queued(&packet);
-        if self.backlog + u64::from(len) > self.spec.queue || waiting >= self.spec.packets as usize {
+        let len = self.spec.overhead.queued(packet);
+        if self.backlog + u64::from(len) > self.spec.queue || self.waiting() >= self.spec.packets as usize {
             return Offered::Full;
         }
         let mut congested = self.spec.ecn.is_some_and(|threshold| self.backlog >= threshold);
-        if self.aqm.is_some() {
-            match self.manage(&packet, now) {
+        if self.special {
+            match self.manage(packet, now) {
                 Verdict::Pass => {}
                 Verdict::Mark => congested = true,
                 Verdict::Drop => return Offered::Early,
             }
         }
-        packet.ce |= packet.ect && congested;
-        packet.marked |= packet.carried && congested;
+        let ce = packet.ce | (packet.ect && congested);
+        let marked = packet.marked | (packet.carried && congested);
         self.taken += u64::from(len);
-        self.parts += self.spec.overhead.parts(&packet);
+        self.parts += self.spec.overhead.parts(packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
         let mut departure = self.pace.as_mut().map_or(now, |pace| {
             pace.catch_up(now);
-            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(&packet)).into()));
+            pace.charge(Bytes::new((packet.len + self.spec.overhead.of(packet)).into()));
             pace.earned()
         });
-        if let Some(pace) = &mut self.packet_pace {
-            pace.catch_up(now);
-            pace.charge(Bytes::new(packet.frames().into()));
-            departure = departure.max(pace.earned());
-        }
-        if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
-            return Offered::Lost; // its time on the wire is used all the same
-        }
-        if self.path.is_some() {
-            return self.send(packet, departure);
+        if self.special {
+            if let Some(pace) = &mut self.packet_pace {
+                pace.catch_up(now);
+                pace.charge(Bytes::new(packet.frames().into()));
+                departure = departure.max(pace.earned());
+            }
+            if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
+                return Offered::Lost; // its time on the wire is used all the same
+            }
+            if self.path.is_some() {
+                return self.send(Packet { ce, marked, ..*packet }, departure);
+            }
         }
         self.backlog += u64::from(len);
         let place = self.under_way.len();
-        self.put(place, departure + self.spec.delay, packet)
+        self.put(place, departure + self.spec.delay, Packet { ce, marked, ..*packet })
+    }
+
+    /// Packets in the queue.
+    #[inline]
+    fn waiting(&self) -> usize {
+        if self.special && let Some(path) = &self.path {
+            return path.waiting();
+        }
+        self.under_way.len() - self.left
     }
 
     /// Puts a packet in its place among those that are under way.
     #[inline]
     fn put(&mut self, place: usize, arrival: Nanos, packet: Packet) -> Offered {
         let datagram = matches!(packet.body, Body::Datagram { .. });
-        self.under_way.insert(place, (arrival, packet));
+        if place == self.under_way.len() {
+            self.under_way.push_back((arrival, packet));
+        } else {
+            self.under_way.insert(place, (arrival, packet));
+        }
         let mut first = place == 0;
-        if self.spec.jitter > Span::ZERO && datagram {
+        if datagram && self.spec.jitter > Span::ZERO {
             let place = self.datagrams.partition_point(|&at| at <= arrival);
             self.datagrams.insert(place, arrival);
             first |= self.taken_in > arrival;
@@ -316,7 +337,7 @@ impl Link {
         }
         if self.left > 0 {
             self.left -= 1;
-        } else if self.path.is_none() {
+        } else if !self.special || self.path.is_none() {
             self.backlog -= u64::from(self.spec.overhead.queued(&packet));
         }
         self.before = self.taken_in;
@@ -339,7 +360,7 @@ impl Link {
 
     /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
-        if let Some(path) = &self.path {
+        if self.special && let Some(path) = &self.path {
             return path.last_departure();
         }
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
@@ -361,7 +382,7 @@ impl Link {
     }
 
     fn forget_departed(&mut self, now: Nanos) {
-        if let Some(path) = &mut self.path {
+        if self.special && let Some(path) = &mut self.path {
             self.backlog -= path.departed(now);
             return;
         }
@@ -396,7 +417,7 @@ mod tests {
         let free = LinkSpec::free(Span::ZERO, Overhead::Frame(50));
         let spec = LinkSpec { rate: Some(BitRate::gbps(12)), queue: 4_500, ..free };
         let mut link = Link::new(spec, "l", 1);
-        let offered = (0..4).map(|_| link.offer(packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
+        let offered = (0..4).map(|_| link.offer(&packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
         assert_eq!(offered.iter().filter(|&&offered| offered == Offered::Full).count(), 1);
         assert_eq!(link.last_departure(), Nanos::new(3_000));
         while link.arrive().is_some() {}
@@ -408,10 +429,10 @@ mod tests {
         let mut link = link(4_500, None);
         // 1,500 B at 12 Gb/s are 1,000 ns.
         for _ in 0..3 {
-            assert!(matches!(link.offer(packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
+            assert!(matches!(link.offer(&packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
         }
-        assert_eq!(link.offer(packet(1_500), Nanos::new(999)), Offered::Full);
-        assert!(matches!(link.offer(packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
+        assert_eq!(link.offer(&packet(1_500), Nanos::new(999)), Offered::Full);
+        assert!(matches!(link.offer(&packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
         let mut arrivals = Vec::new();
         while let Some(at) = link.next_arrival() {
             arrivals.push(at.as_u64());
@@ -431,7 +452,7 @@ mod tests {
             link.packet_pace = Some(Box::new(Pace::new(bytes_a_second(most))));
             let mut sent = 0;
             while link.last_departure() < Nanos::new(1_000_000) {
-                link.offer(packet(len), Nanos::ZERO);
+                link.offer(&packet(len), Nanos::ZERO);
                 sent += 1;
             }
             sent
@@ -444,7 +465,7 @@ mod tests {
     fn marks_begin_at_the_threshold() {
         let mut link = link(10_000, Some(3_000));
         for _ in 0..4 {
-            link.offer(packet(1_500), Nanos::ZERO);
+            link.offer(&packet(1_500), Nanos::ZERO);
         }
         let marks: Vec<bool> = link.under_way().map(|packet| packet.ce).collect();
         assert_eq!(marks, [false, false, true, true]);

@@ -12,24 +12,25 @@ use crate::packet::Packet;
 
 /// Measurements of one workload's packets from its tenant.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Meter {
     /// Whether the tenant is the flow's second end.
     back: bool,
-    pub(crate) crossed: Windows,
-    pub(crate) delivered: Windows,
-    pub(crate) packets: u64,
-    /// TCP segments sent again, both ways.
-    pub(crate) resent: Windows,
     /// Whether each packet's moment is kept.
     moments: bool,
-    pub(crate) departures: Vec<Departure>,
     /// Whether each packet's wait on the way in is kept.
     ingress: bool,
+    /// Whether waits on the way out are kept.
+    egress: bool,
+    pub(crate) packets: u64,
+    pub(crate) crossed: Windows,
+    pub(crate) delivered: Windows,
+    /// TCP segments sent again, both ways.
+    pub(crate) resent: Windows,
+    pub(crate) departures: Vec<Departure>,
     pub(crate) waits: Vec<Sample>,
     pub(crate) nic_waits: Vec<Sample>,
     pub(crate) calls: Vec<Sample>,
-    /// Whether waits on the way out are kept.
-    egress: bool,
     pub(crate) egress_waits: Vec<Sample>,
 }
 
@@ -54,12 +55,14 @@ struct Held {
 
 /// Bytes by window.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub(crate) struct Windows {
+    /// The end of the present window, and its bytes so far: all that most packets look at.
+    until: Nanos,
+    present: u64,
     length: u64,
     end: Nanos,
-    /// The end of the present window.
-    until: Nanos,
-    pub(crate) bytes: Vec<u64>,
+    bytes: Vec<u64>,
 }
 
 impl Meter {
@@ -69,6 +72,7 @@ impl Meter {
             length: measure.window.as_u64().max(1),
             end: Nanos::ZERO + duration,
             until: Nanos::ZERO,
+            present: 0,
             bytes: Vec::new(),
         };
         Self {
@@ -206,17 +210,33 @@ impl Windows {
     /// Counts `len` bytes; `false` if the run is over.
     #[inline]
     fn add(&mut self, len: u32, now: Nanos) -> bool {
-        if now >= self.until {
-            if now >= self.end {
-                return false;
-            }
-            let index = now.as_u64() / self.length;
-            self.bytes.resize(index as usize + 1, 0);
-            self.until = Nanos::new((index + 1) * self.length).min(self.end);
+        let counts = now < self.until || self.begin(now);
+        self.present += if counts { u64::from(len) } else { 0 };
+        counts
+    }
+
+    /// Begins the window of this moment; `false` if the run is over.
+    #[cold]
+    fn begin(&mut self, now: Nanos) -> bool {
+        if now >= self.end {
+            return false;
         }
-        if let Some(bytes) = self.bytes.last_mut() {
-            *bytes += u64::from(len);
-        }
+        self.write();
+        let index = now.as_u64() / self.length;
+        self.bytes.resize(index as usize + 1, 0);
+        self.until = Nanos::new((index + 1) * self.length).min(self.end);
         true
+    }
+
+    fn write(&mut self) {
+        if let Some(bytes) = self.bytes.last_mut() {
+            *bytes += core::mem::take(&mut self.present);
+        }
+    }
+
+    /// Moves out the bytes of each window up to the last that has some.
+    pub(crate) fn take(&mut self) -> Vec<u64> {
+        self.write();
+        core::mem::take(&mut self.bytes)
     }
 }

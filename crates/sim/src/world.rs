@@ -37,6 +37,7 @@ use crate::packet::Packet;
 use crate::press::Press;
 use crate::receive::Receive;
 use crate::series::Sampler;
+use crate::source_ports::SourcePorts;
 use crate::tcp::{self, Connection};
 use crate::topology::Routes;
 use crate::trace::Tracer;
@@ -51,10 +52,14 @@ pub(crate) struct World {
     pub(crate) sources: Vec<Source>,
     pub(crate) links: Vec<LinkEnd>,
     pub(crate) nodes: Vec<Node>,
+    /// Whether any host has backpressure, and whether any tenant has a program: without, packets pass by at once.
+    pub(crate) pressed: bool,
+    pub(crate) programmed: bool,
     pub(crate) routes: Routes,
     /// Which of several equal ways a packet takes.
     pub(crate) balance: Balance,
     pub(crate) flows: Vec<Flow>,
+    pub(crate) ports: SourcePorts,
     pub(crate) connections: Vec<Socket>,
     /// The settings of connections that begin during the run.
     pub(crate) settings: Vec<tcp::Config>,
@@ -173,17 +178,19 @@ pub(crate) enum Way {
 
 /// A host, a switch, or a place beyond the uplink.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Node {
-    pub(crate) name: String,
+    // The first cache line is all that packets look at.
     pub(crate) carrier: Carrier,
     pub(crate) receive: Option<Box<Receive>>,
-    /// Whether its daemon is down: no packet comes in or goes out.
-    pub(crate) down: bool,
     /// The counters by which promises are judged, where a tenant here has a promise.
     pub(crate) watch: Option<Box<Watch>>,
     /// Its backpressure, where any host has some.
     pub(crate) press: Option<Box<Press>>,
     pub(crate) press_source: SourceId,
+    /// Whether its daemon is down: no packet comes in or goes out.
+    pub(crate) down: bool,
+    pub(crate) name: String,
     /// Seconds in which its NIC dropped many packets.
     pub(crate) drop_seconds: DropSeconds,
 }
@@ -240,28 +247,41 @@ pub(crate) struct Tally {
 
 impl World {
     /// Handles all events before `end`; calls `tell` with the time now and then.
+    ///
+    /// Islands take turns: one that is at work has its state in the processor's caches, and none sees what another one does.
     pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
-        let mut told = 0;
-        while let Some((at, source)) = self.agenda.next() {
-            if at >= end {
-                break;
+        let (mut told, mut begun) = (0, Nanos::ZERO);
+        while begun < end {
+            let turn = if self.agenda.islands() > 1 { begun + TURN } else { end };
+            let until = turn.min(self.look_at).min(end);
+            for island in 0..self.agenda.islands() {
+                self.agenda.give_turn(island);
+                self.now = begun;
+                self.run_island(until, |now, events| {
+                    if events - told >= TELL_EVERY {
+                        told = events;
+                        tell(now, events);
+                    }
+                });
             }
+            self.look(until);
+            begun = until;
+        }
+        self.now = end;
+        tell(end, self.events);
+    }
+
+    /// Handles all events of an island before `until`.
+    #[inline]
+    fn run_island(&mut self, until: Nanos, mut handled: impl FnMut(Nanos, u64)) {
+        while let Some((at, source)) = self.agenda.next().filter(|&(at, _)| at < until) {
             debug_assert!(at >= self.now, "time runs forwards");
-            if at >= self.look_at {
-                self.look(at);
-            }
             self.now = at;
             self.events += 1;
             self.happen(source);
             self.settle();
-            if self.events - told >= TELL_EVERY {
-                told = self.events;
-                tell(at, self.events);
-            }
+            handled(at, self.events);
         }
-        self.look(end);
-        self.now = end;
-        tell(end, self.events);
     }
 
     /// Judges promises at the end of each window that is over by `now`.
@@ -454,5 +474,7 @@ impl Carrier {
     }
 }
 
+/// How long an island's turn is. Its state is fetched once for each, which should be little beside the work on it.
+const TURN: Span = Span::millis(10);
 /// Events between two calls of `tell`.
 const TELL_EVERY: u64 = 1 << 18;

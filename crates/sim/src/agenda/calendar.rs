@@ -73,6 +73,12 @@ impl Calendar {
         self.dates.push(Date::NONE);
     }
 
+    /// Exchanges what is scheduled with another calendar. The places of all sources stay here.
+    pub(super) fn exchange(&mut self, other: &mut Self) {
+        core::mem::swap(self, other);
+        core::mem::swap(&mut self.dates, &mut other.dates);
+    }
+
     /// The earliest entry.
     #[inline]
     pub(super) fn first(&self) -> Option<Entry> {

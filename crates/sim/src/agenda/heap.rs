@@ -27,6 +27,11 @@ impl Heap {
         self.places.push(ABSENT);
     }
 
+    /// Exchanges what is scheduled with another heap. The places of all sources stay here.
+    pub(super) fn exchange(&mut self, other: &mut Self) {
+        core::mem::swap(&mut self.heap, &mut other.heap);
+    }
+
     #[inline]
     pub(super) fn first(&self) -> Option<Entry> {
         self.heap.first().copied()

@@ -9,11 +9,11 @@ use plimsoll_scenario::{FlowPace, FlowSizes, Problem, Workload};
 use plimsoll_units::{BitRate, Bytes, NS_PER_SEC, Nanos, Span};
 
 use super::Builder;
-use super::traffic::SOURCE_PORTS;
 use crate::chance::Chance;
 use crate::error::SimError;
 use crate::flow::{End, Flow};
 use crate::packet::{IP_HEADERS, SHORTEST};
+use crate::source_ports::SourcePorts;
 use crate::tcp;
 use crate::traffic::Arrival;
 use crate::world::{SYN_HEADER, TCP_HEADER};
@@ -83,7 +83,6 @@ impl Builder<'_> {
         let mut source = Source { sizes, gap, chance: self.chance(workload, "flows"), at };
         let mut ends = self.chance(workload, "ends");
         let kinds = self.kinds_of(workload, pairs, handshake);
-        let (first, last) = SOURCE_PORTS;
         let mut arrivals = Vec::new();
         loop {
             let (at, size) = source.next();
@@ -92,7 +91,7 @@ impl Builder<'_> {
             }
             let pair = ends.below(pairs.len() as u32) as usize;
             let (client, server) = pairs[pair];
-            let port = first + (arrivals.len() % usize::from(last - first + 1)) as u16;
+            let port = SourcePorts::nth(arrivals.len() as u32);
             let flow = [End { port, ..client }, server];
             self.world.flows.push(Flow {
                 workload: index,

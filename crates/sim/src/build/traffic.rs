@@ -3,7 +3,7 @@
 //! Why: the random numbers of a workload follow from the seed and its name, and do not depend on the other workloads.
 //! From: `docs/scenarios.md`, "workloads".
 //! Not here: workloads at work (`traffic` of the crate).
-//! Invariant: ports are drawn as the lab draws them, none twice.
+//! Invariant: ports are drawn as the lab draws them, none twice for a workload.
 
 use std::net::Ipv4Addr;
 
@@ -21,12 +21,10 @@ use crate::error::SimError;
 use crate::flow::{End, Flow};
 use crate::meter::Meter;
 use crate::packet::{SHORTEST, UDP_HEADERS};
+use crate::source_ports::SourcePorts;
 use crate::tcp::{self, Connection};
 use crate::traffic::{App, Assignment, Bulk, Flows, Incast, Probe, Rhythm, Rounds, Rpc, Sizes, Udp};
 use crate::world::{Retired, Socket, Source, Tally};
-
-/// Where clients' source ports are drawn from, as the lab does.
-pub(super) const SOURCE_PORTS: (u16, u16) = (32_768, 60_999);
 
 /// The flows of a workload begin within as many times the hosts' jitter: a program opens its connections one after the other,
 /// and is itself started a little late.
@@ -67,11 +65,17 @@ impl Builder<'_> {
         };
         // Among a tenant's own vNICs each talks to each.
         let all_to_all = workload.to == workload.tenant;
-        let count = flows(&workload.kind) * if all_to_all { pairs.len() as u32 } else { 1 };
-        let mut ports = Ports { chance: self.chance(workload, "ports"), used: Vec::new() };
+        let count =
+            flows(&workload.kind).saturating_mul(if all_to_all { pairs.len() as u32 } else { 1 });
+        if all_to_all && matches!(workload.kind, Kind::Incast { .. }) {
+            return Err(self.asks_itself(workload));
+        }
+        let mut ports = Ports::new(self.chance(workload, "ports"));
         let first_socket = self.world.connections.len() as u32;
         for (client, server) in pairs.iter().copied().cycle().take(count as usize) {
-            let port = ports.draw();
+            let ends = ports.draw().map(|port| [End { port, ..client }, server]);
+            let taken = ends.and_then(|ends| self.world.ports.take(&ends, protocol(&workload.kind)));
+            let Some(port) = taken else { return Err(self.out_of_ports(workload, count)) };
             self.flow(workload, index, [End { port, ..client }, server], through);
         }
         let timers = match workload.kind {
@@ -103,6 +107,20 @@ impl Builder<'_> {
         self.world.marked.push(0);
         self.world.changed.push(0);
         Ok(())
+    }
+
+    fn asks_itself(&self, workload: &Workload) -> SimError {
+        let (name, to) = (&workload.name, &workload.to);
+        let message = format!("workload `{name}`: an incast has one end that asks, and `{to}` asks itself");
+        let problem = Problem::new(workload.place, message).label("asks and answers");
+        self.wrong(problem.help("name another tenant, which asks, in `to`"))
+    }
+
+    fn out_of_ports(&self, workload: &Workload, count: u32) -> SimError {
+        let (name, most) = (&workload.name, SourcePorts::COUNT);
+        let message = format!("workload `{name}` has {count} connections, and clients have {most} source ports");
+        let problem = Problem::new(workload.place, message).label("no source port is left");
+        self.wrong(problem.help("make several workloads of it, each with a `port` of its own"))
     }
 
     /// The clients' and the servers' ends, but for the client's port: each of the tenant's vNICs with each of its
@@ -329,18 +347,22 @@ fn settings(stated: &TcpSettings, config: tcp::Config) -> tcp::Config {
 /// Draws source ports, none twice.
 struct Ports {
     chance: Chance,
-    used: Vec<u16>,
+    used: Vec<bool>,
+    left: u32,
 }
 
 impl Ports {
-    fn draw(&mut self) -> u16 {
-        let (first, last) = SOURCE_PORTS;
-        let mut port = first + self.chance.below(u32::from(last - first) + 1) as u16;
-        while self.used.contains(&port) {
-            port = if port == last { first } else { port + 1 };
+    fn new(chance: Chance) -> Self {
+        Self { chance, used: vec![false; SourcePorts::COUNT as usize], left: SourcePorts::COUNT }
+    }
+
+    fn draw(&mut self) -> Option<u16> {
+        self.left = self.left.checked_sub(1)?;
+        let mut place = self.chance.below(SourcePorts::COUNT);
+        while core::mem::replace(&mut self.used[place as usize], true) {
+            place = (place + 1) % SourcePorts::COUNT;
         }
-        self.used.push(port);
-        port
+        Some(SourcePorts::nth(place))
     }
 }
 

@@ -167,7 +167,10 @@ pub struct Ack {
     pub window: u32,
     blocks: [(i32, i32); Self::BLOCKS],
     count: u8,
-    bits: u8,
+    // Not bits of a byte, so that `Option<Ack>` is no larger.
+    ece: bool,
+    syn: bool,
+    held: bool,
 }
 
 impl Ack {
@@ -177,7 +180,7 @@ impl Ack {
     /// All before `ack` has arrived and there is room for `window` more.
     #[must_use]
     pub const fn new(ack: u64, window: u32, echo: Nanos) -> Self {
-        Self { ack, echo, window, blocks: [(0, 0); Self::BLOCKS], count: 0, bits: 0 }
+        Self { ack, echo, window, blocks: [(0, 0); Self::BLOCKS], count: 0, ece: false, syn: false, held: false }
     }
 
     /// Adds a block, after those which it already has. One block too many, or too far from `ack`, is left out.
@@ -195,26 +198,28 @@ impl Ack {
 
     /// Sets or clears the echo of a mark.
     #[must_use]
-    pub const fn with_ece(self, ece: bool) -> Self {
-        self.with_bit(Self::ECE, ece)
+    pub const fn with_ece(mut self, ece: bool) -> Self {
+        self.ece = ece;
+        self
     }
 
     /// Sets or clears that this answers a SYN. With [`Self::ece`] it accepts ECN.
     #[must_use]
-    pub const fn with_syn(self, syn: bool) -> Self {
-        self.with_bit(Self::SYN, syn)
+    pub const fn with_syn(mut self, syn: bool) -> Self {
+        self.syn = syn;
+        self
     }
 
     /// Whether marks are echoed.
     #[must_use]
     pub const fn ece(&self) -> bool {
-        self.bits & Self::ECE != 0
+        self.ece
     }
 
     /// Whether this answers a SYN.
     #[must_use]
     pub const fn syn(&self) -> bool {
-        self.bits & Self::SYN != 0
+        self.syn
     }
 
     /// The blocks, the most recent first; the first may repeat bytes before `ack` or of the second (RFC 2883: a
@@ -235,23 +240,15 @@ impl Ack {
     #[must_use]
     pub const fn with_smaller_window(mut self, window: u32) -> Self {
         self.window = window;
-        self.with_bit(Self::HELD, true)
+        self.held = true;
+        self
     }
 
     /// Whether a host on the way has made the window smaller. Not on a real wire; for statistics.
     #[must_use]
     pub const fn is_held(&self) -> bool {
-        self.bits & Self::HELD != 0
+        self.held
     }
-
-    const fn with_bit(mut self, bit: u8, set: bool) -> Self {
-        self.bits = if set { self.bits | bit } else { self.bits & !bit };
-        self
-    }
-
-    const ECE: u8 = 1;
-    const SYN: u8 = 2;
-    const HELD: u8 = 4;
 }
 
 #[cfg(test)]
@@ -302,5 +299,6 @@ mod tests {
     #[test]
     fn what_crosses_the_network_fits_a_cache_line() {
         assert_eq!((size_of::<Segment>(), size_of::<Ack>()), (24, 48));
+        assert_eq!((size_of::<Option<Segment>>(), size_of::<Option<Ack>>()), (24, 48));
     }
 }

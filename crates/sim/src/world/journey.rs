@@ -78,43 +78,43 @@ impl World {
             self.completed.push(packet); // no daemon holds the guest's buffer any more
             return self.lose_out(&packet, DOWN);
         }
-        if let Some(packet) = self.offer_to_program(packet) {
-            self.leave(packet);
+        if !self.offer_to_program(&packet) && self.pass_out(&mut packet, Gate::Asked) {
+            self.enter(&mut packet);
         }
     }
 
     /// Hands a packet on unless it has to wait for its flow's rate.
-    pub(super) fn leave(&mut self, packet: Packet) {
-        if let Some(packet) = self.pass_out(packet, Gate::Asked) {
-            self.enter(packet);
+    pub(super) fn leave(&mut self, mut packet: Packet) {
+        if self.pass_out(&mut packet, Gate::Asked) {
+            self.enter(&mut packet);
         }
     }
 
     /// Mediates a packet's ECN, and hands it to its host's carrier.
-    pub(super) fn enter(&mut self, mut packet: Packet) {
-        self.mediate_out(&mut packet);
+    pub(super) fn enter(&mut self, packet: &mut Packet) {
+        self.mediate_out(packet);
         let flow = &self.flows[packet.flow as usize];
-        let (from, to) = flow.leg(&packet);
+        let (from, to) = flow.leg(packet);
         let (node, from) = (from.node, *from);
         let carrier = &mut self.nodes[node as usize].carrier;
         if let (Carrier::Limiter { limiter, .. }, Some(tenant)) = (&mut *carrier, from.tenant) {
-            if limiter.offer(tenant, packet, self.now) {
+            if limiter.offer(tenant, *packet, self.now) {
                 return self.offered.push(node);
             }
-            return self.lose(&packet, "queue full");
+            return self.lose(packet, "queue full");
         }
         let Carrier::Nic { nic, .. } = carrier else {
-            return if to.node == node { self.local.push_back(packet) } else { self.forward(node, packet) };
+            return if to.node == node { self.local.push_back(*packet) } else { self.forward(node, packet) };
         };
         let Some(tenant) = from.tenant else { return self.forward(node, packet) };
         let queue = match from.queue {
             Some(queue) => queue,
             None => match nic.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
                 Some(queue) => {
-                    self.flows[packet.flow as usize].sender_mut(&packet).queue = Some(queue);
+                    self.flows[packet.flow as usize].sender_mut(packet).queue = Some(queue);
                     queue
                 }
-                None => return self.lose_out(&packet, "no_queue"),
+                None => return self.lose_out(packet, "no_queue"),
             },
         };
         let late = nic.completes_late();
@@ -129,9 +129,9 @@ impl World {
             Err(Refused::GuestQueue) => "guest_queue_full",
         };
         if late {
-            self.completed.push(packet); // the guest learns that its buffer is free
+            self.completed.push(*packet); // the guest learns that its buffer is free
         }
-        self.lose_out(&packet, why);
+        self.lose_out(packet, why);
     }
 
     /// Sends the packets that a limiter allows now.
@@ -145,7 +145,7 @@ impl World {
         {
             let here = self.flows[packet.flow as usize].leg(&packet).1.node == node;
             let first = *first;
-            if here { self.local.push_back(packet) } else { self.put(first, packet) }
+            if here { self.local.push_back(packet) } else { self.put(first, &packet) }
         }
         if let Carrier::Limiter { limiter, source, first, .. } = &self.nodes[node as usize].carrier {
             let free = free(&self.links, *first);
@@ -168,13 +168,13 @@ impl World {
         let (tracer, meters) = (&mut self.tracer, &mut self.meters);
         while !nic.is_busy(now) {
             nic.ring(now);
-            let some = nic.poll(now, |packet, transmit, waited, engine| {
+            let some = nic.poll(now, |packet: &Packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
                 if transmit.verdict == Verdict::Drop {
                     let lost = tallies[flow.workload as usize].drops.entry(WAITED_TOO_LONG).or_default();
                     *lost += u64::from(transmit.frames);
                     if let Some(watch) = watch {
-                        watch.lost(flow.leg(&packet).0.tenant, transmit.frames, WAITED_TOO_LONG);
+                        watch.lost(flow.leg(packet).0.tenant, transmit.frames, WAITED_TOO_LONG);
                     }
                     return now;
                 }
@@ -183,14 +183,14 @@ impl World {
                 }
                 if let (Some(interface), Some(tracer)) = (*traced, tracer.as_mut()) {
                     let comment = trace::decision(transmit, engine, now);
-                    tracer.record(interface, flow, &packet, now, Some(&comment));
+                    tracer.record(interface, flow, packet, now, Some(&comment));
                 }
-                let (from, to) = flow.leg(&packet);
+                let (from, to) = flow.leg(packet);
                 if let Some(watch) = watch {
                     watch.left(from.tenant, packet.len, transmit.last.then_some((transmit.limited, waited)));
                 }
                 if to.node == node {
-                    local.push_back(packet);
+                    local.push_back(*packet);
                     return now;
                 }
                 let end = &mut links[*first as usize];
@@ -225,25 +225,25 @@ impl World {
     }
 
     /// Puts a packet on the link towards its destination.
-    fn forward(&mut self, node: u32, packet: Packet) {
+    fn forward(&mut self, node: u32, packet: &Packet) {
         let flow = &self.flows[packet.flow as usize];
-        let to = flow.leg(&packet).1.node;
+        let to = flow.leg(packet).1.node;
         let link = match self.routes.ways(node, to) {
             &[link] => link,
             [] => panic!("every flow has a route, checked when the world is built"),
-            ways => self.balance.choose(node, flow, &packet, self.claims[flow.workload as usize], ways),
+            ways => self.balance.choose(node, flow, packet, self.claims[flow.workload as usize], ways),
         };
         self.put(link, packet);
     }
 
     /// Puts a packet on a link.
-    fn put(&mut self, link: u32, packet: Packet) {
+    fn put(&mut self, link: u32, packet: &Packet) {
         if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
-            let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).0;
+            let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).0;
             if let Some(watch) = self.watch(node) {
                 watch.strayed(tenant);
             }
-            self.lose(&packet, why);
+            self.lose(packet, why);
         }
     }
 
@@ -252,7 +252,7 @@ impl World {
     pub(super) fn arrive(&mut self, link: u32) {
         let end = &mut self.links[link as usize];
         let (node, kind, source) = (end.to, end.kind, end.source);
-        let Some(packet) = end.link.arrive() else { return self.agenda.clear(source) };
+        let Some(mut packet) = end.link.arrive() else { return self.agenda.clear(source) };
         self.agenda.renew(source, end.link.next_arrival());
         self.hops += 1;
         let flow = &self.flows[packet.flow as usize];
@@ -269,7 +269,7 @@ impl World {
             }
         }
         if to.node != node {
-            return self.forward(node, packet);
+            return self.forward(node, &packet);
         }
         let to = *to;
         if let Some(watch) = &mut self.nodes[node as usize].watch {
@@ -282,8 +282,8 @@ impl World {
             return self.lose(&packet, DOWN);
         }
         if self.nodes[node as usize].receive.is_none() {
-            if let Some(packet) = self.pass_in(packet) {
-                self.deliver_at_once(packet);
+            if self.pass_in(&mut packet) {
+                self.deliver_at_once(&packet);
             }
             return;
         }
@@ -332,7 +332,7 @@ impl World {
     }
 
     /// Delivers a packet that the CPU behind a receive ring has processed, after these waits.
-    pub(super) fn processed(&mut self, node: u32, packet: Packet, waits: Waits) {
+    pub(super) fn processed(&mut self, node: u32, mut packet: Packet, waits: Waits) {
         let Waits { waited, in_nic } = waits;
         let flow = &self.flows[packet.flow as usize];
         let tenant = flow.leg(&packet).1.tenant;
@@ -348,8 +348,8 @@ impl World {
         if stalled {
             return self.lose(&packet, "guest_full");
         }
-        if let Some(packet) = self.pass_in(packet) {
-            self.deliver(packet);
+        if self.pass_in(&mut packet) {
+            self.deliver(&packet);
         }
     }
 
@@ -366,8 +366,8 @@ impl World {
     }
 
     /// Delivers a packet that has no queue on its way in.
-    pub(super) fn deliver_at_once(&mut self, packet: Packet) {
-        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).1;
+    pub(super) fn deliver_at_once(&mut self, packet: &Packet) {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).1;
         if let Some(watch) = self.watch(node) {
             watch.took(tenant, packet.len);
         }
@@ -375,15 +375,19 @@ impl World {
     }
 
     /// Delivers a packet at the end of its flow, or has it forwarded.
-    fn deliver(&mut self, packet: Packet) {
+    fn deliver(&mut self, packet: &Packet) {
         let flow = &self.flows[packet.flow as usize];
         if flow.through.is_some() && !packet.passed {
-            return self.transmit(Packet { passed: true, ..packet });
+            return self.transmit(Packet { passed: true, ..*packet });
         }
         let (workload, socket) = (flow.workload, flow.socket);
         self.tallies[workload as usize].delivered += 1;
-        self.marked[workload as usize] += u64::from(packet.ce);
-        self.changed[workload as usize] += u64::from(packet.is_changed());
+        if packet.ce {
+            self.marked[workload as usize] += 1;
+        }
+        if packet.is_changed() {
+            self.changed[workload as usize] += 1;
+        }
         self.meters[workload as usize].deliver(packet.len, packet.back, self.now);
         match packet.body {
             Body::Datagram { number, last, .. } => {
@@ -419,7 +423,7 @@ impl World {
 impl LinkEnd {
     /// Puts a packet on the link; returns the drop reason if it is lost.
     #[inline]
-    fn offer(&mut self, packet: Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
+    fn offer(&mut self, packet: &Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
         match self.link.offer(packet, now) {
             Offered::Taken { first: true } => agenda.keep(self.source, self.link.next_arrival()),
             Offered::Taken { first: false } => {}

@@ -64,17 +64,22 @@ impl World {
         }
     }
 
-    /// Takes a packet past the gates of its host on the way out. Returns it if it may go on now.
-    pub(super) fn pass_out(&mut self, mut packet: Packet, gate: Gate) -> Option<Packet> {
+    /// Takes a packet past the gates of its host on the way out. Returns whether it may go on now.
+    #[inline]
+    pub(super) fn pass_out(&mut self, packet: &mut Packet, gate: Gate) -> bool {
+        !self.pressed || self.pass_gates(packet, gate)
+    }
+
+    fn pass_gates(&mut self, packet: &mut Packet, gate: Gate) -> bool {
         let flow = &self.flows[packet.flow as usize];
-        let (from, to) = flow.leg(&packet);
+        let (from, to) = flow.leg(packet);
         let (node, to_node, receiver) = (from.node, to.node, to.tenant);
         let Some(tenant) = from.tenant.filter(|_| self.nodes[node as usize].press.is_some()) else {
-            return Some(packet);
+            return true;
         };
         let away = self.source_of(to);
-        let (key, now, (frames, bytes)) = (self.key(&packet), self.now, on_wire(&packet));
-        let press = self.nodes[node as usize].press.as_mut()?;
+        let (key, now, (frames, bytes)) = (self.key(packet), self.now, on_wire(packet));
+        let Some(press) = &mut self.nodes[node as usize].press else { return true };
         let mut held = None;
         if gate == Gate::Asked && to_node != node {
             held = press.stops(Held::Asked(key), bytes, now);
@@ -85,29 +90,36 @@ impl World {
         if held.is_none() {
             let near = receiver.filter(|_| to_node == node);
             let there = near.map_or(Place::Away(away), |receiver| press.place_of(receiver));
-            press.narrow([press.place_of(tenant), there], key, &mut packet, now);
+            press.narrow([press.place_of(tenant), there], key, packet, now);
             let sender = press.counted(key, (tenant, receiver), false, FlowSource::Here);
             let receiver = near
                 .and_then(|receiver| press.counted(key, (receiver, Some(tenant)), true, FlowSource::Here));
-            held = press.stops_here([sender, receiver], &mut packet, (frames, bytes), now);
+            held = press.stops_here([sender, receiver], packet, (frames, bytes), now);
         }
-        let Some((held, act, owes)) = held else { return Some(packet) };
-        let kept = act == Act::Wait && press.keep(held, owes, packet, bytes);
+        let Some((held, act, owes)) = held else { return true };
+        let kept = act == Act::Wait && press.keep(held, owes, *packet, bytes);
         let next = press.next(|packet| on_wire(packet).1, now);
         let source = self.nodes[node as usize].press_source;
         self.agenda.keep(source, next);
         let workload = self.flows[packet.flow as usize].workload as usize;
         self.metered[workload] += u64::from(frames);
         if !kept {
-            self.completed.push(packet); // the guest learns that its buffer is free
-            self.lose_out(&packet, OVER_RATE);
+            self.completed.push(*packet); // the guest learns that its buffer is free
+            self.lose_out(packet, OVER_RATE);
         }
-        None
+        false
     }
 
     /// Mediates ECN in a packet that a tenant sends and that nothing holds any more: in the tenant's place, and in that of the
     /// tenant of this host that is to receive it.
+    #[inline]
     pub(super) fn mediate_out(&mut self, packet: &mut Packet) {
+        if self.pressed {
+            self.mediate(packet);
+        }
+    }
+
+    fn mediate(&mut self, packet: &mut Packet) {
         let flow = &self.flows[packet.flow as usize];
         let (&from, &to) = flow.leg(packet);
         let press = self.nodes[from.node as usize].press.as_ref();
@@ -121,38 +133,43 @@ impl World {
         }
     }
 
-    /// Counts a packet that has come in for a tenant, and mediates its ECN. Returns it unless it is beyond its flow's rate.
-    pub(super) fn pass_in(&mut self, mut packet: Packet) -> Option<Packet> {
+    /// Counts a packet that has come in for a tenant, and mediates its ECN; `false` if it is lost, beyond its flow's rate.
+    #[inline]
+    pub(super) fn pass_in(&mut self, packet: &mut Packet) -> bool {
+        !self.pressed || self.count_in(packet)
+    }
+
+    fn count_in(&mut self, packet: &mut Packet) -> bool {
         let flow = &self.flows[packet.flow as usize];
-        let (from, to) = flow.leg(&packet);
+        let (from, to) = flow.leg(packet);
         let node = to.node;
         let Some(tenant) =
             to.tenant.filter(|_| from.node != node && self.nodes[node as usize].press.is_some())
         else {
-            return Some(packet);
+            return true;
         };
         let (sender, origin) = (from.tenant, self.source_of(from));
-        let key = self.key(&packet);
-        let press = self.nodes[node as usize].press.as_mut()?;
-        press.narrow([Place::Away(origin), press.place_of(tenant)], key, &mut packet, self.now);
+        let key = self.key(packet);
+        let Some(press) = &mut self.nodes[node as usize].press else { return true };
+        press.narrow([Place::Away(origin), press.place_of(tenant)], key, packet, self.now);
         let counted = press.counted(key, (tenant, sender), true, origin);
         let counted =
-            counted.map(|counted| press.count(&counted, on_wire(&packet), packet.codepoint(), self.now));
+            counted.map(|counted| press.count(&counted, on_wire(packet), packet.codepoint(), self.now));
         let (mark, act) = counted.unwrap_or((false, Act::Pass));
         packet.ce |= mark;
         match act {
             Act::Pass => {
                 if press.mediates(tenant, sender) {
                     let from = self.flows[packet.flow as usize].way(packet.back).0.address;
-                    press.guests.inbound(tenant, key, &mut packet, from, self.now);
+                    press.guests.inbound(tenant, key, packet, from, self.now);
                 }
-                Some(packet)
+                true
             }
             Act::Wait | Act::Drop => {
                 let workload = self.flows[packet.flow as usize].workload as usize;
                 self.metered[workload] += u64::from(packet.frames());
-                self.lose(&packet, OVER_RATE);
-                None
+                self.lose(packet, OVER_RATE);
+                false
             }
         }
     }
@@ -183,16 +200,16 @@ impl World {
     fn release_paced(&mut self, node: u32) {
         let now = self.now;
         let bytes_of = |packet: &Packet| on_wire(packet).1;
-        while let Some((held, packet)) =
+        while let Some((held, mut packet)) =
             self.nodes[node as usize].press.as_mut().and_then(|press| press.release(bytes_of, now))
         {
-            let packet = match held {
-                Held::Asked(_) => self.pass_out(packet, Gate::Reported),
-                Held::Reported(..) => self.pass_out(packet, Gate::Here),
-                Held::Here(..) => Some(packet),
+            let passes = match held {
+                Held::Asked(_) => self.pass_out(&mut packet, Gate::Reported),
+                Held::Reported(..) => self.pass_out(&mut packet, Gate::Here),
+                Held::Here(..) => true,
             };
-            if let Some(packet) = packet {
-                self.enter(packet);
+            if passes {
+                self.enter(&mut packet);
             }
         }
         let here = &self.nodes[node as usize];

@@ -21,28 +21,33 @@ const GUEST_QUEUE_FULL: &str = "guest_queue_full";
 const OVER_MAX: &str = "ingress_over_max";
 
 impl World {
-    /// Puts a packet that its tenant sends where its program finds it. Returns it if no program looks at it.
-    pub(super) fn offer_to_program(&mut self, packet: Packet) -> Option<Packet> {
-        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).0;
+    /// Puts a packet that its tenant sends where its program finds it; `false` if no program looks at it.
+    #[inline]
+    pub(super) fn offer_to_program(&mut self, packet: &Packet) -> bool {
+        self.programmed && self.find_program(packet)
+    }
+
+    fn find_program(&mut self, packet: &Packet) -> bool {
+        let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).0;
         let receive = self.nodes[node as usize].receive.as_mut();
         let hosted = receive.zip(tenant).and_then(|(receive, tenant)| receive.program(tenant));
-        let Some(hosted) = hosted.filter(|hosted| hosted.takes(Way::Egress)) else { return Some(packet) };
-        if hosted.offer(packet) {
+        let Some(hosted) = hosted.filter(|hosted| hosted.takes(Way::Egress)) else { return false };
+        if hosted.offer(*packet) {
             self.wake_programs(node);
         } else {
-            self.completed.push(packet); // the guest learns that its buffer is free
-            self.lose_out(&packet, GUEST_QUEUE_FULL);
+            self.completed.push(*packet); // the guest learns that its buffer is free
+            self.lose_out(packet, GUEST_QUEUE_FULL);
         }
-        None
+        true
     }
 
     /// Delivers a packet from another tenant of the same host, past its receiver's program.
     pub(super) fn arrive_inside(&mut self, packet: Packet) {
         let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(&packet).1;
         let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
-        let (Some(receive), Some(tenant)) = (receive, tenant) else { return self.deliver_at_once(packet) };
+        let (Some(receive), Some(tenant)) = (receive, tenant) else { return self.deliver_at_once(&packet) };
         if !receive.program(tenant).is_some_and(|hosted| hosted.takes(Way::Ingress)) {
-            return self.deliver_at_once(packet);
+            return self.deliver_at_once(&packet);
         }
         let room = |tenant| carrier.room(tenant);
         let beside = Beside { flows: &self.flows, room: &room };
@@ -54,6 +59,9 @@ impl World {
 
     /// Lets the programs of a host run whose packets may leave now.
     pub(super) fn wake_programs(&mut self, node: u32) {
+        if !self.programmed {
+            return;
+        }
         let Node { carrier, receive, .. } = &mut self.nodes[node as usize];
         let room = |tenant| carrier.room(tenant);
         let Some(receive) = receive else { return };
@@ -91,7 +99,7 @@ impl World {
         }
         match (to, waits) {
             (To::Tenant, Some(waits)) => self.processed(node, packet, waits),
-            (To::Tenant, None) => self.deliver_at_once(packet),
+            (To::Tenant, None) => self.deliver_at_once(&packet),
             (To::Network, _) => self.send_of_program(node, tenant, packet),
             (To::Nowhere(why @ (QUEUE_FULL | OVER_MAX)), _) => self.lose_in(node, &packet, why),
             (To::Nowhere(why), _) => self.lose_at_program(node, tenant, &packet, why),

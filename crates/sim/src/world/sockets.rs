@@ -98,7 +98,10 @@ impl Stack for World {
         for (end, tcp) in self.connections[first as usize..].iter_mut().zip(ends) {
             *end = Socket { source: end.source, flow, written: 0, closed: false, tcp };
         }
-        self.flows[flow as usize].socket = first;
+        let flow = &mut self.flows[flow as usize];
+        flow.socket = first;
+        // Where all ports between two ends are taken, flows share one: nothing here tells flows apart by it.
+        flow.ends[0].port = self.ports.take(&flow.ends, flow.protocol).unwrap_or(flow.ends[0].port);
         first
     }
 
@@ -114,6 +117,7 @@ impl Stack for World {
             retired.echoed[place] += sender.stats().echoed;
             end.tcp = Connection::client(&tcp::Config::default());
         }
+        self.ports.give_back(&self.flows[flow]);
         for end in self.flows[flow].all_ends() {
             if let (Some(queue), Some(tenant), Carrier::Nic { nic, .. }) =
                 (end.queue.take(), end.tenant, &mut self.nodes[end.node as usize].carrier)

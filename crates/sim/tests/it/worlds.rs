@@ -267,6 +267,25 @@ fn impossible_worlds_are_refused_with_their_names() {
 }
 
 #[test]
+fn more_connections_than_ports_are_refused() {
+    let workload = |workload: &str| {
+        let text = format!(
+            "{{name: t, rate: 1Gbps, duration: 100ms, systems: [fifo], repeat: {{h: 4}}, hosts: [a<h>], switches: [s], \
+             links: {{l<h>: {{between: [a<h>, s], rate: 1Gbps}}}}, tenants: {{x: {{host: [a<h>]}}}}, \
+             workloads: {{w: {{tenant: x, to: x, {workload}}}}}}}"
+        );
+        run(&scenario(&text), &Options::default(), &|_| {}).map_err(|error| error.to_string())
+    };
+    // Twelve pairs of hosts have as many connections each.
+    assert!(workload("kind: shuffle, flows: 2, block: 1kB").is_ok());
+    let refusal = workload("kind: request_response, connections: 4000").expect_err("48,000 connections");
+    assert!(refusal.contains("workload `w` has 48000 connections"), "{refusal}");
+    assert!(refusal.contains("28232 source ports") && refusal.contains("a `port` of its own"), "{refusal}");
+    let refusal = workload("kind: incast, senders: 2").expect_err("who asks?");
+    assert!(refusal.contains("workload `w`: an incast has one end that asks, and `x` asks itself"), "{refusal}");
+}
+
+#[test]
 fn what_virtual_time_does_not_have_is_refused() {
     let refusal = refused(
         "{name: t, rate: 1Gbps, duration: 100ms, systems: [plimsoll], hosts: [a, b], switches: [s], \
