@@ -173,7 +173,8 @@ impl Counted {
 /// An odd number with its bits spread (2^64 divided by the golden ratio).
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How long frames of flows from the uplink may not be counted: a fifth of the time that the counts of the first level cover.
+/// How long frames of known flows from the uplink may not be counted, and counts not move on: a fifth of the time that the counts of
+/// the first level cover.
 const UNCOUNTED: Span = Span::micros(200);
 
 /// How often reports are read.
@@ -336,7 +337,8 @@ impl HeavyFlows {
         self.press.as_mut()?.windows()
     }
 
-    /// Whether frames that were not counted yet are to be counted now: before reports are read, and once in a while.
+    /// Whether frames that were not counted yet are to be counted now, and counts to move on: before reports are read, and once in a
+    /// while.
     #[inline]
     pub(super) fn counts_now(&mut self, now: Nanos) -> bool {
         let read = now.since(self.read_at) >= EACH || self.watch(now).is_some();

@@ -142,9 +142,11 @@ impl Dataplane {
 
     /// Moves the counts of flows on, and slows flows down where the load demands it.
     pub(super) fn tend_flows(&mut self, core: &impl Core, now: Nanos) {
-        if self.backpressure.heavy.as_mut().is_some_and(|heavy| heavy.counts_now(now)) {
-            self.count_known();
+        if !self.backpressure.heavy.as_mut().is_some_and(|heavy| heavy.counts_now(now)) {
+            return;
         }
+        // All frames are counted before counts move on: those of a known flow, which are counted late, must not miss an update.
+        self.count_known();
         let Some(heavy) = &mut self.backpressure.heavy else { return };
         heavy.advance(now);
         let Some(watch) = heavy.watch(now) else { return };

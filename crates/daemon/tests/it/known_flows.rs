@@ -147,9 +147,9 @@ impl Side {
             let flows = now.flows.iter().map(|flow| (flow.flow, flow.sent, flow.pressed.is_some()));
             flows.collect::<Vec<_>>()
         });
-        // How often counts move between tables may differ, as frames of known flows are counted a little later.
-        let seen = snapshot.flows.as_ref().map(|flows| flows.counters.seen);
-        (left, format!("{tallies:?}, {seen:?}, {heavy:?}"))
+        // How often counts move between tables as well: frames of known flows are counted later, but before counts move.
+        let moved = snapshot.flows.as_ref().map(|flows| flows.counters);
+        (left, format!("{tallies:?}, {moved:?}, {heavy:?}"))
     }
 }
 
