@@ -3,8 +3,7 @@
 //! Why: an engine polls. A packet that comes while the engine does something else waits until it polls again. On a busy host
 //! packets wait for longer rounds, not only in fuller queues: the less time a round leaves, the longer, long before the core is
 //! full.
-//! From: the order of the daemon's `engine::inward`. The bounds are those that it had when the time of a round's rest was
-//! calibrated; since then it delivers up to 128 packets in a round.
+//! From: the order and the bounds of the daemon's `dataplane::inward`.
 //! Not here: time, and packets (`receive`).
 //! Invariant: a round ends; a packet that comes after the ring was seen empty belongs to the next round.
 
@@ -12,8 +11,8 @@
 const BATCH: u32 = 32;
 const QUANTUM: u32 = 8;
 /// Packets fetched in a round, and processed.
-const FETCHES: u32 = 8 * BATCH;
-const DELIVERIES: u32 = 64;
+const FETCHES: u32 = 16 * BATCH;
+const DELIVERIES: u32 = 128;
 
 /// The progress of a round.
 #[derive(Clone, Copy, Debug, Default)]

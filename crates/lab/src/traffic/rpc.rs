@@ -143,7 +143,8 @@ struct Asker<'a, P> {
     side: &'a Side<'a>,
     protocol: &'a mut P,
     connections: Vec<Option<Asking>>,
-    idle: Vec<usize>,
+    /// Connections without a request, the longest idle first.
+    idle: VecDeque<usize>,
     waiting: VecDeque<u64>,
     measured: Measured,
 }
@@ -197,7 +198,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
             side,
             protocol,
             connections: Vec::new(),
-            idle: Vec::new(),
+            idle: VecDeque::new(),
             waiting: VecDeque::new(),
             measured: Measured::default(),
         }
@@ -233,7 +234,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
 
     /// Marks a connection as free for the next request; in a closed loop that request is due now.
     fn free(&mut self, token: usize, closed_loop: bool) {
-        self.idle.push(token);
+        self.idle.push_back(token);
         if closed_loop && !self.side.over(self.side.end()) {
             self.waiting.push_back(self.side.clock.now());
         }
@@ -254,7 +255,7 @@ impl<'a, P: Protocol> Asker<'a, P> {
     /// Gives due requests to idle connections, and writes unsent bytes.
     fn dispatch(&mut self, events: &Events) -> std::io::Result<()> {
         while !self.waiting.is_empty()
-            && let Some(token) = self.idle.pop()
+            && let Some(token) = self.idle.pop_front()
         {
             let Some(one) = self.connections[token].as_mut() else { continue };
             one.due = self.waiting.pop_front();

@@ -26,7 +26,8 @@ pub(crate) struct Rpc {
     chance: Chance,
     begun: bool,
     calls: Vec<Call>,
-    idle: Vec<u32>,
+    /// Connections without a request, the longest idle first: requests go round all connections, and so all hosts.
+    idle: VecDeque<u32>,
     /// Requests that are due and wait for a connection.
     waiting: VecDeque<Nanos>,
     samples: Vec<Sample>,
@@ -56,7 +57,7 @@ impl Rpc {
             chance,
             begun: false,
             calls,
-            idle: (0..job.count).rev().collect(),
+            idle: (0..job.count).collect(),
             waiting: VecDeque::new(),
             samples: Vec::new(),
             late: Vec::new(),
@@ -91,7 +92,7 @@ impl Rpc {
     /// Gives due requests to idle connections.
     fn dispatch(&mut self, stack: &mut impl Stack) {
         while !self.waiting.is_empty()
-            && let Some(index) = self.idle.pop()
+            && let Some(index) = self.idle.pop_front()
         {
             let due = self.waiting.pop_front();
             let (request, response) = self.sizes.draw(&mut self.chance);
@@ -123,7 +124,7 @@ impl Rpc {
         } else {
             self.late.push(due);
         }
-        self.idle.push(index);
+        self.idle.push_back(index);
         if self.gap.is_none() && stack.now() < self.job.stop {
             self.waiting.push_back(stack.now());
         }
