@@ -2,8 +2,8 @@
 # How much the constants of the models decide in SE-E7 and SE-E8: the load that each system sustains, with each constant as
 # the file has it, at half and at twice of that, and the ratios that the criteria of both experiments are about.
 #
-# Usage: scripts/senic-constants.sh [PLIMSOLL]
-#   PLIMSOLL is the program (target/release/plimsoll).
+# Usage: scripts/senic-constants.sh [PLIMSOLL [e07|e08]]
+#   PLIMSOLL is the program (target/release/plimsoll); without e07 or e08 both tables are made.
 #
 # A load is sustained if 99.9 % of the answers come within the experiment's bound (3 ms, and 4 ms beside datagrams). Loads are
 # requests a second of each client of each tenant, found to 50 by halving the interval, with seed 1. Takes three minutes.
@@ -12,6 +12,7 @@ set -eu
 
 here=$(cd "$(dirname "$0")/.." && pwd)
 program=${1:-$here/target/release/plimsoll}
+which=${2:-both}
 fail() { printf 'senic-constants: error: %s\n' "$*" >&2; exit 1; }
 [ -x "$program" ] || fail "no program $program; \`make build\` makes it"
 command -v jq >/dev/null || fail 'jq is missing'
@@ -63,7 +64,7 @@ table() {
     done
 }
 
-table e07-memcached.yaml 0.003 <<'CONSTANTS'
+[ "$which" = e08 ] || table e07-memcached.yaml 0.003 <<'CONSTANTS'
 htb systems.2.htb.lock 1550
 plimsoll,htb wake 3000
 ptb systems.1.ptb.cost 5250
@@ -71,7 +72,7 @@ plimsoll,ptb,htb hosts.server.cores.answer 13000
 plimsoll,ptb,htb hosts.server.cores.send 3000
 plimsoll hosts.server.cpu.pull 600
 CONSTANTS
-table e08-cotenant.yaml 0.004 <<'CONSTANTS'
+[ "$which" = e07 ] || table e08-cotenant.yaml 0.004 <<'CONSTANTS'
 htb systems.2.htb.lock 2000
 plimsoll,htb wake 3000
 ptb systems.1.ptb.cost 6750

@@ -143,15 +143,15 @@ systems: [plimsoll, htb, busy_poll: {kind: plimsoll, engine: {flows: fifo, busy_
 hosts: {host: {cpu: {process: 100ns, pull: 200ns}}}
 repeat: {c: 4}
 tenants: {c<c>: {}}
-policy: {root: {rate_share: {c<c>: 250Mbps}}}
+policy: {root: {rate_share: {c<c>: 625Mbps}}}
 engine: {flows: fifo}
 workloads:
-  u<c>: {tenant: c<c>, kind: udp, size: 1458B, rate: 300Mbps}
+  u<c>: {tenant: c<c>, kind: udp, size: 1458B, rate: 700Mbps}
 measure: {gaps: true, cpu: true, from: 20ms}
 expect:
-  - {that: plimsoll.c.throughput ~ 1Gbps +- 0.1%, because: a limit makes up for late packets}
-  - {that: htb.c.throughput ~ 1Gbps +- 1%}
-  - {that: 'max(each(plimsoll.c.gap_stddev[20ms..90ms])) <= 1us', because: it spins for packets 12 us apart}
+  - {that: plimsoll.c.throughput ~ 2.5Gbps +- 0.1%, because: a limit makes up for late packets}
+  - {that: htb.c.throughput ~ 2.5Gbps +- 1%}
+  - {that: 'max(each(plimsoll.c.gap_stddev[20ms..90ms])) <= 1us', because: it spins for packets 19 us apart}
   - {that: 'min(each(plimsoll.c.gap_stddev[120ms..190ms])) >= 4us', because: it used all of its core and sleeps}
   - {that: 'max(each(plimsoll.c.gap_stddev[220ms..290ms])) <= 1us', because: it used little of its core and spins}
   - {that: 'max(each(busy_poll.c.gap_stddev)) <= 1us', because: it never sleeps}
