@@ -153,8 +153,10 @@ impl Sink for Bin {
 
 /// The cost of a packet with ever more classes below one `rate_share`, each with packets at all times.
 pub fn classes(effort: Effort) -> Result<Vec<Row>> {
-    const SIZES: [u32; 4] = [1_000, 10_000, 100_000, 1_000_000];
+    const SIZES: [u32; 6] = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
     const RING: u16 = 4;
+    /// Packets that the link carries between two calls of the engine, and half as many: with fewer it would be idle.
+    const ENOUGH: u32 = 48;
     let mut rows = Vec::new();
     // With rates that add up to twice the link, no class waits for its rate. With 70 %, every class does, either with
     // packets in store, or with one packet, so that the class comes and goes with it.
@@ -168,6 +170,7 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
             let program = policies::paced_classes(Form::Grouped, classes, percent);
             let from = std::time::Instant::now();
             let places = spread(&program, 1);
+            let each = if each > 1 { each.max((ENOUGH / classes).min(RING.into())) } else { each };
             let mut engine = Engine::with_ring(&program, &places, classes * each, Refill::Same, RING)?;
             let built = from.elapsed();
             engine.run(u64::from(classes) * 3); // until every class has left its first place in the order
@@ -179,12 +182,13 @@ pub fn classes(effort: Effort) -> Result<Vec<Row>> {
                 costs.push(honest(engine.run(effort.packets)).cost());
             }
         }
+        let thousand = SIZES.iter().position(|&classes| classes == 1_000).unwrap_or_default();
         for (index, classes) in SIZES.into_iter().enumerate() {
             let (engine, built) = &engines[index];
             let row = Row::new(format!("{classes} {title}"), "ours with 1000", "ns/packet");
             let note =
                 format!("{:.1} % of the link, built in {:.2} s", engine.used_percent(), built.as_secs_f64());
-            let row = row.figures(&costs[0], &costs[index]).note(note);
+            let row = row.figures(&costs[thousand], &costs[index]).note(note);
             rows.push(match classes {
                 100_000 => row.goal(Goal::RatioAtMost(2.0)),
                 1_000_000 => row.goal(Goal::RatioAtMost(1.8)),

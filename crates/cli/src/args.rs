@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use plimsoll_policy::Prefix;
-use plimsoll_units::Bytes;
+use plimsoll_units::{Bytes, Span};
 
 pub(crate) use program::{
     Direction, Language, Packets, Program, ProgramBench, ProgramCheck, ProgramFile, ProgramNew, ProgramRun,
@@ -441,6 +441,30 @@ pub(crate) enum Bench {
     Doorbells(Doorbells),
     /// Calculate the rate of packets that a PCIe bus carries between memory and a NIC
     Pcie(Pcie),
+    /// Measure how late the sleeps of an engine's thread end on this machine, for `wake` of a scenario
+    Wakeups(Wakeups),
+}
+
+/// `plimsoll bench wakeups`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = WAKEUPS_EXAMPLES)]
+pub(crate) struct Wakeups {
+    /// Number of sleeps
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    pub(crate) count: u32,
+    /// Length of each
+    #[arg(long, default_value = "300us", value_parser = some_sleep)]
+    pub(crate) sleep: Span,
+    /// Print JSON, in nanoseconds
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A sleep that has an end within reach.
+fn some_sleep(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|_| "not a time such as `300us`".to_owned())?;
+    let good = span >= Span::micros(1) && span <= Span::secs(1);
+    good.then_some(span).ok_or_else(|| "a sleep takes 1us to 1s".to_owned())
 }
 
 /// `plimsoll bench doorbells`.
@@ -659,6 +683,13 @@ const PCIE_EXAMPLES: &str = "Examples:
   plimsoll bench pcie --descriptor 16B
   plimsoll bench pcie --generation 4 --lanes 16 --tlp 256B --frame 1500B
   plimsoll bench pcie --lanes 4 --json";
+
+const WAKEUPS_EXAMPLES: &str = "Examples:
+  sudo plimsoll bench wakeups
+  sudo plimsoll bench wakeups --count 100000 --sleep 100us
+  plimsoll bench wakeups --json
+
+An engine's thread may run before all ordinary threads where it is root's or `LimitRTPRIO=` allows it, and so is measured.";
 
 const COMPLETIONS_EXAMPLES: &str = "Examples:
   plimsoll completions bash > /etc/bash_completion.d/plimsoll

@@ -7,6 +7,7 @@
 //! Invariant: measured figures are the counters of the engine's own queue; computed figures come from the formula.
 
 mod pcie;
+mod wakeups;
 
 use comfy_table::CellAlignment::{Left, Right};
 use plimsoll_nic::{DoorbellQueue, PcieWrites, QueueId};
@@ -17,6 +18,7 @@ use crate::args::Doorbells;
 use crate::failure::{Failure, print, print_json};
 use crate::show::table;
 pub(crate) use pcie::pcie;
+pub(crate) use wakeups::wakeups;
 
 /// Bytes of each packet in Table 2.
 const PACKET: u64 = 1_500;

@@ -65,6 +65,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Papers(papers) => papers::papers(papers),
         Command::Bench(Bench::Doorbells(doorbells)) => bench::doorbells(doorbells),
         Command::Bench(Bench::Pcie(pcie)) => bench::pcie(pcie),
+        Command::Bench(Bench::Wakeups(wakeups)) => bench::wakeups(wakeups),
         Command::Program(program) => program::program(program),
         Command::ReadFile(args) => reader::read(args),
         Command::Completions { shell } => paper::completions(*shell),

@@ -88,3 +88,4 @@ pub use stats::{
     UplinkPortStats, kind_name,
 };
 pub use thread::{Clock, Command, Habits, Handle, Notice, Stopped, spawn, spawn_all};
+pub use wait::wakeups;

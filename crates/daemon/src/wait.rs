@@ -150,6 +150,29 @@ impl Waiter {
     }
 }
 
+/// How late `count` sleeps of this length end, on a thread that waits as the engine's does: with its timer, and before all ordinary
+/// threads where that is allowed. Answers also whether it is.
+///
+/// # Errors
+/// When the process has no descriptor left, or what the kernel says.
+pub fn wakeups(count: u32, sleep: Span) -> io::Result<(Vec<Span>, bool)> {
+    let measure = move || {
+        let first = plimsoll_ports::realtime::take().is_ok();
+        let _ = nix::sys::prctl::set_timerslack(1);
+        let (mut waiter, _waker) = Waiter::new()?;
+        waiter.take_latest();
+        let mut late = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            waiter.wait(Some(sleep), |_| {})?;
+            late.push(waiter.take_latest());
+        }
+        Ok((late, first))
+    };
+    // A thread of its own: the caller's stays as it is.
+    let measured = std::thread::spawn(measure).join();
+    measured.unwrap_or_else(|_| Err(io::Error::other("the measuring thread has died")))
+}
+
 /// Two timer settings that differ by less than this count as equal: one moment, seen from two waits.
 const AS_GOOD: Span = Span::micros(1);
 /// Bounds of the cost of a wake-up: above the longest, spinning would cost more than it gains.
@@ -205,6 +228,12 @@ mod tests {
         waker.wake().expect("a wake-up");
         assert_eq!(wait(&mut waiter, hour + hour), rings);
         assert_eq!(wait(&mut waiter, Span::millis(1)), None, "it rang");
+    }
+
+    #[test]
+    fn each_sleep_has_a_lateness() {
+        let (late, _) = wakeups(8, Span::micros(50)).expect("measured");
+        assert!(late.len() == 8 && late.iter().all(|late| *late > Span::ZERO), "{late:?}");
     }
 
     #[test]

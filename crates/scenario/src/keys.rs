@@ -73,6 +73,8 @@ mapping! {
         seed: Whole(0, u64::MAX),
         /// The most by which a host is late to take in a packet of TCP, in virtual time.
         jitter: TIME,
+        /// How late sleeps end, in virtual time: those of HTB's timer, and of the engine's thread.
+        wake: Either(&[TIME, Map(&WAKE)]),
         /// Whether tenants use segmentation offload.
         offload: Flag,
         /// Machines, as a list of names or a map from names to their keys.
@@ -116,6 +118,24 @@ mapping! {
         short: Map(&SHORT),
         /// How many there are of each name written in `<>`.
         repeat: Named(&Whole(1, 10_000)),
+    }
+
+    /// Quantiles of how late sleeps end, as `plimsoll bench wakeups` prints them.
+    pub(crate) static WAKE = "Wake" {
+        /// The least.
+        min = "5us": TIME,
+        /// The median.
+        p50 = "20us": TIME,
+        /// Nine tenths of all sleeps end no later.
+        p90 = "40us": TIME,
+        /// 99 of 100 end no later.
+        p99 = "80us": TIME,
+        /// 999 of 1,000 end no later.
+        p99_9 = "500us": TIME,
+        /// 9,999 of 10,000 end no later.
+        p99_99 = "1ms": TIME,
+        /// The latest.
+        max = "2ms": TIME,
     }
 
     /// The keys that `virtual` may replace.
@@ -393,8 +413,6 @@ mapping! {
         tenants: Elsewhere(&Named(&Any)),
         /// Time that an operation under HTB's lock takes, in virtual time.
         lock: TIME,
-        /// How late HTB's timer is, in virtual time.
-        wake: TIME,
         /// CPU time of a packet on the sending core of `ptb`.
         cost: TIME,
         /// Limiters of `hwrl`.

@@ -12,6 +12,7 @@ mod fault;
 mod flow_sizes;
 mod interval;
 mod keys;
+mod lateness;
 mod measure;
 mod model;
 mod names;
@@ -38,6 +39,7 @@ pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
 pub use flow_sizes::FlowSizes;
 pub use interval::Interval;
 pub use keys::{SCENARIO, schema};
+pub use lateness::Lateness;
 pub use measure::jain;
 pub use model::{Change, Destination, Home, Measure, NETWORK, OVERLAY_HEADERS, Scenario, Setting, Tenant};
 pub use network::{

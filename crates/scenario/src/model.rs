@@ -16,6 +16,7 @@ use plimsoll_units::{BitRate, Span};
 
 use crate::expect::Expectation;
 use crate::fault::Faults;
+use crate::lateness::Lateness;
 use crate::network::{Control, Host, Link, LoadBalancing};
 use crate::paper::Paper;
 use crate::press::PressModel;
@@ -46,6 +47,8 @@ pub struct Scenario {
     pub seed: u64,
     /// The most by which a host is late to take in a packet of TCP, in virtual time.
     pub jitter: Span,
+    /// How late sleeps end, in virtual time: those of HTB's timer, and of the engine's thread.
+    pub wake: Lateness,
     /// Machines; live there is one, or several around one switch.
     pub hosts: Vec<Host>,
     /// Nodes that only forward packets; live there is at most one.

@@ -83,8 +83,6 @@ pub enum SystemKind {
 pub struct Model {
     /// Time of each operation under HTB's one lock: a packet has two, one to enqueue and one to dequeue.
     pub lock: Span,
-    /// Time from the moment at which HTB's timer is due until its interrupt runs.
-    pub wake: Span,
     /// CPU time of a packet of [`SystemKind::Ptb`] on the core that sends it.
     pub cost: Span,
     /// Limiters of [`SystemKind::Hwrl`].
@@ -97,14 +95,7 @@ pub struct Model {
 
 impl Default for Model {
     fn default() -> Self {
-        Self {
-            lock: Span::ZERO,
-            wake: Span::ZERO,
-            cost: Span::ZERO,
-            limiters: 16,
-            reassign: None,
-            fetch: Fetch::default(),
-        }
+        Self { lock: Span::ZERO, cost: Span::ZERO, limiters: 16, reassign: None, fetch: Fetch::default() }
     }
 }
 

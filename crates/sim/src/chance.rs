@@ -7,6 +7,7 @@
 //! Not here: how the numbers are used.
 //! Invariant: a stream follows from the seed and its own name alone.
 
+use plimsoll_scenario::Lateness;
 use plimsoll_units::Span;
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -40,6 +41,11 @@ impl Chance {
     pub(crate) fn within(&mut self, most: Span) -> Span {
         let end = u32::try_from(most.as_u64()).unwrap_or(u32::MAX).saturating_add(1);
         Span::ns(self.below(end).into())
+    }
+
+    /// How late one sleep ends.
+    pub(crate) fn lateness(&mut self, lateness: &Lateness) -> Span {
+        lateness.as_constant().unwrap_or_else(|| lateness.quantile(self.unit()))
     }
 
     /// Exponentially distributed with this mean, at least a nanosecond.

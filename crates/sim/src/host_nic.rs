@@ -16,19 +16,22 @@ use plimsoll_nic::{
 use plimsoll_policy::{
     Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, Program, TenantId, UNLIMITED,
 };
-use plimsoll_scenario::{Change, EngineCost, Host, Setting, TransmitCompletions, TransmitRing};
+use plimsoll_scenario::{Change, EngineCost, Host, Lateness, Setting, TransmitCompletions, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
 use crate::bounds::DelayBounds;
+use crate::chance::Chance;
 use crate::control::Vm;
 use crate::meter::Holdings;
 use crate::packet::Packet;
 use crate::threads::Threads;
 
 mod guests;
+mod idle;
 
 use guests::Guests;
+use idle::Idle;
 
 /// Transmits polled at once, as in the daemon.
 const BATCH: usize = 64;
@@ -88,6 +91,8 @@ struct EngineThread {
     doorbells: DoorbellQueue,
     waits: Waits,
     cpu: Cpu,
+    /// How it waits, where sleeps end late.
+    idle: Option<Box<Idle>>,
 }
 
 /// A change of the policy that doorbell words carry.
@@ -145,31 +150,41 @@ pub(crate) enum Refused {
 }
 
 impl HostNic {
-    /// The NIC of a checked policy, for this number of flows and this number of pairs with receivers elsewhere.
-    pub(crate) fn new(checked: &Checked, tenants: &[String], flows: u32, peers: u32, host: &Host) -> Self {
+    /// The NIC of a checked policy, for this number of flows and this number of pairs with receivers elsewhere. The sleeps of its
+    /// threads end late as `wake` says, by this seed.
+    pub(crate) fn new(
+        checked: &Checked,
+        tenants: &[String],
+        (flows, peers): (u32, u32),
+        host: &Host,
+        (wake, seed): (Lateness, u64),
+    ) -> Self {
         let program = &mut checked.program.clone();
         let peers = program.add_peers(peers, Bytes::ZERO);
-        let never_stalls =
-            host.cpu == EngineCost::default() && host.pcie.is_none() && host.packet_rate.is_none();
+        let takes_time = host.cpu != EngineCost::default();
+        let never_stalls = !takes_time && wake.is_none() && host.pcie.is_none() && host.packet_rate.is_none();
         let stated = &checked.config.engine;
         // One shared queue for each class, in case there are more flows than queues.
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
-        let catch_up = if host.cpu == EngineCost::default() { ONE_TICK } else { LATE };
+        let catch_up = if takes_time || !wake.is_none() { LATE } else { ONE_TICK };
         let config = Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up };
         let threads = stated.threads.max(1) as usize;
         let threads = (threads > 1).then(|| Threads::new(program, threads));
         let threads = threads.transpose().expect("the checker refuses what several threads do not keep");
         let of_threads = threads.as_ref().map_or(&*program, Threads::program);
         let cpu = Cpu { cost: host.cpu, ..Cpu::default() };
-        let engine = || EngineThread {
+        let engine = |thread: u32| EngineThread {
             nic: Nic::new(of_threads, &config),
             doorbells: DoorbellQueue::with_capacity(4 * BATCH),
             waits: Waits::new(queues),
             cpu,
+            idle: (!wake.is_none() && !stated.busy_poll).then(|| {
+                Box::new(Idle::new(wake, Chance::of(seed, &format!("wake {} {thread}", host.name))))
+            }),
         };
-        let engines: Vec<_> = (0..stated.threads.max(1)).map(|_| engine()).collect();
+        let engines: Vec<_> = (0..stated.threads.max(1)).map(engine).collect();
         let ids = (0..).map(TenantId).zip(&program.tenants).map(|(id, tenant)| (&tenant.name, id));
         let ids: BTreeMap<_, _> = ids.collect();
         let id = |name: &String| ids.get(name).copied();
@@ -180,7 +195,7 @@ impl HostNic {
             held: Vec::new(),
             free: Vec::new(),
             // A thread that needs time for a packet sends them one at a time.
-            out: Vec::with_capacity(if host.cpu == EngineCost::default() { BATCH } else { 1 }),
+            out: Vec::with_capacity(if takes_time { 1 } else { BATCH }),
             tenants: tenants.iter().map(id).collect(),
             guests: Guests::new(tenants.len()),
             closing: Vec::new(),
@@ -452,10 +467,8 @@ impl HostNic {
     /// Rings the doorbells of the packets that were offered.
     #[inline]
     pub(crate) fn ring(&mut self, now: Nanos) {
-        for EngineThread { nic, doorbells, cpu, .. } in &mut self.engines {
-            if cpu.busy > now {
-                continue;
-            }
+        for engine in self.engines.iter_mut().filter(|engine| !engine.is_away(now)) {
+            let EngineThread { nic, doorbells, cpu, .. } = engine;
             doorbells.flush(|words| nic.ring(words, now));
             let posted = core::mem::take(&mut cpu.posted);
             cpu.work(posted, cpu.cost.process, now);
@@ -474,7 +487,7 @@ impl HostNic {
         let mut some = false;
         for thread in 0..self.engines.len() {
             // With one thread the caller has just asked.
-            if self.threads.is_none() || self.engines[thread].cpu.busy <= now {
+            if self.threads.is_none() || !self.engines[thread].is_away(now) {
                 some |= self.poll_thread(thread, now, &mut leave);
             }
         }
@@ -599,15 +612,33 @@ impl HostNic {
         self.transmit.completions != TransmitCompletions::Early
     }
 
+    /// Something happens at the host, which may end what its threads do without work.
+    #[inline]
+    pub(crate) fn rouse(&mut self, now: Nanos) {
+        for EngineThread { cpu, idle, .. } in &mut self.engines {
+            if let Some(idle) = idle {
+                cpu.spent += idle.rouse(cpu.posted > 0, now);
+            }
+        }
+    }
+
+    /// Threads without work sleep, or spin if something is due soon.
+    #[inline]
+    pub(crate) fn rest(&mut self, now: Nanos) {
+        for EngineThread { nic, cpu, idle, .. } in &mut self.engines {
+            if let Some(idle) = idle.as_mut().filter(|_| cpu.posted == 0) {
+                idle.rest(now.max(cpu.busy), nic.poll_timeout(), cpu.spent);
+            }
+        }
+    }
+
     /// The next time at which it has to be polled.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
-        let next = |EngineThread { nic, cpu, .. }: &EngineThread| {
-            let more = (cpu.posted > 0).then_some(cpu.busy);
-            nic.poll_timeout().map(|next| next.max(cpu.busy)).into_iter().chain(more).min()
-        };
         let turn = self.threads.as_ref().and_then(|threads| threads.poll_timeout());
-        self.engines.iter().filter_map(next).chain(turn).min()
+        let turn =
+            turn.and_then(|turn| Some(turn.max(self.engines.iter().filter_map(EngineThread::back).min()?)));
+        self.engines.iter().filter_map(EngineThread::next).chain(turn).min()
     }
 
     /// Its counters of doorbells, and of the engine's work.
@@ -628,13 +659,14 @@ impl HostNic {
     /// Whether all its threads have work left.
     #[inline]
     pub(crate) fn is_busy(&self, now: Nanos) -> bool {
-        self.engines.iter().all(|engine| engine.cpu.busy > now)
+        self.engines.iter().all(|engine| engine.is_away(now))
     }
 
     /// The CPU time of its threads so far; `None` where work takes no time.
     pub(crate) fn cpu(&self) -> Option<Span> {
         let spent = self.engines.iter().map(|engine| engine.cpu.spent).fold(Span::ZERO, |sum, one| sum + one);
-        (self.engines[0].cpu.cost != EngineCost::default()).then_some(spent)
+        let EngineThread { cpu, idle, .. } = &self.engines[0];
+        (cpu.cost != EngineCost::default() || idle.is_some()).then_some(spent)
     }
 
     /// All packets in the engine and the guests' devices, each with its number of frames.
@@ -645,6 +677,32 @@ impl HostNic {
         let held = self.held.iter().zip(free).filter(here);
         let held = held.map(|(held, _)| (&held.packet, held.packet.frames() - u32::from(held.cut)));
         held.chain(self.guests.packets().map(|packet| (packet, packet.frames())))
+    }
+}
+
+impl EngineThread {
+    /// Whether it works or sleeps now.
+    #[inline]
+    fn is_away(&self, now: Nanos) -> bool {
+        self.cpu.busy > now || self.idle.as_ref().is_some_and(|idle| idle.sleeps_until().is_some())
+    }
+
+    /// When it has finished its work and its sleep; never if it sleeps until a packet comes.
+    #[inline]
+    fn back(&self) -> Option<Nanos> {
+        let sleeps = self.idle.as_ref().and_then(|idle| idle.sleeps_until());
+        sleeps.unwrap_or(Some(self.cpu.busy))
+    }
+
+    /// When it has something to do next.
+    #[inline]
+    fn next(&self) -> Option<Nanos> {
+        let Self { nic, cpu, idle, .. } = self;
+        if let Some(wakes) = idle.as_ref().and_then(|idle| idle.sleeps_until()) {
+            return wakes;
+        }
+        let more = (cpu.posted > 0).then_some(cpu.busy);
+        nic.poll_timeout().map(|next| next.max(cpu.busy)).into_iter().chain(more).min()
     }
 }
 

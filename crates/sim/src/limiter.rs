@@ -13,7 +13,7 @@ mod lock;
 mod node_shaping;
 mod turns;
 
-use plimsoll_scenario::{System, SystemKind, Tenant};
+use plimsoll_scenario::{Lateness, System, SystemKind, Tenant};
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::chance::Chance;
@@ -45,7 +45,13 @@ const QUEUE: usize = 1_000;
 
 impl Limiter {
     /// The limiter of a system without an engine.
-    pub(crate) fn new(system: &System, tenants: &[Tenant], line: BitRate, mtu: u32, chance: Chance) -> Self {
+    pub(crate) fn new(
+        system: &System,
+        tenants: &[Tenant],
+        (line, mtu): (BitRate, u32),
+        wake: Lateness,
+        chance: Chance,
+    ) -> Self {
         let rate = |tenant: &Tenant| tenant.max.unwrap_or(line).min(line);
         let rates: Vec<BitRate> = tenants.iter().map(rate).collect();
         let model = system.model;
@@ -68,6 +74,7 @@ impl Limiter {
             _ => Self::Htb(Box::new(LockedHtb::new(
                 Htb::new(tenants, line, mtu),
                 model,
+                wake,
                 tenants.len(),
                 chance,
             ))),

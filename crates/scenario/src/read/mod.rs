@@ -228,6 +228,7 @@ impl Reader {
             one_world: self.flag(&file, "one_world", false),
             seed: self.value(&file, "seed", "a whole number", 1),
             jitter: Span::ZERO,
+            wake: self.lateness(&file),
             hosts: self.hosts(&file, folder),
             switches: self.switches(&file),
             links: Vec::new(),

@@ -5,22 +5,24 @@
 //! Not here: the models (`sim`).
 //! Invariant: an operation that must take time never takes none.
 
-use plimsoll_document::Tree;
+use plimsoll_document::{Tree, Value};
 use plimsoll_units::{Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::keys::FETCH;
+use crate::keys::{FETCH, WAKE};
+use crate::lateness::Lateness;
 use crate::system::{Fetch, Model, SystemKind};
 
 const TIME: &str = "a time such as `50ns`";
 /// Longer than any operation of a NIC or a kernel.
 const LONGEST: Span = Span::millis(10);
+/// Later than any sleep ends on a machine of which a model makes sense.
+const LATEST: Span = Span::millis(100);
 
 /// Keys that belong to some kinds of systems alone.
-const KEYS: [(&str, &[SystemKind]); 6] = [
+const KEYS: [(&str, &[SystemKind]); 5] = [
     ("lock", &[SystemKind::Htb, SystemKind::Sq]),
-    ("wake", &[SystemKind::Htb, SystemKind::Sq]),
     ("cost", &[SystemKind::Ptb]),
     ("limiters", &[SystemKind::Hwrl]),
     ("reassign", &[SystemKind::Hwrl]),
@@ -38,14 +40,9 @@ impl Reader {
                 problem.label("of another kind").help(format!("`{key}` belongs to `kind: {known}`")),
             );
         }
-        if let Some(tree) = fields.get("wake").filter(|_| fields.get("lock").is_none()) {
-            let problem = Problem::new(tree.at, "a timer that is late, and a lock that takes no time");
-            self.problem(problem.label("`lock` is missing").help("add `lock: 1us`: the interrupt takes it"));
-        }
         let usual = Model::default();
         Model {
             lock: self.short(fields, "lock", usual.lock),
-            wake: self.short(fields, "wake", usual.wake),
             cost: self.short(fields, "cost", usual.cost),
             limiters: self.count(fields, "limiters", usual.limiters, 4_096),
             reassign: self.optional::<Span>(fields, "reassign", TIME).map(|span| span.max(Span::micros(1))),
@@ -84,12 +81,31 @@ impl Reader {
         fetch
     }
 
+    /// How late sleeps end: one time for all, or quantiles.
+    pub(super) fn lateness(&mut self, file: &Fields<'_>) -> Lateness {
+        let Some(tree) = file.get("wake") else { return Lateness::default() };
+        if !matches!(tree.value, Value::Map(_)) {
+            return Lateness::constant(self.time_up_to(file, "wake", Span::ZERO, LATEST));
+        }
+        let fields = self.fields(tree, tree.at, "`wake`", &WAKE);
+        let quantiles = Lateness::NAMES.map(|(name, _)| self.time_up_to(&fields, name, Span::ZERO, LATEST));
+        Lateness::new(quantiles).unwrap_or_else(|| {
+            let problem = Problem::new(tree.at, "a quantile of `wake` is less than the one before it");
+            self.problem(problem.label("out of order").help("`plimsoll bench wakeups` prints them in order"));
+            Lateness::default()
+        })
+    }
+
     /// A time that one operation takes.
     fn short(&mut self, fields: &Fields<'_>, key: &str, default: Span) -> Span {
+        self.time_up_to(fields, key, default, LONGEST)
+    }
+
+    fn time_up_to(&mut self, fields: &Fields<'_>, key: &str, default: Span, most: Span) -> Span {
         let span = self.value(fields, key, TIME, default);
-        if let Some(tree) = fields.get(key).filter(|_| span > LONGEST) {
+        if let Some(tree) = fields.get(key).filter(|_| span > most) {
             let problem = Problem::new(tree.at, format!("`{key}` is {span}")).label("out of range");
-            self.problem(problem.help(format!("write a time of {LONGEST} at most, such as `50ns`")));
+            self.problem(problem.help(format!("write a time of {most} at most, such as `50ns`")));
         }
         span
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 use plimsoll_document::Trial;
 use plimsoll_policy::{Experiment, IngressOrder};
 use plimsoll_scenario::{
-    Form, Kind, Results, Run, SCENARIO, Sample, Scenario, Status, Turns, Verdict, Wiring, WorkloadResult,
-    judge, schema,
+    Form, Kind, Lateness, Results, Run, SCENARIO, Sample, Scenario, Status, Turns, Verdict, Wiring,
+    WorkloadResult, judge, schema,
 };
 use plimsoll_units::{Nanos, Span};
 use proptest::prelude::*;
@@ -459,6 +459,31 @@ fn a_system_has_control_of_its_own_and_faults_name_what_exists() {
         ("control: {patience: 1001}\n", "`patience` is 1001"),
     ] {
         let shown = parse(&format!("systems: [plimsoll]\n{rest}")).expect_err("wrong");
+        assert!(shown.contains(said), "{shown}");
+    }
+}
+
+#[test]
+fn late_sleeps_are_one_time_or_quantiles_in_order() {
+    let parse = |wake: &str| {
+        let text = format!(
+            "name: t\nrate: 8Mbps\nduration: 2s\nwake: {wake}\nsystems: [plimsoll, htb]\ntenants: {{a: {{}}}}\n\
+             workloads: {{ask: {{tenant: a, kind: probe}}}}\n"
+        );
+        let scenario = Scenario::parse(&text, "t.yaml", Path::new(""), Form::Full);
+        scenario.map(|scenario| scenario.wake).map_err(|errors| errors.render(false))
+    };
+    assert_eq!(parse("3us"), Ok(Lateness::constant(Span::micros(3))));
+    let quantiles = "{min: 5us, p50: 20us, p90: 30us, p99: 50us, p99_9: 200us, p99_99: 1ms, max: 7ms}";
+    let lateness = parse(quantiles).expect("in order");
+    assert_eq!(lateness.quantile(0.9), Span::micros(30));
+    for (wake, said) in [
+        ("1s", "`wake` is 1s"),
+        (&quantiles.replace("30us", "10us"), "a quantile of `wake` is less than the one before it"),
+        (&quantiles.replace("7ms", "700ms"), "`max` is 700ms"),
+        (&quantiles.replace("min: 5us, ", ""), "`min` is missing"),
+    ] {
+        let shown = parse(wake).expect_err("wrong");
         assert!(shown.contains(said), "{shown}");
     }
 }

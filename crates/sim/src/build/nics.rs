@@ -171,7 +171,13 @@ impl Builder<'_> {
         let line = self.topology.links[uplink as usize].spec.rate.unwrap_or(self.scenario.rate);
         let tenants = self.scenario.tenants_on(host, self.system);
         let chance = Chance::of(self.seed, &format!("limiter {}", host.name));
-        let limiter = Box::new(Limiter::new(self.system, &tenants, line, self.scenario.mtu, chance));
+        let limiter = Box::new(Limiter::new(
+            self.system,
+            &tenants,
+            (line, self.scenario.mtu),
+            self.scenario.wake,
+            chance,
+        ));
         let source = self.source(Source::Carrier(node));
         self.world.nodes[node as usize].carrier = Carrier::Limiter { limiter, source, first, uplink };
         Ok(())
@@ -273,7 +279,8 @@ impl Builder<'_> {
         let peers = if self.controlled() { self.pairs_from(node).len() as u32 } else { 0 };
         let mut own = host.clone();
         own.transmit.completions = self.completions(host);
-        let mut nic = Box::new(HostNic::new(&checked, &names, flows, peers, &own));
+        let wake = (self.scenario.wake, self.seed);
+        let mut nic = Box::new(HostNic::new(&checked, &names, (flows, peers), &own, wake));
         if !self.system.accounting {
             nic.share_descriptors();
         }
@@ -285,7 +292,7 @@ impl Builder<'_> {
             if let Some(receive) = &mut receive {
                 self.programs(node, host, &checked, receive)?;
             }
-            Ok(Spare { nic: Box::new(HostNic::new(&checked, &names, flows, peers, &own)), receive })
+            Ok(Spare { nic: Box::new(HostNic::new(&checked, &names, (flows, peers), &own, wake)), receive })
         };
         let spares: Result<Vec<Spare>, SimError> = (0..self.restarts(host)).map(spare).collect();
         self.world.faults.spares.insert(node, spares?);

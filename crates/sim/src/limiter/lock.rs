@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use plimsoll_scenario::Model;
+use plimsoll_scenario::{Lateness, Model};
 use plimsoll_units::{Nanos, Span};
 
 use super::QUEUE;
@@ -23,7 +23,7 @@ use crate::packet::{Body, Packet};
 pub(crate) struct LockedHtb {
     htb: Htb,
     lock: Span,
-    wake: Span,
+    wake: Lateness,
     /// By tenant: the packets that its core waits to enqueue, with the time since when.
     coming: Vec<VecDeque<(Nanos, Packet)>>,
     /// The number of these packets.
@@ -47,11 +47,11 @@ enum Held {
 }
 
 impl LockedHtb {
-    pub(super) fn new(htb: Htb, model: Model, tenants: usize, chance: Chance) -> Self {
+    pub(super) fn new(htb: Htb, model: Model, wake: Lateness, tenants: usize, chance: Chance) -> Self {
         Self {
             htb,
             lock: model.lock,
-            wake: model.wake,
+            wake,
             chance,
             coming: vec![VecDeque::new(); tenants],
             waiting: 0,
@@ -71,7 +71,7 @@ impl LockedHtb {
         if blocked || waiting + self.htb.backlog(tenant) >= QUEUE {
             return false;
         }
-        if self.lock == Span::ZERO {
+        if self.is_exact() {
             return self.htb.offer(tenant, packet);
         }
         self.coming[tenant as usize].push_back((now, packet));
@@ -80,7 +80,7 @@ impl LockedHtb {
     }
 
     pub(super) fn dequeue(&mut self, now: Nanos) -> Option<Packet> {
-        if self.lock == Span::ZERO {
+        if self.is_exact() {
             return self.htb.dequeue(now);
         }
         loop {
@@ -114,6 +114,11 @@ impl LockedHtb {
         }
     }
 
+    /// Whether nothing takes time and the timer is on time.
+    fn is_exact(&self) -> bool {
+        self.lock == Span::ZERO && self.wake.is_none()
+    }
+
     /// The time of an operation. Cache misses and contention for the lock make it uneven.
     fn operation(&mut self) -> Span {
         self.chance.exponential(self.lock)
@@ -139,12 +144,12 @@ impl LockedHtb {
             self.spent += takes + now.since(since);
             self.held = Some((Held::ToEnqueue(tenant as u32, packet), now + takes));
         } else if self.timer.is_none() {
-            self.timer = self.htb.next(now).map(|at| at + self.wake);
+            self.timer = self.htb.next(now).map(|at| at + self.chance.lateness(&self.wake));
         }
     }
 
     pub(super) fn next(&self, now: Nanos) -> Option<Nanos> {
-        if self.lock == Span::ZERO {
+        if self.is_exact() {
             return self.htb.next(now);
         }
         match &self.held {

@@ -166,6 +166,7 @@ impl World {
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
         let (tracer, meters) = (&mut self.tracer, &mut self.meters);
+        nic.rouse(now);
         while !nic.is_busy(now) {
             nic.ring(now);
             let some = nic.poll(now, |packet: &Packet, transmit, waited, engine| {
@@ -220,6 +221,7 @@ impl World {
                 break;
             }
         }
+        nic.rest(now);
         agenda.keep(*source, nic.next());
         self.wake_programs(node);
     }

@@ -158,7 +158,8 @@ fn a_bus_delays_and_bounds_what_other_systems_send() {
 name: bus
 rate: 10Gbps
 duration: 100ms
-systems: [htb, sq, ptb, hwrl, locked: {{kind: htb, lock: 100ns, wake: 1us}}]
+wake: 1us
+systems: [htb, sq, ptb, hwrl, locked: {{kind: htb, lock: 100ns}}]
 hosts: {{a: {{{bus}}}, b: {{nic: fifo}}}}
 links: {{l: {{between: [a, b], rate: 10Gbps}}}}
 tenants: {{x: {{host: a, max: 8Gbps}}, y: {{host: b}}}}

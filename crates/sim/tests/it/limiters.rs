@@ -115,7 +115,8 @@ fn one_lock_carries_one_packet_in_two_operations() {
 name: locked
 rate: 10Gbps
 duration: 200ms
-systems: [{locked: {kind: htb, lock: 925ns, wake: 2us}}, htb]
+wake: 2us
+systems: [{locked: {kind: htb, lock: 925ns}}, htb]
 tenants: {a: {max: 5Gbps}, b: {max: 4Gbps}}
 workloads:
   ua: {tenant: a, kind: udp, size: 1458B, rate: 6Gbps}
@@ -126,6 +127,36 @@ expect:
   - {that: locked.throughput >= 6Gbps}
   - {that: locked.cpu >= 100%, because: one core holds the lock and others spin}
   - {that: htb.throughput ~ 9Gbps +- 1%}
+",
+    );
+}
+
+#[test]
+fn timers_and_threads_that_wake_late_leave_rates_and_disturb_gaps() {
+    holds(
+        "
+name: late
+rate: 10Gbps
+duration: 300ms
+wake: {min: 10us, p50: 20us, p90: 30us, p99: 40us, p99_9: 200us, p99_99: 1ms, max: 2ms}
+systems: [plimsoll, htb, busy_poll: {kind: plimsoll, engine: {flows: fifo, busy_poll: true}}]
+hosts: {host: {cpu: {process: 100ns, pull: 200ns}}}
+repeat: {c: 4}
+tenants: {c<c>: {}}
+policy: {root: {rate_share: {c<c>: 625Mbps}}}
+engine: {flows: fifo}
+workloads:
+  u<c>: {tenant: c<c>, kind: udp, size: 1458B, rate: 700Mbps}
+measure: {gaps: true, cpu: true, from: 20ms}
+expect:
+  - {that: plimsoll.c.throughput ~ 2.5Gbps +- 0.1%, because: a limit makes up for late packets}
+  - {that: htb.c.throughput ~ 2.5Gbps +- 1%}
+  - {that: 'max(each(plimsoll.c.gap_stddev[20ms..90ms])) <= 1us', because: it spins for packets 19 us apart}
+  - {that: 'min(each(plimsoll.c.gap_stddev[120ms..190ms])) >= 4us', because: it used all of its core and sleeps}
+  - {that: 'max(each(plimsoll.c.gap_stddev[220ms..290ms])) <= 1us', because: it used little of its core and spins}
+  - {that: 'max(each(busy_poll.c.gap_stddev)) <= 1us', because: it never sleeps}
+  - {that: 'min(each(htb.c.gap_stddev)) >= 4us', because: no core comes with a packet when one is due}
+  - {that: plimsoll.cpu >= 60%, because: it spins for two thirds of the time}
 ",
     );
 }
