@@ -254,7 +254,9 @@ impl Link {
     /// Packets in the queue.
     #[inline]
     fn waiting(&self) -> usize {
-        if self.special && let Some(path) = &self.path {
+        if self.special
+            && let Some(path) = &self.path
+        {
             return path.waiting();
         }
         self.under_way.len() - self.left
@@ -360,7 +362,9 @@ impl Link {
 
     /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
-        if self.special && let Some(path) = &self.path {
+        if self.special
+            && let Some(path) = &self.path
+        {
             return path.last_departure();
         }
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
@@ -382,7 +386,9 @@ impl Link {
     }
 
     fn forget_departed(&mut self, now: Nanos) {
-        if self.special && let Some(path) = &mut self.path {
+        if self.special
+            && let Some(path) = &mut self.path
+        {
             self.backlog -= path.departed(now);
             return;
         }
