@@ -254,7 +254,9 @@ impl Link {
     /// Packets in the queue.
     #[inline]
     fn waiting(&self) -> usize {
-        if self.special && let Some(path) = &self.path {
+        if self.special
+            && let Some(path) = &self.path
+        {
             return path.waiting();
         }
         self.under_way.len() - self.left
@@ -360,7 +362,9 @@ impl Link {
 
     /// When the last bit of the last packet in the queue leaves.
     pub(crate) fn last_departure(&self) -> Nanos {
-        if self.special && let Some(path) = &self.path {
+        if self.special
+            && let Some(path) = &self.path
+        {
             return path.last_departure();
         }
         self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
@@ -382,7 +386,9 @@ impl Link {
     }
 
     fn forget_departed(&mut self, now: Nanos) {
-        if self.special && let Some(path) = &mut self.path {
+        if self.special
+            && let Some(path) = &mut self.path
+        {
             self.backlog -= path.departed(now);
             return;
         }
@@ -446,10 +452,9 @@ mod tests {
     #[test]
     fn a_nics_packet_rate_holds_small_packets_back_and_large_ones_not() {
         let millisecond = |len: u32| {
-            let mut link = link(u64::MAX, None);
-            link.pace = Some(Pace::new(BitRate::gbps(40)));
-            let most = PacketRate::new(37_000_000).expect("above zero");
-            link.packet_pace = Some(Box::new(Pace::new(bytes_a_second(most))));
+            let (rate, packet_rate) = (Some(BitRate::gbps(40)), PacketRate::new(37_000_000));
+            let free = LinkSpec::free(Span::micros(5), Overhead::Frame(0));
+            let mut link = Link::new(LinkSpec { rate, packet_rate, ..free }, "l", 1);
             let mut sent = 0;
             while link.last_departure() < Nanos::new(1_000_000) {
                 link.offer(&packet(len), Nanos::ZERO);

@@ -32,7 +32,8 @@ impl Builder<'_> {
         let told = world.control.is_some() || world.pressed;
         // Flows that arrive take sockets, and sprayed packets random numbers, from one supply.
         let arrives = self.scenario.workloads.iter().any(|one| matches!(one.kind, Kind::Flows { .. }));
-        let sprayed = self.system.load_balancing.unwrap_or(self.scenario.load_balancing) == LoadBalancing::Spray;
+        let sprayed =
+            self.system.load_balancing.unwrap_or(self.scenario.load_balancing) == LoadBalancing::Spray;
         if watched || scheduled || told || arrives || sprayed {
             return Islands { of: vec![0; nodes], count: 1 };
         }

@@ -65,8 +65,7 @@ impl Builder<'_> {
         };
         // Among a tenant's own vNICs each talks to each.
         let all_to_all = workload.to == workload.tenant;
-        let count =
-            flows(&workload.kind).saturating_mul(if all_to_all { pairs.len() as u32 } else { 1 });
+        let count = flows(&workload.kind).saturating_mul(if all_to_all { pairs.len() as u32 } else { 1 });
         if all_to_all && matches!(workload.kind, Kind::Incast { .. }) {
             return Err(self.asks_itself(workload));
         }
@@ -118,7 +117,8 @@ impl Builder<'_> {
 
     fn out_of_ports(&self, workload: &Workload, count: u32) -> SimError {
         let (name, most) = (&workload.name, SourcePorts::COUNT);
-        let message = format!("workload `{name}` has {count} connections, and clients have {most} source ports");
+        let message =
+            format!("workload `{name}` has {count} connections, and clients have {most} source ports");
         let problem = Problem::new(workload.place, message).label("no source port is left");
         self.wrong(problem.help("make several workloads of it, each with a `port` of its own"))
     }

@@ -180,7 +180,16 @@ impl Ack {
     /// All before `ack` has arrived and there is room for `window` more.
     #[must_use]
     pub const fn new(ack: u64, window: u32, echo: Nanos) -> Self {
-        Self { ack, echo, window, blocks: [(0, 0); Self::BLOCKS], count: 0, ece: false, syn: false, held: false }
+        Self {
+            ack,
+            echo,
+            window,
+            blocks: [(0, 0); Self::BLOCKS],
+            count: 0,
+            ece: false,
+            syn: false,
+            held: false,
+        }
     }
 
     /// Adds a block, after those which it already has. One block too many, or too far from `ack`, is left out.

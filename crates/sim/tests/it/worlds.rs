@@ -282,7 +282,10 @@ fn more_connections_than_ports_are_refused() {
     assert!(refusal.contains("workload `w` has 48000 connections"), "{refusal}");
     assert!(refusal.contains("28232 source ports") && refusal.contains("a `port` of its own"), "{refusal}");
     let refusal = workload("kind: incast, senders: 2").expect_err("who asks?");
-    assert!(refusal.contains("workload `w`: an incast has one end that asks, and `x` asks itself"), "{refusal}");
+    assert!(
+        refusal.contains("workload `w`: an incast has one end that asks, and `x` asks itself"),
+        "{refusal}"
+    );
 }
 
 #[test]
