@@ -131,9 +131,9 @@ fn compare(scenario: &Scenario, linux: &Summary, sim: &Summary, figures: &mut Ve
 }
 
 impl Figure {
-    /// The simulator's over Linux's.
+    /// The simulator's over Linux's; 1 where neither measured any.
     fn ratio(&self) -> f64 {
-        self.sim / self.linux
+        if self.sim == 0.0 && self.linux == 0.0 { 1.0 } else { self.sim / self.linux }
     }
 
     fn agrees(&self) -> bool {
@@ -218,7 +218,7 @@ mod tests {
             (10.0, 9.0, THROUGHPUT, false),
             (1.0, 1.9, LATENCY, true),
             (1.0, 0.4, LATENCY, false),
-            (0.0, 0.0, LATENCY, false),
+            (0.0, 0.0, THROUGHPUT, true),
             (1.0, f64::NAN, LATENCY, false),
         ] {
             assert_eq!(figure(linux, sim, bound).agrees(), agrees, "{linux} and {sim}");
