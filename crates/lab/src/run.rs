@@ -16,7 +16,6 @@ use crate::traffic::{self, Job, Live, Side};
 use crate::turns::{Frames, Turns};
 use crate::world::{self, Drops, Setup, World};
 use crate::{Options, Progress, privileges};
-use nix::time::{ClockId, clock_gettime};
 use plimsoll_scenario::{Kind, Results, Run, Scenario, System, SystemKind, WorkloadResult};
 use plimsoll_slo::SloReport;
 use plimsoll_units::Span;
@@ -133,9 +132,11 @@ impl Lab<'_> {
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
-        let before = cpu_of_ends();
+        // The workloads' ends are this process's threads.
+        let ends = || world::cpu(std::process::id());
+        let before = ends();
         let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, None)?;
-        let ends_cpu = cpu_of_ends().zip(before).map(|(now, before)| now.saturating_sub(before));
+        let ends_cpu = ends().zip(before).map(|(now, before)| now.saturating_sub(before));
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
         let mut tally = world.tally(Duration::from_nanos(measured))?;
         tally.notes.extend(not_judged(measured, &tally.promises));
@@ -475,11 +476,6 @@ fn carried(jobs: &[Job], lives: &[Live]) -> BTreeMap<String, u64> {
         *bytes.entry(job.workload.tenant.clone()).or_default() += live.bytes.load(Ordering::Relaxed);
     }
     bytes
-}
-
-/// CPU time of this process so far: the workloads' ends are its threads.
-fn cpu_of_ends() -> Option<Duration> {
-    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).ok().map(Duration::from)
 }
 
 fn span(time: Duration) -> Span {

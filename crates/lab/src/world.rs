@@ -14,7 +14,7 @@ mod line;
 mod pressing;
 mod relay;
 
-pub(crate) use daemon::get;
+pub(crate) use daemon::{cpu, get};
 pub use pressing::Pressing;
 
 use crate::error::LabError;

@@ -17,11 +17,8 @@ pub(super) fn table(findings: &[Finding], width: u16, colour: bool) -> String {
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
     for finding in findings {
         for (place, [id, figure, what, paper, ours]) in rows(finding).into_iter().enumerate() {
-            let (word, shade) = match (place, finding.passed()) {
-                (0, true) => (finding.verdict("pass", "FAIL"), Color::Green),
-                (0, false) => (finding.verdict("pass", "FAIL"), Color::Red),
-                _ => (String::new(), Color::Reset),
-            };
+            let word = if place == 0 { finding.verdict("pass", "FAIL") } else { String::new() };
+            let shade = if finding.passed() { Color::Green } else { Color::Red };
             let word = if colour { Cell::new(word).fg(shade) } else { Cell::new(word) };
             table.add_row([
                 Cell::new(id),

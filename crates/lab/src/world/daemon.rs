@@ -371,7 +371,7 @@ fn since(ago: Duration, uptime: Duration) -> String {
 }
 
 /// CPU time of a process and its threads, in nanoseconds; `/proc` counts only hundredths of seconds.
-fn cpu(id: u32) -> Option<Duration> {
+pub(crate) fn cpu(id: u32) -> Option<Duration> {
     let clock = clock_getcpuclockid(Pid::from_raw(i32::try_from(id).ok()?)).ok()?;
     clock_gettime(clock).ok().map(Duration::from)
 }
