@@ -28,6 +28,7 @@ use crate::cores::Core;
 use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
+use crate::packet_pool::PacketPool;
 use crate::series::Sampler;
 use crate::source_ports::SourcePorts;
 use crate::topology::{Edge, Topology};
@@ -113,6 +114,7 @@ impl<'a> Builder<'a> {
             agenda: Agenda::default(),
             sources,
             links,
+            packets: PacketPool::default(),
             nodes: topology.nodes.iter().map(node).collect(),
             pressed: false,
             programmed: false,

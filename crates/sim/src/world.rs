@@ -34,6 +34,7 @@ use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::meter::Meter;
 use crate::packet::Packet;
+use crate::packet_pool::PacketPool;
 use crate::press::Press;
 use crate::receive::Receive;
 use crate::series::Sampler;
@@ -51,6 +52,8 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda,
     pub(crate) sources: Vec<Source>,
     pub(crate) links: Vec<LinkEnd>,
+    /// The packets that links carry.
+    pub(crate) packets: PacketPool,
     pub(crate) nodes: Vec<Node>,
     /// Whether any host has backpressure, and whether any tenant has a program: without, packets pass by at once.
     pub(crate) pressed: bool,
@@ -442,7 +445,8 @@ impl World {
         let held = nics.flat_map(|nic| nic.holds());
         let on_cores = self.cores.iter().flat_map(Core::holds).map(|packet| (packet, packet.frames()));
         let queued = limiters.flat_map(Limiter::holds);
-        let travelling = self.links.iter().flat_map(|end| end.link.under_way());
+        let travelling =
+            self.links.iter().flat_map(|end| end.link.under_way()).map(|slot| &self.packets[slot]);
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
         let paced =
