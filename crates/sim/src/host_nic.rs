@@ -40,8 +40,8 @@ const BATCH: usize = 64;
 /// without this a link of 10 Gb/s loses 0.07 % of its rate, and so does the guarantee of each class.
 const ONE_TICK: Span = Span::ns(1);
 
-/// The longest lateness that a limit makes up for where the engine's thread needs time for its work: the daemon's
-/// `CATCH_UP`.
+/// The longest lateness that a limit makes up for where the engine's thread needs time for its work, or waits for a bus: the
+/// daemon's `CATCH_UP`.
 const LATE: Span = Span::millis(5);
 
 /// The engine of one host, its tenants' rings and the packets in them.
@@ -168,7 +168,7 @@ impl HostNic {
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
-        let catch_up = if takes_time || !wake.is_none() { LATE } else { ONE_TICK };
+        let catch_up = if takes_time || !wake.is_none() || host.pcie.is_some() { LATE } else { ONE_TICK };
         let config = Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up };
         let threads = stated.threads.max(1) as usize;
         let threads = (threads > 1).then(|| Threads::new(program, threads));
@@ -194,8 +194,8 @@ impl HostNic {
             classifier: Classifier::new(program),
             held: Vec::new(),
             free: Vec::new(),
-            // A thread that needs time for a packet sends them one at a time.
-            out: Vec::with_capacity(if takes_time { 1 } else { BATCH }),
+            // A thread that needs time for a packet sends them one at a time, and a bus carries one at a time.
+            out: Vec::with_capacity(if takes_time || host.pcie.is_some() { 1 } else { BATCH }),
             tenants: tenants.iter().map(id).collect(),
             guests: Guests::new(tenants.len()),
             closing: Vec::new(),

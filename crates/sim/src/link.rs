@@ -381,6 +381,11 @@ impl Link {
         self.under_way.back().map_or(Nanos::ZERO, |taken| taken.arrival - self.spec.delay)
     }
 
+    /// The nanosecond in which it becomes free. A packet that is chosen then loses no part of it.
+    pub(crate) fn free(&self) -> Nanos {
+        Nanos::new(self.last_departure().as_u64().saturating_sub(1))
+    }
+
     /// Parts that packets were cut into so far.
     pub(crate) fn parts(&self) -> u64 {
         self.parts

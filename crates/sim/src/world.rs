@@ -211,6 +211,8 @@ pub(crate) enum Carrier {
         source: SourceId,
         /// The link that its packets take: the host's own, or the bus to its NIC.
         first: u32,
+        /// Whether that is a bus, over which the NIC reads a packet when it has chosen it.
+        reads: bool,
         /// Its interface in the trace, if packets that leave it are traced.
         traced: Option<u32>,
     },

@@ -297,7 +297,8 @@ impl Builder<'_> {
         let spares: Result<Vec<Spare>, SimError> = (0..self.restarts(host)).map(spare).collect();
         self.world.faults.spares.insert(node, spares?);
         nic.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
-        self.world.nodes[node as usize].carrier = Carrier::Nic { nic, source, first, traced: None };
+        self.world.nodes[node as usize].carrier =
+            Carrier::Nic { nic, source, first, reads: host.pcie.is_some(), traced: None };
         if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
             let watch = Watch::new(self.scenario, &host.name, &checked.program);
             self.world.nodes[node as usize].watch = Some(Box::new(watch));

@@ -141,7 +141,7 @@ impl World {
         let free = |links: &[LinkEnd], link: u32| links[link as usize].link.last_departure();
         while let Carrier::Limiter { limiter, first, uplink, .. } = &mut self.nodes[node as usize].carrier
             // A bus that is busy holds the packets back; a link has a queue of its own.
-            && (first == uplink || free(&self.links, *first) <= now)
+            && (first == uplink || self.links[*first as usize].link.free() <= now)
             && let Some(packet) = limiter.dequeue(now, free(&self.links, *first))
         {
             let here = self.flows[packet.flow as usize].leg(&packet).1.node == node;
@@ -153,8 +153,9 @@ impl World {
                 self.put(first, slot);
             }
         }
-        if let Carrier::Limiter { limiter, source, first, .. } = &self.nodes[node as usize].carrier {
-            let free = free(&self.links, *first);
+        if let Carrier::Limiter { limiter, source, first, uplink } = &self.nodes[node as usize].carrier {
+            let link = &self.links[*first as usize].link;
+            let free = if first == uplink { link.last_departure() } else { link.free() };
             let next = limiter.next(now).map(|next| if next <= now { free.max(next) } else { next });
             self.agenda.keep(*source, next);
         }
@@ -167,13 +168,18 @@ impl World {
         }
         let here = &mut self.nodes[node as usize];
         let watch = &mut here.watch;
-        let Carrier::Nic { nic, source, first, traced } = &mut here.carrier else { return };
+        let Carrier::Nic { nic, source, first, reads, traced } = &mut here.carrier else { return };
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
         let (tracer, meters, packets) = (&mut self.tracer, &mut self.meters, &mut self.packets);
+        // A bus that is busy holds packets back, so that they wait where the policy chooses; a link has a queue of its own.
+        let free = |links: &[LinkEnd]| match reads {
+            true => links[*first as usize].link.free(),
+            false => Nanos::ZERO,
+        };
         nic.rouse(now);
-        while !nic.is_busy(now) {
+        while !nic.is_busy(now) && free(links) <= now {
             nic.ring(now);
             let some = nic.poll(now, |packet: &Packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
@@ -230,7 +236,7 @@ impl World {
             }
         }
         nic.rest(now);
-        agenda.keep(*source, nic.next());
+        agenda.keep(*source, nic.next().map(|next| next.max(free(links))));
         self.wake_programs(node);
     }
 
