@@ -19,7 +19,9 @@ pub(crate) use sockets::{Retired, SYN_HEADER, TCP_HEADER};
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plimsoll_scenario::Change;
+use plimsoll_nic::QueueId;
+use plimsoll_policy::{Checked, Fields};
+use plimsoll_scenario::{Change, Setting};
 use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
 
@@ -97,6 +99,8 @@ pub(crate) struct World {
     /// Changes of policies still to come, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
+    /// By change of the whole policy, the last first: the new policies of all hosts.
+    pub(crate) policies: Vec<Vec<(u32, Checked)>>,
     /// Whether tenants' packets travel in outer headers that the fabric may mark.
     pub(crate) encapsulated: bool,
     /// Faults still to come.
@@ -371,6 +375,10 @@ impl World {
     fn change(&mut self) {
         let due = |at: Span, now: Nanos| Nanos::ZERO + at <= now;
         while let Some(change) = self.timeline.pop_if(|change| due(change.at, self.now)) {
+            if change.setting == Setting::Policy {
+                self.change_policies();
+                continue;
+            }
             for node in &mut self.nodes {
                 if let Carrier::Nic { nic, .. } = &mut node.carrier {
                     nic.change(&change);
@@ -379,6 +387,24 @@ impl World {
         }
         let next = self.timeline.last().map(|change| Nanos::ZERO + change.at);
         self.agenda.keep(self.timeline_source, next);
+    }
+
+    /// Puts the next policies of all hosts in force, as a reload does. Packets that wait stay, in their flows' order.
+    fn change_policies(&mut self) {
+        for (node, checked) in self.policies.pop().into_iter().flatten() {
+            let mut flows: BTreeMap<QueueId, (u32, Fields)> = BTreeMap::new();
+            for flow in &self.flows {
+                for (back, (from, _)) in flow.legs_with_direction() {
+                    if let (true, Some(tenant), Some(queue)) = (from.node == node, from.tenant, from.queue) {
+                        flows.entry(queue).or_insert((tenant, flow.fields(back)));
+                    }
+                }
+            }
+            if let Carrier::Nic { nic, .. } = &mut self.nodes[node as usize].carrier {
+                nic.install(&checked, &self.names, &flows, self.now);
+                self.offered.push(node);
+            }
+        }
     }
 
     /// Ends a host's control epoch.
