@@ -315,7 +315,7 @@ impl Sender {
         (self.rtt.smoothed() > 0).then(|| Span::ns(self.rtt.least()))
     }
 
-    /// DCTCP's estimate of the marked fraction, in 2^-20; `None` for other algorithms.
+    /// DCTCP's estimate of the marked fraction, in 2^-10; `None` for other algorithms.
     #[must_use]
     pub fn dctcp_alpha(&self) -> Option<u32> {
         self.control.alpha()
