@@ -10,6 +10,7 @@ mod flows;
 mod limiters;
 mod mediated;
 mod partition;
+mod ports;
 mod programs;
 mod promises;
 mod rerun;
