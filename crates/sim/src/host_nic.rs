@@ -29,6 +29,8 @@ use crate::threads::Threads;
 
 mod guests;
 mod idle;
+#[cfg(test)]
+mod tests;
 
 use guests::Guests;
 use idle::Idle;

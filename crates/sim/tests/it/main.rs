@@ -11,6 +11,7 @@ mod limiters;
 mod mediated;
 mod partition;
 mod policies;
+mod ports;
 mod programs;
 mod promises;
 mod rerun;
