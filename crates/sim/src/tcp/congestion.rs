@@ -214,8 +214,10 @@ impl CongestionControl {
         if let Some(hystart) = &mut self.hystart {
             hystart.reset();
         }
-        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
-            bbr.note_timeout(self.cwnd);
+        match &mut self.algorithm {
+            Algorithm::Cubic(cubic) => cubic.reset(),
+            Algorithm::Bbr(bbr) => bbr.note_timeout(self.cwnd),
+            Algorithm::NewReno | Algorithm::Dctcp(_) => {}
         }
         self.set_cwnd(self.mss);
     }

@@ -12,7 +12,7 @@ use super::Progress;
 pub(super) struct Cubic {
     /// When the epoch began; `None` before its first growth.
     epoch: Option<Nanos>,
-    /// The window at the last reduction, lowered by fast convergence.
+    /// The window at the last reduction, lowered by fast convergence; 0 before the first, and after a timeout.
     w_max: u64,
     /// The curve's plateau.
     origin: u64,
@@ -38,6 +38,11 @@ impl Cubic {
         cwnd * 7 / 10
     }
 
+    /// A timeout has emptied the path: as in Linux, nothing is known of it any more.
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(self.mss);
+    }
+
     /// Idle time is no part of the epoch (§4.2, as Linux does it).
     pub(super) fn skip(&mut self, idle: u64) {
         if let Some(epoch) = &mut self.epoch {
@@ -60,7 +65,7 @@ impl Cubic {
         // The target one round trip ahead, at most half a window away (§4.2).
         let target = self.curve(ticks(elapsed + progress.srtt)).min(cwnd + cwnd / 2);
         // In the concave or convex region grow by (target - cwnd) / cwnd per segment.
-        *credit += target.saturating_sub(cwnd).saturating_mul(delivered);
+        *credit += target.saturating_sub(cwnd).max(self.least_step(cwnd)).saturating_mul(delivered);
         let price = cwnd * self.mss;
         let mut grown = cwnd;
         if *credit >= price {
@@ -69,6 +74,12 @@ impl Cubic {
             grown += segments * self.mss;
         }
         grown.max(reno)
+    }
+
+    /// What the window grows by in a round trip at least. Without a reduction the curve begins too flat, as the path's rate is
+    /// unknown: Linux grows by a twentieth. A flow that `HyStart` has taken out of slow start early finds the rate so.
+    fn least_step(&self, cwnd: u64) -> u64 {
+        if self.w_max == 0 { cwnd / 20 } else { 0 }
     }
 
     /// The curve's anchors, from the first growth after a reduction (§4.2, `K`).
@@ -170,6 +181,31 @@ mod tests {
         assert_eq!(cubic.w_max, 1_000_000);
         cubic.reduce(800_000); // before it was reached again: (1 + 0.7) / 2
         assert_eq!(cubic.w_max, 680_000);
+    }
+
+    /// The window after `rounds` round trips of 10 ms.
+    fn after(cubic: &mut Cubic, mut cwnd: u64, rounds: u64) -> u64 {
+        let mut credit = 0;
+        for round in 0..rounds {
+            for _ in 0..cwnd / 1_000 {
+                let now = Nanos::new(10_000_000 * round);
+                let progress = Progress { delivered: 1_000, una: 0, nxt: 0, rtt: None, srtt: 10_000_000, now };
+                cwnd = cubic.grow(cwnd, &mut credit, 1_000, &progress);
+            }
+        }
+        cwnd
+    }
+
+    #[test]
+    fn before_the_first_reduction_the_window_grows_by_a_twentieth_a_round_trip() {
+        let mut cubic = Cubic::new(1_000);
+        let grown = after(&mut cubic, 100_000, 14);
+        assert!((190_000..205_000).contains(&grown), "1.05^14 is 1.98: {grown}");
+        cubic.reduce(200_000);
+        let known = after(&mut cubic, 140_000, 14);
+        assert!(known < 160_000, "the curve's plateau is 200, seven seconds away: {known}");
+        cubic.reset();
+        assert_eq!(after(&mut cubic, 100_000, 14), grown, "a timeout forgets the plateau");
     }
 
     #[test]
