@@ -32,6 +32,21 @@ fn modules_are_read_from_beside_the_scenario() {
 }
 
 #[test]
+fn a_module_may_be_text() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let text = TEXT.replace("a.wasm", "a.wat").replace("b.wasm", "a.wat");
+    let read = || Scenario::parse(&text, "t.yaml", folder.path(), Form::Virtual).expect("a scenario");
+    std::fs::write(folder.path().join("a.wat"), "(module)").expect("written");
+    let mut scenario = read();
+    scenario.read_modules().unwrap_or_else(|errors| panic!("{}", errors.render(false)));
+    let module = &scenario.modules[&folder.path().join("a.wat")];
+    assert_eq!(&*module.bytes, b"\0asm\x01\0\0\0");
+    std::fs::write(folder.path().join("a.wat"), "(module\n  (fun))").expect("written");
+    let said = read().read_modules().expect_err("there is no `fun`").render(false);
+    assert!(said.contains("a.wat cannot be read") && said.contains("fun"), "{said}");
+}
+
+#[test]
 fn instructions_cost_cycles() {
     let scenario = Scenario::parse(TEXT, "t.yaml", Path::new(""), Form::Virtual).expect("a scenario");
     let cost = scenario.hosts[0].programs;
