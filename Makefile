@@ -36,7 +36,7 @@ faults: ## show live what faults cost other tenants, with figures: needs root; a
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
 
-agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 10 minutes, idle
+agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 20 minutes, idle
 	@scripts/setup.sh test
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) agree tests/agree/*.yaml --write docs/tcp.md

@@ -40,7 +40,7 @@ row() {
     printf '%s\n' "$*" | awk -F'#' '{ printf "| %s | %d | %d | %d | %.2f | %.2f | %.2f |\n", $1, $2, $3, $4, $2 / $3, $3 / $4, $2 / $4 }'
 }
 
-# table FILE BOUND, and lines of: SYSTEMS PATH VALUE
+# table FILE BOUND, and lines of: SYSTEMS PATH VALUE; with `none` in place of a value the constant is set to nothing
 table() {
     file=$1 bound=$2
     printf '\n%s: p99.9 within %s s\n\n' "$file" "$bound"
@@ -50,6 +50,10 @@ table() {
     htb=$(sustained "$file" "$bound" htb)
     row "as the file has it#$ours#$ptb#$htb"
     while read -r systems path value; do
+        if [ "$value" = none ]; then
+            row "no \`$path\`#$(sustained "$file" "$bound" plimsoll --set "$path=0s")#$ptb#$(sustained "$file" "$bound" htb --set "$path=0s")"
+            continue
+        fi
         for factor in half twice; do
             by=$([ $factor = half ] && echo 1 || echo 4)
             changed=$((value * by / 2))ns
@@ -66,7 +70,7 @@ table() {
 
 [ "$which" = e08 ] || table e07-memcached.yaml 0.003 <<'CONSTANTS'
 htb systems.2.htb.lock 1550
-plimsoll,htb wake 3000
+plimsoll,htb wake none
 ptb systems.1.ptb.cost 5250
 plimsoll,ptb,htb hosts.server.cores.answer 13000
 plimsoll,ptb,htb hosts.server.cores.send 3000
@@ -74,7 +78,7 @@ plimsoll hosts.server.cpu.pull 600
 CONSTANTS
 [ "$which" = e07 ] || table e08-cotenant.yaml 0.004 <<'CONSTANTS'
 htb systems.2.htb.lock 2000
-plimsoll,htb wake 3000
+plimsoll,htb wake none
 ptb systems.1.ptb.cost 6750
 plimsoll,ptb,htb hosts.server.cores.answer 18400
 plimsoll,ptb,htb hosts.server.cores.send 3000

@@ -1,8 +1,8 @@
 //! The simulator beside ns-3, on the same dumbbell.
 //!
 //! Why: a claim to be faster than the field's own simulator needs a run of both.
-//! From: `benches/ns3`: 16 TCP flows (CUBIC, SACK) of four senders over one 10 Gb/s link; ours with a policy and an
-//! engine at every sender, ns-3 with drop-tail queues.
+//! From: `benches/ns3`: 16 TCP flows (CUBIC, SACK) of four senders over one 10 Gb/s link; ns-3 with drop-tail queues, ours
+//! with a policy and an engine at every sender, and with drop-tail queues as ns-3.
 //! Not here: whether either is right (`docs/tcp.md`).
 //! Invariant: a hop is a packet that has crossed a link, on both sides; both are charged the processor time of one thread.
 
@@ -34,15 +34,21 @@ const LIBRARIES: [&str; 6] = [
 pub fn measure(rounds: u32) -> Result<Vec<Row>> {
     let folder = tempfile::tempdir()?;
     let peer = compile(folder.path())?;
-    let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+    let (mut theirs, mut policy, mut drop_tail) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         if let Some(program) = &peer {
             theirs.push(ns3(program)?);
         }
-        ours.push(plimsoll()?);
+        policy.push(ours("plimsoll")?);
+        drop_tail.push(ours("fifo")?);
     }
-    let row = Row::new("simulator, 16 TCP flows at 10 Gb/s", "ns-3", "packet-hops/s").figures(&theirs, &ours);
-    Ok(vec![row.goal(Goal::RatioAtLeast(100.0))])
+    let row = |name: &str, ours: &[f64]| {
+        Row::new(name, "ns-3", "packet-hops/s").figures(&theirs, ours).goal(Goal::RatioAtLeast(100.0))
+    };
+    Ok(vec![
+        row("simulator, 16 TCP flows at 10 Gb/s", &policy),
+        row("simulator, the same without a policy", &drop_tail),
+    ])
 }
 
 /// The program, or nothing where ns-3 is not installed.
@@ -77,12 +83,13 @@ fn ns3(program: &Path) -> Result<f64> {
     Ok(hops / seconds)
 }
 
-fn plimsoll() -> Result<f64> {
+fn ours(system: &str) -> Result<f64> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("ns3/dumbbell.yaml");
     let scenario =
         Scenario::load(&file, Form::Full).map_err(|errors| anyhow::anyhow!(errors.render(false)))?;
     // One thread, which the bench waits for.
-    let options = Options { threads: NonZeroUsize::new(1), ..Options::default() };
+    let systems = vec![system.to_owned()];
+    let options = Options { systems, threads: NonZeroUsize::new(1), ..Options::default() };
     let begun = process_time();
     let outcome = run(&scenario, &options, &|_| {})?;
     let spent = process_time() - begun;

@@ -65,7 +65,7 @@ pub(crate) fn agree(args: &Agree) -> Result<(), Failure> {
 fn load(files: &[PathBuf]) -> Result<Vec<(Scenario, Scenario)>, Failure> {
     let one = |file: &PathBuf| {
         let read = |in_virtual_time| {
-            let mut points = lab::load(file, Form::new(in_virtual_time, true), &[], &[])?;
+            let mut points = lab::load(file, Form::new(in_virtual_time, false), &[], &[])?;
             if points.len() > 1 {
                 return Err(Failure::Wrong(format!(
                     "{} has a `sweep`, which `agree` does not run",

@@ -379,7 +379,7 @@ pub(crate) struct Sim {
 #[derive(Debug, clap::Args)]
 #[command(after_help = AGREE_EXAMPLES)]
 pub(crate) struct Agree {
-    /// The scenario files; their short forms are run
+    /// The scenario files
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Repetitions on Linux, in place of the files' `pairs`; their medians are compared

@@ -16,6 +16,7 @@ mod netns;
 mod privileges;
 mod refuse;
 mod run;
+mod timeline;
 mod tools;
 mod traffic;
 mod turns;

@@ -7,7 +7,9 @@
 
 use std::fs;
 
-use plimsoll_scenario::{Congestion, Faults, KeyValueSizes, Kind, Scenario, System, TcpSettings, Workload};
+use plimsoll_scenario::{
+    Congestion, Faults, KeyValueSizes, Kind, Scenario, Setting, System, TcpSettings, Workload,
+};
 use plimsoll_units::Bytes;
 
 use crate::error::LabError;
@@ -28,8 +30,11 @@ pub(crate) fn other_worlds(scenario: &Scenario) -> Result<(), LabError> {
     if !(several || scenario.links.is_empty() && scenario.switches.is_empty()) {
         return only_sim("the file has links or switches of its own");
     }
-    if !scenario.timeline.is_empty() {
-        return only_sim("the file has a timeline");
+    if scenario.timeline.iter().any(|change| change.setting != Setting::Policy) {
+        return only_sim("the file has a timeline that changes more than `policy`");
+    }
+    if scenario.one_world && !scenario.timeline.is_empty() {
+        return only_sim("systems take turns in one world, and the file has a timeline");
     }
     if let Some(what) = fault(scenario, several) {
         return only_sim(&what);

@@ -11,6 +11,7 @@ use crate::load;
 use crate::meter;
 use crate::netns;
 use crate::refuse;
+use crate::timeline::Timeline;
 use crate::tools;
 use crate::traffic::{self, Job, Live, Side};
 use crate::turns::{Frames, Turns};
@@ -135,7 +136,8 @@ impl Lab<'_> {
         // The workloads' ends are this process's threads.
         let ends = || world::cpu(std::process::id());
         let before = ends();
-        let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, None)?;
+        let mut plan = Plan::Timeline(Timeline::new(self.scenario, system, &setup));
+        let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, &mut plan)?;
         let ends_cpu = ends().zip(before).map(|(now, before)| now.saturating_sub(before));
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());
         let mut tally = world.tally(Duration::from_nanos(measured))?;
@@ -174,7 +176,7 @@ impl Lab<'_> {
     ) -> Result<Results, LabError> {
         let Some(first) = systems.first() else { return Ok(Results { notes, ..Results::default() }) };
         let setup = self.setup("turns")?;
-        let mut turns = Turns::new(self.scenario, systems, pairs, &setup);
+        let turns = Turns::new(self.scenario, systems, pairs, &setup);
         let whole = turns.whole();
         let lab = Lab { scenario: &whole, options: self.options, stop: self.stop, tell: self.tell.clone() };
         // The files of the world have no single system's name.
@@ -187,8 +189,10 @@ impl Lab<'_> {
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
         let clock = Clock::default();
         let scene = Scene { jobs: &jobs, lives: &lives, clock: &clock };
-        let Driven { workloads, frames, .. } = lab.drive(scene, &mut world, Some(&mut turns))?;
+        let mut plan = Plan::Turns(turns);
+        let Driven { workloads, frames, .. } = lab.drive(scene, &mut world, &mut plan)?;
         notes.extend(world.take_down()?);
+        let Plan::Turns(turns) = plan else { return Ok(Results { notes, ..Results::default() }) };
         let (runs, late) = turns.runs(workloads, &frames);
         notes.extend(late);
         Ok(Results { runs, notes })
@@ -229,12 +233,7 @@ impl Lab<'_> {
     }
 
     /// Starts both sides of every workload, reports progress until the end, and collects the results.
-    fn drive(
-        &self,
-        scene: Scene<'_>,
-        world: &mut World,
-        turns: Option<&mut Turns<'_>>,
-    ) -> Result<Driven, LabError> {
+    fn drive(&self, scene: Scene<'_>, world: &mut World, plan: &mut Plan<'_>) -> Result<Driven, LabError> {
         let Scene { jobs, lives, clock } = scene;
         let shared = Shared::default();
         let over = AtomicBool::new(false);
@@ -277,7 +276,7 @@ impl Lab<'_> {
                 shared.halt_on_error(wait_until_ready(&readiness, jobs.len(), &shared));
                 let tools = jobs.iter().map(|job| tools::lead(&job.workload.kind)).max().unwrap_or_default();
                 clock.start_in(tools + LEAD);
-                shared.halt_on_error(self.watch(scene, &shared, world, turns));
+                shared.halt_on_error(self.watch(scene, &shared, world, plan));
             }
             let (mut results, mut frames) = (BTreeMap::new(), Frames::new());
             for (job, thread) in threads {
@@ -318,22 +317,21 @@ impl Lab<'_> {
         scene: Scene<'_>,
         shared: &Shared,
         world: &mut World,
-        mut turns: Option<&mut Turns<'_>>,
+        plan: &mut Plan<'_>,
     ) -> Result<(), LabError> {
         let Scene { jobs, lives, clock } = scene;
         let end = self.scenario.duration.as_u64();
         std::thread::sleep(clock.until(0));
         let (mut counted, mut told) = (carried(jobs, lives), clock.now());
-        let to_come = |turns: &Option<&mut Turns<'_>>| turns.as_ref().is_some_and(|turns| !turns.over());
-        while (clock.now() < end || to_come(&turns)) && !shared.halt.load(Ordering::Relaxed) {
-            let next = turns.as_ref().map_or(end, |turns| turns.due()).min(world.next_fault().unwrap_or(end));
+        while (clock.now() < end || plan.is_under_way()) && !shared.halt.load(Ordering::Relaxed) {
+            let next = plan.due().unwrap_or(end).min(world.next_fault().unwrap_or(end));
             std::thread::sleep(TICK.min(clock.until(next.min(end))));
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
             world.check()?;
             world.inject_faults(clock.now())?;
-            if let Some(begun) = turns.as_mut().map_or(Ok(None), |turns| turns.take(world, clock))? {
+            if let Some(begun) = plan.take(world, clock)? {
                 self.tell.send(begun).map_err(|_| LabError::Interrupted)?;
             }
             let (carried, now) = (carried(jobs, lives), clock.now());
@@ -364,6 +362,37 @@ fn not_judged(measured: u64, promises: &BTreeMap<String, SloReport>) -> Option<S
              minute by the second, and an hour by the minute"
         )
     })
+}
+
+/// What changes while a run goes on.
+enum Plan<'a> {
+    /// All systems take turns.
+    Turns(Turns<'a>),
+    /// One system's policies change.
+    Timeline(Timeline<'a>),
+}
+
+impl Plan<'_> {
+    /// Whether the run goes on beyond the scenario's duration.
+    fn is_under_way(&self) -> bool {
+        matches!(self, Self::Turns(turns) if !turns.over())
+    }
+
+    /// Time of the next step, from the start of the run.
+    fn due(&self) -> Option<u64> {
+        match self {
+            Self::Turns(turns) => Some(turns.due()),
+            Self::Timeline(timeline) => timeline.due(),
+        }
+    }
+
+    /// Takes the steps that are due; returns the turn that began with them, if one did.
+    fn take(&mut self, world: &mut World, clock: &Clock) -> Result<Option<Progress>, LabError> {
+        match self {
+            Self::Turns(turns) => turns.take(world, clock),
+            Self::Timeline(timeline) => timeline.take(world, clock.now()).map(|()| None),
+        }
+    }
 }
 
 /// What the threads of a run measured.

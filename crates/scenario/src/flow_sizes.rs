@@ -126,15 +126,13 @@ impl FlowSizes {
         })
     }
 
-    /// Reads lines of `bytes,part`; the error has the line's number, or 0 for the whole file.
+    /// Reads lines of `bytes,part`, after one header at most; the error has the line's number, or 0 for the whole file.
     fn parse(text: &str) -> Result<Self, (usize, String)> {
         let mut points: Vec<(f64, f64)> = Vec::new();
-        for (number, line) in (1..).zip(text.lines()) {
-            let line = line.trim();
-            let header = points.is_empty() && line.starts_with(|c: char| c.is_alphabetic());
-            if line.is_empty() || line.starts_with('#') || header {
-                continue;
-            }
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
+        lines.next_if(|(_, line)| is_header(line));
+        for (number, line) in lines {
             let point = point(line).and_then(|point| follows(points.last().copied(), point));
             points.push(point.map_err(|error| (number, error))?);
             if points.len() > MOST_POINTS {
@@ -181,8 +179,17 @@ impl FlowSizes {
 /// How a file of sizes looks.
 const HELP: &str = "write a line `BYTES,PART` for each point of the cumulative distribution, such as `10000,0.15`, up to the part 1";
 
+/// Whether a line names columns: none of its words is a number, not even `nan`.
+fn is_header(line: &str) -> bool {
+    words(line).all(|word| word.parse::<f64>().is_err())
+}
+
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    line.split([',', ' ', '\t']).filter(|word| !word.is_empty())
+}
+
 fn point(line: &str) -> Result<(f64, f64), String> {
-    let mut words = line.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+    let mut words = words(line);
     let (Some(size), Some(part), None) = (words.next(), words.next(), words.next()) else {
         return Err("a line has a size and a part".to_owned());
     };
@@ -247,7 +254,9 @@ mod tests {
         assert_eq!(wrong("1000,0.5\n2000,0.9\n").0, 0);
         assert_eq!(wrong("1000,50\n"), (1, "the part 50 is not between 0 and 1".to_owned()));
         assert_eq!(wrong("1,2,3\n").0, 1);
-
+        assert_eq!(wrong("x\ny\nz\n1000,1\n"), (2, "a line has a size and a part".to_owned()));
+        assert_eq!(wrong("bytes,part\nsmall,0.5\n1000,1\n"), (2, "the size is no number".to_owned()));
+        assert_eq!(wrong("# sizes\nnan,1\n"), (2, "the size is no number".to_owned()));
         assert_eq!(wrong("1,0.1\nnan,1").0, 2);
         assert_eq!(wrong("1e300,1\n").0, 1);
         assert_eq!(wrong("0,1\n"), (0, "all its flows are empty".to_owned()));

@@ -454,6 +454,8 @@ mapping! {
         weights: Named(&Whole(1, u32::MAX as u64)),
         /// New rates of children of `rate_share` nodes, by name.
         rates: Named(&RATE),
+        /// The system whose policy is in force from then on.
+        policy: Scalar,
     }
 
     pub(crate) static FAULTS = "Faults" {

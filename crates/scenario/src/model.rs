@@ -127,7 +127,7 @@ pub const OVERLAY_HEADERS: u32 = 20 + 8 + 8 + 14;
 pub struct Change {
     /// Time of the change, from the start of the run.
     pub at: Span,
-    /// A limit, or a class or node by its path or the last part of it.
+    /// A limit, a class or node by its path or the last part of it, or a system.
     pub name: String,
     /// Its new value.
     pub setting: Setting,
@@ -144,6 +144,8 @@ pub enum Setting {
     Weight(u32),
     /// The rate of a child of a `rate_share` node.
     Rate(BitRate),
+    /// The policy of the system of this name, as by a reload.
+    Policy,
 }
 
 /// A place beyond the uplink.

@@ -64,7 +64,7 @@ fn add(fared: &mut Fared, report: &TenantReport) {
 }
 
 /// The rank of a verdict: the worst has the highest.
-fn rank(verdict: Verdict) -> u8 {
+pub(crate) fn rank(verdict: Verdict) -> u8 {
     match verdict {
         Verdict::Unpromised => 0,
         Verdict::Idle => 1,

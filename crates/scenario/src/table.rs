@@ -7,13 +7,15 @@
 
 mod flows;
 
+use std::cmp::Reverse;
+
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 
 pub(crate) use self::flows::{FLOWS, flow_figures, interval_figures, interval_title};
 use crate::expect::show;
 use crate::measure::percentile;
-use crate::promises::{Fared, promises};
+use crate::promises::{Fared, promises, rank};
 use crate::summary::{LatencySummary, Summary, ThroughSummary};
 use crate::{Kind, Results, Scenario, Status, Unit, Verdict};
 
@@ -41,7 +43,7 @@ pub fn table(
         text += &format!("{table}\n");
     }
     if let Some(table) = kept(&promises(scenario, results), width, colour) {
-        text += &format!("{table}\n");
+        text += &table;
     }
     if let Some(table) = flows::intervals(summaries, width) {
         text += &format!("{table}\n");
@@ -220,11 +222,19 @@ pub(crate) fn latency_figures(latency: &LatencySummary, columns: usize) -> Vec<S
     all.into_iter().take(1 + columns).collect()
 }
 
-/// The table of promises: whether each held, and the cause where it did not.
-fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
+/// Promises that a terminal shows.
+const MOST_PROMISES: usize = 40;
+
+/// The table of promises: whether each held, and the cause where it did not. Of very many, the worst.
+fn kept(all: &[Fared], width: u16, colour: bool) -> Option<String> {
+    let mut shown: Vec<&Fared> = all.iter().collect();
+    if shown.len() > MOST_PROMISES {
+        shown.sort_by_key(|fared| Reverse(rank(fared.verdict)));
+    }
+    let rest = shown.split_off(shown.len().min(MOST_PROMISES));
     let mut table = new_table(width);
     table.set_header(["system", "tenant", "promise", "windows\nkept", "cause"]);
-    for fared in all {
+    for fared in shown {
         let word = Cell::new(fared.verdict.words());
         let shade = match fared.verdict {
             plimsoll_slo::Verdict::Broken => Color::Red,
@@ -244,7 +254,15 @@ fn kept(all: &[Fared], width: u16, colour: bool) -> Option<Table> {
     if colour {
         table.enforce_styling();
     }
-    (!table.is_empty()).then_some(table)
+    let mut text = format!("{table}\n");
+    if !rest.is_empty() {
+        let broken = rest.iter().filter(|fared| fared.verdict == plimsoll_slo::Verdict::Broken).count();
+        text += &format!(
+            "... and {} more, {broken} of them broken: all are in the report and in --json\n",
+            rest.len()
+        );
+    }
+    (!all.is_empty()).then_some(text)
 }
 
 fn expectations(verdicts: &[Verdict], width: u16, colour: bool) -> Table {
@@ -279,4 +297,40 @@ pub(crate) fn new_table(width: u16) -> Table {
 /// Three or four digits, or a dash for nothing.
 pub(crate) fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| show(value, Unit::Plain))
+}
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_slo::Verdict;
+
+    use super::*;
+
+    fn fared(tenant: usize, verdict: Verdict) -> Fared {
+        let (system, host) = ("plimsoll".to_owned(), String::new());
+        Fared { system, host, tenant: format!("t{tenant}"), verdict, kept: 3, seen: 4, breaches: Vec::new() }
+    }
+
+    #[test]
+    fn of_very_many_promises_the_broken_ones_are_shown() {
+        let verdict = |n: usize| if n % 1_000 == 999 { Verdict::Broken } else { Verdict::Held };
+        let all: Vec<Fared> = (0..10_000).map(|n| fared(n, verdict(n))).collect();
+        let text = kept(&all, 120, false).expect("promises");
+        assert_eq!(text.matches("│ plimsoll ").count(), MOST_PROMISES, "{text}");
+        assert!(
+            (0..10)
+                .all(|n| text
+                    .contains(&format!(" t{}999 ", if n == 0 { String::new() } else { n.to_string() }))),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("... and 9960 more, 0 of them broken: all are in the report and in --json\n"),
+            "{text}"
+        );
+
+        let few = kept(&all[..MOST_PROMISES], 120, false).expect("promises");
+        assert!(few.contains(" t39 ") && !few.contains("more"), "{few}");
+        let broken: Vec<Fared> = (0..50).map(|n| fared(n, Verdict::Broken)).collect();
+        assert!(kept(&broken, 120, false).expect("promises").contains("and 10 more, 10 of them broken"));
+        assert_eq!(kept(&[], 120, false), None);
+    }
 }

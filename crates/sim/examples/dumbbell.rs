@@ -1,6 +1,7 @@
 //! How fast the simulator is: 16 TCP flows through one 10 Gb/s link with a policy at every sender, and ever more hosts.
 //!
 //! $ cargo run --release -p plimsoll-sim --example dumbbell
+//! $ cargo run --release -p plimsoll-sim --example dumbbell benches/ns3/dumbbell.yaml
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -87,6 +88,10 @@ fn measure(what: &str, text: &str, millis: u64) {
 }
 
 fn main() {
+    if let Some(file) = std::env::args().nth(1).filter(|arg| arg.ends_with(".yaml")) {
+        let text = std::fs::read_to_string(&file).expect("a scenario");
+        return measure(&file, &text, 1_000);
+    }
     if let [hosts, millis] =
         std::env::args().skip(1).map(|a| a.parse().expect("a number")).collect::<Vec<u64>>()[..]
     {

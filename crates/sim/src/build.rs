@@ -18,7 +18,7 @@ mod traffic;
 use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll_policy::Slo;
-use plimsoll_scenario::{Host, Problem, Scenario, System, SystemKind, Tenant};
+use plimsoll_scenario::{Change, Host, Problem, Scenario, Setting, System, SystemKind, Tenant};
 use plimsoll_slo::DropSeconds;
 use plimsoll_units::Nanos;
 
@@ -28,6 +28,7 @@ use crate::cores::Core;
 use crate::error::SimError;
 use crate::fault::Faults;
 use crate::link::Link;
+use crate::packet_pool::PacketPool;
 use crate::series::Sampler;
 use crate::source_ports::SourcePorts;
 use crate::topology::{Edge, Topology};
@@ -113,6 +114,7 @@ impl<'a> Builder<'a> {
             agenda: Agenda::default(),
             sources,
             links,
+            packets: PacketPool::default(),
             nodes: topology.nodes.iter().map(node).collect(),
             pressed: false,
             programmed: false,
@@ -143,6 +145,7 @@ impl<'a> Builder<'a> {
             control: None,
             tenants: scenario.tenants.len() as u32,
             timeline: Vec::new(),
+            policies: Vec::new(),
             timeline_source: 0,
             encapsulated: false,
             faults: Faults::default(),
@@ -256,7 +259,10 @@ impl<'a> Builder<'a> {
         let Some(first) = changes.first().filter(|_| self.system.kind == SystemKind::Plimsoll) else {
             return Ok(());
         };
-        for change in changes {
+        if let Some(policy) = changes.iter().find(|change| change.setting == Setting::Policy) {
+            self.policies(policy)?;
+        }
+        for change in changes.iter().filter(|change| change.setting != Setting::Policy) {
             let knows = |node: &Node| match &node.carrier {
                 Carrier::Nic { nic, .. } => nic.knows(change),
                 _ => false,
@@ -273,6 +279,30 @@ impl<'a> Builder<'a> {
         let timer = self.world.timeline_source;
         self.world.agenda.set(timer, Nanos::ZERO + first.at);
         self.world.timeline = changes.iter().rev().cloned().collect();
+        Ok(())
+    }
+
+    /// Checks the policies that the timeline puts in force.
+    fn policies(&mut self, first: &Change) -> Result<(), SimError> {
+        let restarts = self.scenario.hosts.iter().any(|host| self.restarts(host) > 0);
+        let beside = match (self.controlled(), restarts) {
+            (true, _) => {
+                Some("`control` sets limits between hosts, which a change of the policy does not keep")
+            }
+            (_, true) => Some("a daemon that is restarted begins with the policy that the file has"),
+            _ => None,
+        };
+        if let Some(message) = beside {
+            let problem = Problem::new(first.place, message).label("another policy");
+            return Err(self.wrong(problem.help("change limits, weights or rates, or leave one of them out")));
+        }
+        let changes = self.scenario.timeline.iter().rev().filter(|change| change.setting == Setting::Policy);
+        for change in changes {
+            let named = self.scenario.systems.iter().find(|system| system.name == change.name);
+            let system = named.expect("the reader has looked it up");
+            let policies = self.policies_of(system)?;
+            self.world.policies.push(policies);
+        }
         Ok(())
     }
 

@@ -77,12 +77,18 @@ impl Flow {
 
     /// Each leg of its packets' way, in both directions.
     pub(crate) fn legs(&self) -> impl Iterator<Item = (&End, &End)> {
+        self.legs_with_direction().map(|(_, leg)| leg)
+    }
+
+    /// Each leg of its packets' way, with whether it is one of the server's packets.
+    pub(crate) fn legs_with_direction(&self) -> impl Iterator<Item = (bool, (&End, &End))> {
         let both = [false, true].into_iter();
         both.flat_map(|back| {
             let (from, to) = self.way(back);
             let through = self.through.as_ref().map(|through| &through[usize::from(back)]);
             let first = through.unwrap_or(to);
-            core::iter::once((from, first)).chain(through.map(|through| (through, to)))
+            let legs = core::iter::once((from, first)).chain(through.map(|through| (through, to)));
+            legs.map(move |leg| (back, leg))
         })
     }
 

@@ -29,6 +29,8 @@ use crate::threads::Threads;
 
 mod guests;
 mod idle;
+#[cfg(test)]
+mod tests;
 
 use guests::Guests;
 use idle::Idle;
@@ -40,8 +42,8 @@ const BATCH: usize = 64;
 /// without this a link of 10 Gb/s loses 0.07 % of its rate, and so does the guarantee of each class.
 const ONE_TICK: Span = Span::ns(1);
 
-/// The longest lateness that a limit makes up for where the engine's thread needs time for its work: the daemon's
-/// `CATCH_UP`.
+/// The longest lateness that a limit makes up for where the engine's thread needs time for its work, or waits for a bus: the
+/// daemon's `CATCH_UP`.
 const LATE: Span = Span::millis(5);
 
 /// The engine of one host, its tenants' rings and the packets in them.
@@ -149,6 +151,13 @@ pub(crate) enum Refused {
     GuestQueue,
 }
 
+/// The policy's tenants by the scenario's.
+fn ids_of(program: &Program, tenants: &[String]) -> Vec<Option<TenantId>> {
+    let ids = (0..).map(TenantId).zip(&program.tenants).map(|(id, tenant)| (&tenant.name, id));
+    let ids: BTreeMap<_, _> = ids.collect();
+    tenants.iter().map(|name| ids.get(name).copied()).collect()
+}
+
 impl HostNic {
     /// The NIC of a checked policy, for this number of flows and this number of pairs with receivers elsewhere. The sleeps of its
     /// threads end late as `wake` says, by this seed.
@@ -168,7 +177,7 @@ impl HostNic {
         let spare = u32::try_from(program.nodes.len()).unwrap_or(u32::MAX);
         let queues = stated.queues.min(flows.saturating_add(spare)).max(1);
         let descriptors = stated.descriptors.min(queues.saturating_mul(u32::from(stated.ring)));
-        let catch_up = if takes_time || !wake.is_none() { LATE } else { ONE_TICK };
+        let catch_up = if takes_time || !wake.is_none() || host.pcie.is_some() { LATE } else { ONE_TICK };
         let config = Config { queues, ring: stated.ring, descriptors, pull: Bytes::ZERO, catch_up };
         let threads = stated.threads.max(1) as usize;
         let threads = (threads > 1).then(|| Threads::new(program, threads));
@@ -185,18 +194,15 @@ impl HostNic {
             }),
         };
         let engines: Vec<_> = (0..stated.threads.max(1)).map(engine).collect();
-        let ids = (0..).map(TenantId).zip(&program.tenants).map(|(id, tenant)| (&tenant.name, id));
-        let ids: BTreeMap<_, _> = ids.collect();
-        let id = |name: &String| ids.get(name).copied();
         Self {
             queues: vec![Queue::default(); queues as usize * engines.len()],
             engines,
             classifier: Classifier::new(program),
             held: Vec::new(),
             free: Vec::new(),
-            // A thread that needs time for a packet sends them one at a time.
-            out: Vec::with_capacity(if takes_time { 1 } else { BATCH }),
-            tenants: tenants.iter().map(id).collect(),
+            // A thread that needs time for a packet sends them one at a time, and a bus carries one at a time.
+            out: Vec::with_capacity(if takes_time || host.pcie.is_some() { 1 } else { BATCH }),
+            tenants: ids_of(program, tenants),
             guests: Guests::new(tenants.len()),
             closing: Vec::new(),
             transmit: host.transmit,
@@ -405,6 +411,40 @@ impl HostNic {
         self.update(change).is_some()
     }
 
+    /// Puts another policy in force, as a reload does: packets that wait stay, in the order of their flows. `flows` has a flow of
+    /// each flow queue, with its tenant. From then on no packet is held against a delay bound.
+    #[cold]
+    pub(crate) fn install(
+        &mut self,
+        checked: &Checked,
+        tenants: &[String],
+        flows: &BTreeMap<QueueId, (u32, Fields)>,
+        now: Nanos,
+    ) {
+        let program = &checked.program;
+        self.tenants = ids_of(program, tenants);
+        self.classifier = Classifier::new(program);
+        self.changes.clear();
+        self.bounds = DelayBounds::default();
+        let nowhere = || Placement { class: program.default_class, limits: Vec::new() };
+        let (classifier, ids) = (&self.classifier, &self.tenants);
+        let place = |queue: QueueId| {
+            flows.get(&queue).map_or_else(nowhere, |&(tenant, fields)| {
+                classifier.classify(program, &Fields { tenant: ids[tenant as usize], ..fields })
+            })
+        };
+        // There is one thread: several do not take changes.
+        self.engines[0].nic.install(program, &mut |queue| place(queue), now);
+        for &queue in flows.keys() {
+            self.queues[queue.0 as usize].class = place(queue).class;
+        }
+        let shared = core::mem::take(&mut self.shared);
+        let key = |placement: Placement| {
+            (0, placement.class, placement.limits.iter().map(|limit| limit.0).collect())
+        };
+        self.shared = shared.into_values().map(|queue| (key(place(queue)), queue)).collect();
+    }
+
     /// Changes the policy from the next doorbell on: the change goes in front of it, in the same write (Loom §4.3.2).
     pub(crate) fn change(&mut self, change: &Change) {
         if matches!(change.setting, Setting::Weight(_) | Setting::Rate(_)) {
@@ -421,6 +461,7 @@ impl HostNic {
             Setting::Limit(rate) => Update::Limit(limit()?.0, rate),
             Setting::Weight(weight) => Update::Weight(node()?, weight),
             Setting::Rate(rate) => Update::Rate(node().filter(|&id| program.node(id).rate.is_some())?, rate),
+            Setting::Policy => return None,
         })
     }
 

@@ -44,6 +44,7 @@ mod limiter;
 mod link;
 mod meter;
 mod packet;
+mod packet_pool;
 mod press;
 mod receive;
 mod replay;

@@ -20,6 +20,7 @@ use plimsoll_units::{BitRate, Bytes, Nanos, PacketRate, Span};
 
 use crate::chance::Chance;
 use crate::packet::{Body, Packet};
+use crate::packet_pool::Slot;
 use aqm::{Arriving, Manager, Verdict};
 use path::Path;
 pub(crate) use path::PathSpec;
@@ -136,8 +137,8 @@ fn parts(packet: &Packet, size: u32) -> u32 {
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub(crate) struct Link {
-    /// The packets that were taken and have not arrived, with the moment of arrival.
-    under_way: VecDeque<(Nanos, Packet)>,
+    /// The packets that were taken and have not arrived.
+    under_way: VecDeque<Taken>,
     /// When the host at the end takes the first of them in.
     taken_in: Nanos,
     /// When the packet before it was.
@@ -163,6 +164,16 @@ pub(crate) struct Link {
     /// What few links have.
     aqm: Option<Box<Manager>>,
     path: Option<Box<Path>>,
+}
+
+/// A packet that was taken, and has not arrived.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    arrival: Nanos,
+    slot: Slot,
+    /// Its bytes in the queue.
+    queued: u32,
+    datagram: bool,
 }
 
 /// The outcome of offering a packet to a link.
@@ -207,9 +218,9 @@ impl Link {
         }
     }
 
-    /// Offers a packet to the queue, which may mark it.
+    /// Offers a packet to the queue, which may mark it. `slot` is where the packet is while the link carries it.
     #[inline]
-    pub(crate) fn offer(&mut self, packet: &Packet, now: Nanos) -> Offered {
+    pub(crate) fn offer(&mut self, packet: &mut Packet, slot: Slot, now: Nanos) -> Offered {
         self.forget_departed(now);
         let len = self.spec.overhead.queued(packet);
         if self.backlog + u64::from(len) > self.spec.queue || self.waiting() >= self.spec.packets as usize {
@@ -223,8 +234,6 @@ impl Link {
                 Verdict::Drop => return Offered::Early,
             }
         }
-        let ce = packet.ce | (packet.ect && congested);
-        let marked = packet.marked | (packet.carried && congested);
         self.taken += u64::from(len);
         self.parts += self.spec.overhead.parts(packet);
         // Exact fractions of a nanosecond are kept in the pace, so that a busy link loses none of its rate.
@@ -242,13 +251,16 @@ impl Link {
             if self.spec.loss > 0.0 && self.chance.unit() <= self.spec.loss {
                 return Offered::Lost; // its time on the wire is used all the same
             }
-            if self.path.is_some() {
-                return self.send(Packet { ce, marked, ..*packet }, departure);
-            }
+        }
+        packet.ce |= packet.ect && congested;
+        packet.marked |= packet.carried && congested;
+        let datagram = matches!(packet.body, Body::Datagram { .. });
+        let taken = Taken { arrival: departure + self.spec.delay, slot, queued: len, datagram };
+        if self.special && self.path.is_some() {
+            return self.send(taken, departure);
         }
         self.backlog += u64::from(len);
-        let place = self.under_way.len();
-        self.put(place, departure + self.spec.delay, Packet { ce, marked, ..*packet })
+        self.put(self.under_way.len(), taken)
     }
 
     /// Packets in the queue.
@@ -264,15 +276,15 @@ impl Link {
 
     /// Puts a packet in its place among those that are under way.
     #[inline]
-    fn put(&mut self, place: usize, arrival: Nanos, packet: Packet) -> Offered {
-        let datagram = matches!(packet.body, Body::Datagram { .. });
+    fn put(&mut self, place: usize, taken: Taken) -> Offered {
+        let arrival = taken.arrival;
         if place == self.under_way.len() {
-            self.under_way.push_back((arrival, packet));
+            self.under_way.push_back(taken);
         } else {
-            self.under_way.insert(place, (arrival, packet));
+            self.under_way.insert(place, taken);
         }
         let mut first = place == 0;
-        if datagram && self.spec.jitter > Span::ZERO {
+        if taken.datagram && self.spec.jitter > Span::ZERO {
             let place = self.datagrams.partition_point(|&at| at <= arrival);
             self.datagrams.insert(place, arrival);
             first |= self.taken_in > arrival;
@@ -314,14 +326,13 @@ impl Link {
 
     /// Sends a packet over a path that is more than a delay. Its time on the wire is used even where it is lost.
     #[cold]
-    fn send(&mut self, packet: Packet, departure: Nanos) -> Offered {
-        let len = self.spec.overhead.queued(&packet);
+    fn send(&mut self, taken: Taken, departure: Nanos) -> Offered {
         let Some(path) = &mut self.path else { return Offered::Lost };
         let Some(arrival) = path.arrival(departure, self.spec.delay) else { return Offered::Lost };
-        path.note(departure, len);
-        self.backlog += u64::from(len);
-        let place = self.under_way.partition_point(|&(at, _)| at <= arrival);
-        self.put(place, arrival, packet)
+        path.note(departure, taken.queued);
+        self.backlog += u64::from(taken.queued);
+        let place = self.under_way.partition_point(|before| before.arrival <= arrival);
+        self.put(place, Taken { arrival, ..taken })
     }
 
     /// When the next packet arrives.
@@ -332,31 +343,31 @@ impl Link {
 
     /// Removes the packet that arrives now.
     #[inline]
-    pub(crate) fn arrive(&mut self) -> Option<Packet> {
-        let (_, packet) = self.under_way.pop_front()?;
-        if matches!(packet.body, Body::Datagram { .. }) {
+    pub(crate) fn arrive(&mut self) -> Option<Slot> {
+        let taken = self.under_way.pop_front()?;
+        if taken.datagram {
             self.datagrams.pop_front();
         }
         if self.left > 0 {
             self.left -= 1;
         } else if !self.special || self.path.is_none() {
-            self.backlog -= u64::from(self.spec.overhead.queued(&packet));
+            self.backlog -= u64::from(taken.queued);
         }
         self.before = self.taken_in;
         self.await_first();
-        Some(packet)
+        Some(taken.slot)
     }
 
     /// Draws when the host takes in the packet that is now the first: no earlier than the one before it, and not so late that
     /// a datagram waits for it.
     #[inline]
     fn await_first(&mut self) {
-        let Some((at, packet)) = self.under_way.front() else { return };
-        if self.spec.jitter == Span::ZERO || matches!(packet.body, Body::Datagram { .. }) {
-            self.taken_in = *at;
+        let Some(&Taken { arrival, datagram, .. }) = self.under_way.front() else { return };
+        if self.spec.jitter == Span::ZERO || datagram {
+            self.taken_in = arrival;
             return;
         }
-        let late = self.before.max(*at + self.chance.within(self.spec.jitter));
+        let late = self.before.max(arrival + self.chance.within(self.spec.jitter));
         self.taken_in = self.datagrams.front().map_or(late, |datagram| late.min(*datagram));
     }
 
@@ -367,7 +378,12 @@ impl Link {
         {
             return path.last_departure();
         }
-        self.under_way.back().map_or(Nanos::ZERO, |&(at, _)| at - self.spec.delay)
+        self.under_way.back().map_or(Nanos::ZERO, |taken| taken.arrival - self.spec.delay)
+    }
+
+    /// The nanosecond in which it becomes free. A packet that is chosen then loses no part of it.
+    pub(crate) fn free(&self) -> Nanos {
+        Nanos::new(self.last_departure().as_u64().saturating_sub(1))
     }
 
     /// Parts that packets were cut into so far.
@@ -376,8 +392,8 @@ impl Link {
     }
 
     /// Packets that are under way or wait.
-    pub(crate) fn under_way(&self) -> impl Iterator<Item = &Packet> {
-        self.under_way.iter().map(|(_, packet)| packet)
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = Slot> {
+        self.under_way.iter().map(|taken| taken.slot)
     }
 
     /// From the last bit sent to the last bit received.
@@ -392,11 +408,11 @@ impl Link {
             self.backlog -= path.departed(now);
             return;
         }
-        while let Some((at, packet)) = self.under_way.get(self.left) {
-            if *at - self.spec.delay > now {
+        while let Some(taken) = self.under_way.get(self.left) {
+            if taken.arrival - self.spec.delay > now {
                 break;
             }
-            self.backlog -= u64::from(self.spec.overhead.queued(packet));
+            self.backlog -= u64::from(taken.queued);
             self.left += 1;
         }
     }
@@ -411,6 +427,10 @@ mod tests {
         Packet::new((0, false), true, len, body)
     }
 
+    fn offer(link: &mut Link, len: u32, now: Nanos) -> Offered {
+        link.offer(&mut packet(len), Slot::NONE, now)
+    }
+
     fn link(queue: u64, ecn: Option<u64>) -> Link {
         let rate = Some(BitRate::gbps(12));
         let spec = LinkSpec { rate, queue, ecn, ..LinkSpec::free(Span::micros(5), Overhead::Frame(0)) };
@@ -423,7 +443,7 @@ mod tests {
         let free = LinkSpec::free(Span::ZERO, Overhead::Frame(50));
         let spec = LinkSpec { rate: Some(BitRate::gbps(12)), queue: 4_500, ..free };
         let mut link = Link::new(spec, "l", 1);
-        let offered = (0..4).map(|_| link.offer(&packet(1_450), Nanos::ZERO)).collect::<Vec<_>>();
+        let offered = (0..4).map(|_| offer(&mut link, 1_450, Nanos::ZERO)).collect::<Vec<_>>();
         assert_eq!(offered.iter().filter(|&&offered| offered == Offered::Full).count(), 1);
         assert_eq!(link.last_departure(), Nanos::new(3_000));
         while link.arrive().is_some() {}
@@ -435,10 +455,10 @@ mod tests {
         let mut link = link(4_500, None);
         // 1,500 B at 12 Gb/s are 1,000 ns.
         for _ in 0..3 {
-            assert!(matches!(link.offer(&packet(1_500), Nanos::ZERO), Offered::Taken { .. }));
+            assert!(matches!(offer(&mut link, 1_500, Nanos::ZERO), Offered::Taken { .. }));
         }
-        assert_eq!(link.offer(&packet(1_500), Nanos::new(999)), Offered::Full);
-        assert!(matches!(link.offer(&packet(1_500), Nanos::new(1_000)), Offered::Taken { first: false }));
+        assert_eq!(offer(&mut link, 1_500, Nanos::new(999)), Offered::Full);
+        assert!(matches!(offer(&mut link, 1_500, Nanos::new(1_000)), Offered::Taken { first: false }));
         let mut arrivals = Vec::new();
         while let Some(at) = link.next_arrival() {
             arrivals.push(at.as_u64());
@@ -457,7 +477,7 @@ mod tests {
             let mut link = Link::new(LinkSpec { rate, packet_rate, ..free }, "l", 1);
             let mut sent = 0;
             while link.last_departure() < Nanos::new(1_000_000) {
-                link.offer(&packet(len), Nanos::ZERO);
+                offer(&mut link, len, Nanos::ZERO);
                 sent += 1;
             }
             sent
@@ -469,10 +489,10 @@ mod tests {
     #[test]
     fn marks_begin_at_the_threshold() {
         let mut link = link(10_000, Some(3_000));
-        for _ in 0..4 {
-            link.offer(&packet(1_500), Nanos::ZERO);
+        let mut packets = [packet(1_500); 4];
+        for packet in &mut packets {
+            link.offer(packet, Slot::NONE, Nanos::ZERO);
         }
-        let marks: Vec<bool> = link.under_way().map(|packet| packet.ce).collect();
-        assert_eq!(marks, [false, false, true, true]);
+        assert_eq!(packets.map(|packet| packet.ce), [false, false, true, true]);
     }
 }

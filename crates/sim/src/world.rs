@@ -19,7 +19,9 @@ pub(crate) use sockets::{Retired, SYN_HEADER, TCP_HEADER};
 
 use std::collections::{BTreeMap, VecDeque};
 
-use plimsoll_scenario::Change;
+use plimsoll_nic::QueueId;
+use plimsoll_policy::{Checked, Fields};
+use plimsoll_scenario::{Change, Setting};
 use plimsoll_slo::DropSeconds;
 use plimsoll_units::{Nanos, Span};
 
@@ -34,6 +36,7 @@ use crate::limiter::Limiter;
 use crate::link::Link;
 use crate::meter::Meter;
 use crate::packet::Packet;
+use crate::packet_pool::PacketPool;
 use crate::press::Press;
 use crate::receive::Receive;
 use crate::series::Sampler;
@@ -51,6 +54,8 @@ pub(crate) struct World {
     pub(crate) agenda: Agenda,
     pub(crate) sources: Vec<Source>,
     pub(crate) links: Vec<LinkEnd>,
+    /// The packets that links carry.
+    pub(crate) packets: PacketPool,
     pub(crate) nodes: Vec<Node>,
     /// Whether any host has backpressure, and whether any tenant has a program: without, packets pass by at once.
     pub(crate) pressed: bool,
@@ -94,6 +99,8 @@ pub(crate) struct World {
     /// Changes of policies still to come, the last first.
     pub(crate) timeline: Vec<Change>,
     pub(crate) timeline_source: SourceId,
+    /// By change of the whole policy, the last first: the new policies of all hosts.
+    pub(crate) policies: Vec<Vec<(u32, Checked)>>,
     /// Whether tenants' packets travel in outer headers that the fabric may mark.
     pub(crate) encapsulated: bool,
     /// Faults still to come.
@@ -208,6 +215,8 @@ pub(crate) enum Carrier {
         source: SourceId,
         /// The link that its packets take: the host's own, or the bus to its NIC.
         first: u32,
+        /// Whether that is a bus, over which the NIC reads a packet when it has chosen it.
+        reads: bool,
         /// Its interface in the trace, if packets that leave it are traced.
         traced: Option<u32>,
     },
@@ -366,6 +375,10 @@ impl World {
     fn change(&mut self) {
         let due = |at: Span, now: Nanos| Nanos::ZERO + at <= now;
         while let Some(change) = self.timeline.pop_if(|change| due(change.at, self.now)) {
+            if change.setting == Setting::Policy {
+                self.change_policies();
+                continue;
+            }
             for node in &mut self.nodes {
                 if let Carrier::Nic { nic, .. } = &mut node.carrier {
                     nic.change(&change);
@@ -374,6 +387,24 @@ impl World {
         }
         let next = self.timeline.last().map(|change| Nanos::ZERO + change.at);
         self.agenda.keep(self.timeline_source, next);
+    }
+
+    /// Puts the next policies of all hosts in force, as a reload does. Packets that wait stay, in their flows' order.
+    fn change_policies(&mut self) {
+        for (node, checked) in self.policies.pop().into_iter().flatten() {
+            let mut flows: BTreeMap<QueueId, (u32, Fields)> = BTreeMap::new();
+            for flow in &self.flows {
+                for (back, (from, _)) in flow.legs_with_direction() {
+                    if let (true, Some(tenant), Some(queue)) = (from.node == node, from.tenant, from.queue) {
+                        flows.entry(queue).or_insert((tenant, flow.fields(back)));
+                    }
+                }
+            }
+            if let Carrier::Nic { nic, .. } = &mut self.nodes[node as usize].carrier {
+                nic.install(&checked, &self.names, &flows, self.now);
+                self.offered.push(node);
+            }
+        }
     }
 
     /// Ends a host's control epoch.
@@ -442,7 +473,8 @@ impl World {
         let held = nics.flat_map(|nic| nic.holds());
         let on_cores = self.cores.iter().flat_map(Core::holds).map(|packet| (packet, packet.frames()));
         let queued = limiters.flat_map(Limiter::holds);
-        let travelling = self.links.iter().flat_map(|end| end.link.under_way());
+        let travelling =
+            self.links.iter().flat_map(|end| end.link.under_way()).map(|slot| &self.packets[slot]);
         let received =
             self.nodes.iter().filter_map(|node| node.receive.as_ref()).flat_map(|ring| ring.holds());
         let paced =

@@ -91,7 +91,9 @@ impl Daemon {
         name.clone_into(&mut self.system);
         let Err(refused) = ask(&self.socket, "POST", "/v1/reload") else { return Ok(()) };
         self.check()?;
-        Err(LabError::Scenario(format!("`{name}` cannot take its turn, leave `one_world` away: {refused}")))
+        Err(LabError::Scenario(format!(
+            "the policy of `{name}` cannot be put in force by a reload, as `one_world` and `timeline` ask: {refused}"
+        )))
     }
 
     /// Starts the daemon with this policy in namespace `home`.

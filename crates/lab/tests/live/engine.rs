@@ -117,6 +117,44 @@ fn takes_turns(binary: &Path) -> bool {
     divided
 }
 
+const CHANGES: &str = "
+name: changes
+about: Two floods share evenly, and three to one from the middle of the run on.
+rate: 20Mbps
+duration: 3s
+measure: {window: 50ms}
+systems:
+  - plimsoll
+  - uneven: {kind: plimsoll, policy: {root: {wfq: {one: 3, other: 1}}}}
+tenants: {one: {}, other: {}}
+workloads:
+  a: {tenant: one, kind: udp, rate: 20Mbps, size: 1400B}
+  b: {tenant: other, kind: udp, rate: 20Mbps, size: 1400B}
+timeline: [{at: 1500ms, policy: uneven}]
+";
+
+#[test]
+fn a_timeline_puts_another_policy_in_force_under_traffic() {
+    let _alone = alone();
+    let Some(binary) = binary() else { return };
+    let changes = || {
+        let options = Options {
+            binary: Some(binary.clone()),
+            systems: vec!["plimsoll".to_owned()],
+            ..Options::default()
+        };
+        let results = plimsoll_lab::run(&load(CHANGES), &options, &mut |_| {}).expect("the lab runs");
+        let sent = |name: &str, windows: std::ops::Range<usize>| {
+            results.runs[0].workloads[name].bytes[windows].iter().sum::<u64>() as f64
+        };
+        let [before, after] = [10..28, 36..60].map(|windows| sent("a", windows.clone()) / sent("b", windows));
+        eprintln!("{before} before, {after} after");
+        (0.9..1.1).contains(&before) && (2.7..3.3).contains(&after)
+    };
+    // A machine that stalls may spoil one try.
+    assert!((0..TRIES).any(|_| changes()), "even before the change, and three to one after it");
+}
+
 #[test]
 fn what_a_reload_cannot_change_is_said_before_anything_is_measured() {
     let _alone = alone();
@@ -125,7 +163,7 @@ fn what_a_reload_cannot_change_is_said_before_anything_is_measured() {
         TURNS.replace("- even: {kind: plimsoll}", "- even: {kind: plimsoll, engine: {busy_poll: true}}");
     match lab(&busy, binary, &mut |_| panic!("nothing was measured")) {
         Err(LabError::Scenario(why)) => {
-            assert!(why.contains("cannot take its turn"), "{why}");
+            assert!(why.contains("cannot be put in force by a reload"), "{why}");
             assert!(why.contains("`engine.busy_poll` has changed, which takes a restart"), "{why}");
         }
         other => panic!("{other:?}"),

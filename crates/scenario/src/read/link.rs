@@ -72,7 +72,17 @@ impl Reader {
         let codel = Aqm::Codel { target: codel[0], interval: codel[1] };
         let pie = Aqm::Pie { target: pie[0], update: pie[1] };
         let Value::Map(_) = &tree.value else {
-            return self.choice(tree, "queue management", &[("codel", codel), ("pie", pie)]);
+            let choices = [("red", None), ("codel", Some(codel)), ("pie", Some(pie))];
+            let chosen = self.choice(tree, "queue management", &choices)?;
+            if chosen.is_none() {
+                let problem = Problem::new(tree.at, "RED needs to know from which queue on it drops");
+                self.problem(
+                    problem
+                        .label("without a size")
+                        .help("write `aqm: {red: {min: 30kB}}`; `max` is then 90kB"),
+                );
+            }
+            return chosen;
         };
         let fields = self.fields(tree, tree.at, "`aqm`", &AQM);
         let stated = ["red", "codel", "pie"].map(|key| fields.get(key));

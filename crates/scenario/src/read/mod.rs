@@ -278,6 +278,7 @@ impl Reader {
             let known = scenario.tenants.iter().map(|tenant| tenant.name.as_str());
             self.unknown(at, "there is no tenant", &name.clone(), known);
         }
+        self.timeline_systems(&scenario);
         self.join_families(&file, &mut scenario, families);
         scenario.expect = self.expectations(file.get("expect"), &scenario);
         // The figures are those of virtual time: where that is another world, they may not fit this one.

@@ -177,10 +177,19 @@ impl Reader {
 
     fn pcie(&mut self, tree: &Tree) -> Pcie {
         let fields = self.fields(tree, tree.at, "`pcie`", &PCIE);
+        let tlp = self.value(&fields, "tlp", SIZE, Bytes::new(256));
+        if let Some(tree) = fields.get("tlp").filter(|_| tlp == Bytes::ZERO) {
+            let problem = Problem::new(tree.at, "a packet on the bus has a payload");
+            self.problem(
+                problem
+                    .label("no payload")
+                    .help("write the largest payload of a TLP: 256B is usual, 128B and 512B occur"),
+            );
+        }
         Pcie {
             rate: self.value(&fields, "rate", RATE, BitRate::gbps(63)),
             latency: self.value(&fields, "latency", TIME, Span::ns(900)),
-            tlp: self.value(&fields, "tlp", SIZE, Bytes::new(256)),
+            tlp,
             overhead: self.value(&fields, "overhead", SIZE, Bytes::new(26)),
             descriptor: self.value(&fields, "descriptor", SIZE, Bytes::ZERO),
             outstanding: self.count(&fields, "outstanding", 64, 1 << 16),

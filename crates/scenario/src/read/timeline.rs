@@ -10,8 +10,9 @@ use plimsoll_units::Span;
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
+use crate::SystemKind;
 use crate::keys::MOMENT;
-use crate::model::{Change, Setting};
+use crate::model::{Change, Scenario, Setting};
 
 impl Reader {
     /// `timeline:` of a run of `duration`.
@@ -29,6 +30,12 @@ impl Reader {
                     place: name.at,
                 });
             });
+            if let Some(tree) = fields.get("policy")
+                && let Some(name) = self.text(tree)
+            {
+                let (name, place) = (name.to_owned(), tree.at);
+                changes.push(Change { at, name, setting: Setting::Policy, place });
+            }
             self.settings_of(&fields, "weights", "a whole number", &mut |name, weight| {
                 changes.push(Change {
                     at,
@@ -48,6 +55,22 @@ impl Reader {
         }
         changes.sort_by_key(|change| change.at);
         changes
+    }
+
+    /// Looks whether the policies that a timeline puts in force are those of systems on Plimsoll's engine.
+    pub(super) fn timeline_systems(&mut self, scenario: &Scenario) {
+        for change in scenario.timeline.iter().filter(|change| change.setting == Setting::Policy) {
+            let named = scenario.systems.iter().find(|system| system.name == change.name);
+            let message = match named.map(|system| system.kind) {
+                Some(SystemKind::Plimsoll) => continue,
+                Some(_) => format!("system `{}` has no policy that can be put in force", change.name),
+                None => format!("there is no system `{}`", change.name),
+            };
+            let problem = Problem::new(change.place, message).label("not a policy");
+            self.problem(problem.help(
+                "name a system of kind `plimsoll` that `systems` states; its policy is in force from then on",
+            ));
+        }
     }
 
     fn moment(&mut self, fields: &Fields<'_>, duration: Span) -> Span {

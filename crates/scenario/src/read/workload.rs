@@ -18,6 +18,8 @@ use crate::workload::{FlowPace, KeyValueSizes, Kind, Pace, Role, TcpSettings, Tu
 
 /// Ports of the servers' sides, unless given: below the ephemeral ones.
 const FIRST_PORT: u16 = 5_001;
+/// A flow that changes more often sends not even a packet in between, and a run of seconds would not end.
+const SHORTEST_PHASE: Span = Span::micros(1);
 
 const SIZE: &str = "a size such as `1400B` or `32KiB`";
 const TIME: &str = "a time such as `2s` or `50ms`";
@@ -161,8 +163,8 @@ impl Reader {
             },
             "on_off" => Kind::OnOff {
                 flows: flows(self),
-                on: self.value(fields, "on", TIME, Span::millis(500)),
-                off: self.value(fields, "off", TIME, Span::millis(500)),
+                on: self.phase(fields, "on"),
+                off: self.phase(fields, "off"),
             },
             "shuffle" => Kind::Shuffle {
                 flows: flows(self),
@@ -245,6 +247,18 @@ impl Reader {
             }
         };
         Some(Kind::Flows { sizes: sizes?, pace, handshake })
+    }
+
+    /// How long an `on_off` sends or pauses: each change is an event.
+    fn phase(&mut self, fields: &Fields<'_>, key: &str) -> Span {
+        let span = self.value(fields, key, TIME, Span::millis(500));
+        if let Some(tree) = fields.get(key).filter(|_| span < SHORTEST_PHASE) {
+            let problem = Problem::new(tree.at, format!("`{key}` is {span}")).label("too short");
+            self.problem(
+                problem.help(format!("write a time of {SHORTEST_PHASE} or more; half a second is usual")),
+            );
+        }
+        span
     }
 
     fn pause_of_incast(&mut self, fields: &Fields<'_>) -> Span {

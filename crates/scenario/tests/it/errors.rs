@@ -62,6 +62,11 @@ fn hosts_and_links_have_their_mistakes_shown() {
 }
 
 #[test]
+fn a_timeline_has_its_mistakes_shown() {
+    compare("timeline", include_str!("../golden/timeline.yaml"));
+}
+
+#[test]
 fn settings_of_tcp_have_their_mistakes_shown() {
     compare("tcp", include_str!("../golden/tcp.yaml"));
 }

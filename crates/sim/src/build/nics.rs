@@ -8,7 +8,7 @@
 use plimsoll_nic::Station;
 use plimsoll_policy::{Checked, Slo};
 use plimsoll_scenario::{
-    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SharedCache, SystemKind,
+    Host, Ingress, NicKind, Partition, Problem, ReceiveRing, Scenario, SharedCache, System, SystemKind,
     TransmitCompletions, Wiring, check_text,
 };
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -225,7 +225,7 @@ impl Builder<'_> {
     pub(super) fn host_nics(&mut self) -> Result<(), SimError> {
         for (node, host) in (0..).zip(&self.scenario.hosts) {
             let uplinks = if self.has_engine(host) { Some(self.way_out(node, host)?) } else { None };
-            let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink)).transpose()?;
+            let checked = uplinks.map(|(_, uplink)| self.checked(host, uplink, self.system)).transpose()?;
             if let Some(checked) = &checked {
                 self.note_promises(node, checked);
             }
@@ -297,7 +297,8 @@ impl Builder<'_> {
         let spares: Result<Vec<Spare>, SimError> = (0..self.restarts(host)).map(spare).collect();
         self.world.faults.spares.insert(node, spares?);
         nic.holdings = self.scenario.measure.held.then(|| Box::new(self.holdings()));
-        self.world.nodes[node as usize].carrier = Carrier::Nic { nic, source, first, traced: None };
+        self.world.nodes[node as usize].carrier =
+            Carrier::Nic { nic, source, first, reads: host.pcie.is_some(), traced: None };
         if checked.program.tenants.iter().any(|tenant| is_promised(&tenant.slo)) {
             let watch = Watch::new(self.scenario, &host.name, &checked.program);
             self.world.nodes[node as usize].watch = Some(Box::new(watch));
@@ -306,12 +307,23 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn checked(&self, host: &Host, uplink: u32) -> Result<Checked, SimError> {
+    /// The policies of a system on all hosts that have an engine.
+    pub(super) fn policies_of(&self, system: &System) -> Result<Vec<(u32, Checked)>, SimError> {
+        let hosts = (0..).zip(&self.scenario.hosts).filter(|(_, host)| self.has_engine(host));
+        hosts
+            .map(|(node, host)| {
+                let (_, uplink) = self.way_out(node, host)?;
+                Ok((node, self.checked(host, uplink, system)?))
+            })
+            .collect()
+    }
+
+    fn checked(&self, host: &Host, uplink: u32, system: &System) -> Result<Checked, SimError> {
         let rate = self.topology.links[uplink as usize].spec.rate;
         let wiring = Wiring { uplink: "memory".to_owned(), rate, virtual_time: true, ..Wiring::default() };
-        let text = self.scenario.policy_file_of(host, self.system, &wiring);
+        let text = self.scenario.policy_file_of(host, system, &wiring);
         check_text("policy", text).map_err(|errors| SimError::Policy {
-            system: self.system.name.clone(),
+            system: system.name.clone(),
             host: host.name.clone(),
             text: errors.render(false),
         })

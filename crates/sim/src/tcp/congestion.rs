@@ -86,7 +86,7 @@ impl CongestionControl {
         self.cwnd < self.ssthresh
     }
 
-    /// DCTCP's estimate of the marked fraction, in 2^-20; `None` for the others.
+    /// DCTCP's estimate of the marked fraction, in 2^-10; `None` for the others.
     pub(super) fn alpha(&self) -> Option<u32> {
         match &self.algorithm {
             Algorithm::Dctcp(dctcp) => Some(dctcp.alpha()),
@@ -194,10 +194,11 @@ impl CongestionControl {
 
     /// Handles an echoed mark: lowers the threshold.
     pub(super) fn note_mark(&mut self) {
+        let mss = self.mss;
         self.reduce(|cwnd, algorithm| match algorithm {
             Algorithm::NewReno => cwnd / 2,
             Algorithm::Cubic(cubic) => cubic.reduce(cwnd),
-            Algorithm::Dctcp(dctcp) => dctcp.reduce(cwnd),
+            Algorithm::Dctcp(dctcp) => dctcp.reduce(cwnd, mss),
             Algorithm::Bbr(bbr) => {
                 bbr.note_loss(cwnd);
                 u64::MAX
@@ -214,8 +215,10 @@ impl CongestionControl {
         if let Some(hystart) = &mut self.hystart {
             hystart.reset();
         }
-        if let Algorithm::Bbr(bbr) = &mut self.algorithm {
-            bbr.note_timeout(self.cwnd);
+        match &mut self.algorithm {
+            Algorithm::Cubic(cubic) => cubic.reset(),
+            Algorithm::Bbr(bbr) => bbr.note_timeout(self.cwnd),
+            Algorithm::NewReno | Algorithm::Dctcp(_) => {}
         }
         self.set_cwnd(self.mss);
     }

@@ -78,6 +78,8 @@ pub struct Sender {
     offload: u64,
     /// Bytes that the application may have written and the other end has not acknowledged.
     send_buffer: u64,
+    /// The largest congestion window so far, after which the buffer is made.
+    largest_window: u64,
 
     rtt: Rtt,
     control: CongestionControl,
@@ -146,6 +148,7 @@ impl Sender {
             local_queue: config.local_queue,
             offload: config.offload.as_u64().min(MAX_DESCRIPTOR),
             send_buffer: config.send_buffer.as_u64().max(1),
+            largest_window: 0,
             pacing: config.pacing || config.congestion == Congestion::Bbr,
             next_send: Nanos::ZERO,
             paced: false,
@@ -171,9 +174,13 @@ impl Sender {
 
     /// The application stops writing: only what the socket's buffer holds is still sent.
     ///
-    /// The buffer is full then, and as large as Linux makes it: twice the window, within its bounds.
+    /// Linux's buffer has room for twice the packets of the largest window so far, and counts for each as much memory as a packet
+    /// alone takes, though payload that is written in long pieces takes little more than itself. An application is woken when a
+    /// third of the buffer is free, so that at any moment five sixths of it are full on average.
     pub fn stop(&mut self) {
-        let buffer = (2 * self.control.cwnd.max(self.control.initial())).min(self.send_buffer);
+        let packets = self.largest_window.max(self.control.initial()).div_ceil(self.mss);
+        let memory = (self.mss + PACKET_HEADERS).next_power_of_two() + PACKET_RECORD;
+        let buffer = (2 * packets * memory).min(self.send_buffer) / 6 * 5;
         self.written = self.written.min(self.una + buffer).max(self.nxt);
     }
 
@@ -224,6 +231,7 @@ impl Sender {
         if self.control.has_model() {
             self.learn(&before, &delivery, now);
         }
+        self.largest_window = self.largest_window.max(self.control.cwnd);
     }
 
     /// `bytes` of payload have left the host's transmit path, or were dropped in it: credit comes back. Ask
@@ -315,7 +323,7 @@ impl Sender {
         (self.rtt.smoothed() > 0).then(|| Span::ns(self.rtt.least()))
     }
 
-    /// DCTCP's estimate of the marked fraction, in 2^-20; `None` for other algorithms.
+    /// DCTCP's estimate of the marked fraction, in 2^-10; `None` for other algorithms.
     #[must_use]
     pub fn dctcp_alpha(&self) -> Option<u32> {
         self.control.alpha()
@@ -522,5 +530,9 @@ struct Before {
 const UNLIMITED: u64 = u64::MAX / 2;
 /// An IP packet, and so a descriptor, has at most 64 KiB.
 const MAX_DESCRIPTOR: u64 = 65_535;
+/// Memory that Linux counts for a packet in a socket's buffer, beside its payload: headers and what describes its pages, which share
+/// a power of two with the payload, and its record (`MAX_TCP_HEADER`, `skb_shared_info` and `sk_buff`, about).
+const PACKET_HEADERS: u64 = 512;
+const PACKET_RECORD: u64 = 256;
 /// Two of Linux's ticks.
 const TAIL_PROBE_SLACK: u64 = 2_000_000;

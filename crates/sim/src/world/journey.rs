@@ -18,6 +18,7 @@ use crate::host_nic::Refused;
 use crate::hosted::Waits;
 use crate::link::Offered;
 use crate::packet::{Body, Packet};
+use crate::packet_pool::{PacketPool, Slot};
 use crate::receive::{Beside, Fate, QUEUE_FULL};
 use crate::tcp::Ecn;
 use crate::trace;
@@ -104,9 +105,9 @@ impl World {
             return self.lose(packet, "queue full");
         }
         let Carrier::Nic { nic, .. } = carrier else {
-            return if to.node == node { self.local.push_back(*packet) } else { self.forward(node, packet) };
+            return if to.node == node { self.local.push_back(*packet) } else { self.begin(node, packet) };
         };
-        let Some(tenant) = from.tenant else { return self.forward(node, packet) };
+        let Some(tenant) = from.tenant else { return self.begin(node, packet) };
         let queue = match from.queue {
             Some(queue) => queue,
             None => match nic.open(flow.fields(packet.back), tenant, to.elsewhere(node)) {
@@ -140,15 +141,21 @@ impl World {
         let free = |links: &[LinkEnd], link: u32| links[link as usize].link.last_departure();
         while let Carrier::Limiter { limiter, first, uplink, .. } = &mut self.nodes[node as usize].carrier
             // A bus that is busy holds the packets back; a link has a queue of its own.
-            && (first == uplink || free(&self.links, *first) <= now)
+            && (first == uplink || self.links[*first as usize].link.free() <= now)
             && let Some(packet) = limiter.dequeue(now, free(&self.links, *first))
         {
             let here = self.flows[packet.flow as usize].leg(&packet).1.node == node;
             let first = *first;
-            if here { self.local.push_back(packet) } else { self.put(first, &packet) }
+            if here {
+                self.local.push_back(packet);
+            } else {
+                let slot = self.packets.add(&packet);
+                self.put(first, slot);
+            }
         }
-        if let Carrier::Limiter { limiter, source, first, .. } = &self.nodes[node as usize].carrier {
-            let free = free(&self.links, *first);
+        if let Carrier::Limiter { limiter, source, first, uplink } = &self.nodes[node as usize].carrier {
+            let link = &self.links[*first as usize].link;
+            let free = if first == uplink { link.last_departure() } else { link.free() };
             let next = limiter.next(now).map(|next| if next <= now { free.max(next) } else { next });
             self.agenda.keep(*source, next);
         }
@@ -161,13 +168,18 @@ impl World {
         }
         let here = &mut self.nodes[node as usize];
         let watch = &mut here.watch;
-        let Carrier::Nic { nic, source, first, traced } = &mut here.carrier else { return };
+        let Carrier::Nic { nic, source, first, reads, traced } = &mut here.carrier else { return };
         let (links, flows, local, tallies) =
             (&mut self.links, &self.flows, &mut self.local, &mut self.tallies);
         let (now, agenda, completed) = (self.now, &mut self.agenda, &mut self.completed);
-        let (tracer, meters) = (&mut self.tracer, &mut self.meters);
+        let (tracer, meters, packets) = (&mut self.tracer, &mut self.meters, &mut self.packets);
+        // A bus that is busy holds packets back, so that they wait where the policy chooses; a link has a queue of its own.
+        let free = |links: &[LinkEnd]| match reads {
+            true => links[*first as usize].link.free(),
+            false => Nanos::ZERO,
+        };
         nic.rouse(now);
-        while !nic.is_busy(now) {
+        while !nic.is_busy(now) && free(links) <= now {
             nic.ring(now);
             let some = nic.poll(now, |packet: &Packet, transmit, waited, engine| {
                 let flow = &flows[packet.flow as usize];
@@ -195,8 +207,10 @@ impl World {
                     return now;
                 }
                 let end = &mut links[*first as usize];
-                let lost = end.offer(packet, now, agenda);
+                let slot = packets.add(packet);
+                let lost = end.offer(packets, slot, now, agenda);
                 if let Some(why) = lost {
+                    packets.take(slot);
                     *tallies[flow.workload as usize].drops.entry(why).or_default() += 1;
                 }
                 if let Some(watch) = watch {
@@ -222,12 +236,20 @@ impl World {
             }
         }
         nic.rest(now);
-        agenda.keep(*source, nic.next());
+        agenda.keep(*source, nic.next().map(|next| next.max(free(links))));
         self.wake_programs(node);
     }
 
+    /// Puts a packet that links have not carried yet on the link towards its destination.
+    fn begin(&mut self, node: u32, packet: &Packet) {
+        let slot = self.packets.add(packet);
+        self.forward(node, slot);
+    }
+
     /// Puts a packet on the link towards its destination.
-    fn forward(&mut self, node: u32, packet: &Packet) {
+    #[inline]
+    fn forward(&mut self, node: u32, slot: Slot) {
+        let packet = &self.packets[slot];
         let flow = &self.flows[packet.flow as usize];
         let to = flow.leg(packet).1.node;
         let link = match self.routes.ways(node, to) {
@@ -235,12 +257,15 @@ impl World {
             [] => panic!("every flow has a route, checked when the world is built"),
             ways => self.balance.choose(node, flow, packet, self.claims[flow.workload as usize], ways),
         };
-        self.put(link, packet);
+        self.put(link, slot);
     }
 
     /// Puts a packet on a link.
-    fn put(&mut self, link: u32, packet: &Packet) {
-        if let Some(why) = self.links[link as usize].offer(packet, self.now, &mut self.agenda) {
+    #[inline]
+    fn put(&mut self, link: u32, slot: Slot) {
+        let end = &mut self.links[link as usize];
+        if let Some(why) = end.offer(&mut self.packets, slot, self.now, &mut self.agenda) {
+            let packet = &self.packets.take(slot);
             let &End { node, tenant, .. } = self.flows[packet.flow as usize].leg(packet).0;
             if let Some(watch) = self.watch(node) {
                 watch.strayed(tenant);
@@ -254,14 +279,15 @@ impl World {
     pub(super) fn arrive(&mut self, link: u32) {
         let end = &mut self.links[link as usize];
         let (node, kind, source) = (end.to, end.kind, end.source);
-        let Some(mut packet) = end.link.arrive() else { return self.agenda.clear(source) };
+        let Some(slot) = end.link.arrive() else { return self.agenda.clear(source) };
         self.agenda.renew(source, end.link.next_arrival());
         self.hops += 1;
+        let packet = &self.packets[slot];
         let flow = &self.flows[packet.flow as usize];
         if let (Some(interface), Some(tracer)) = (self.links[link as usize].traced, &mut self.tracer) {
-            tracer.record(interface, flow, &packet, self.now, None);
+            tracer.record(interface, flow, packet, self.now, None);
         }
-        let (from, to) = flow.leg(&packet);
+        let (from, to) = flow.leg(packet);
         if kind == Way::Uplink && from.tenant.is_some() {
             if !packet.passed {
                 self.meters[flow.workload as usize].cross(packet.len, packet.back, self.now);
@@ -271,9 +297,10 @@ impl World {
             }
         }
         if to.node != node {
-            return self.forward(node, &packet);
+            return self.forward(node, slot);
         }
         let to = *to;
+        let mut packet = self.packets.take(slot);
         if let Some(watch) = &mut self.nodes[node as usize].watch {
             watch.came(to.tenant, packet.len);
         }
@@ -429,8 +456,14 @@ impl World {
 impl LinkEnd {
     /// Puts a packet on the link; returns the drop reason if it is lost.
     #[inline]
-    fn offer(&mut self, packet: &Packet, now: Nanos, agenda: &mut Agenda) -> Option<&'static str> {
-        match self.link.offer(packet, now) {
+    fn offer(
+        &mut self,
+        packets: &mut PacketPool,
+        slot: Slot,
+        now: Nanos,
+        agenda: &mut Agenda,
+    ) -> Option<&'static str> {
+        match self.link.offer(&mut packets[slot], slot, now) {
             Offered::Taken { first: true } => agenda.keep(self.source, self.link.next_arrival()),
             Offered::Taken { first: false } => {}
             Offered::Full => return Some(self.full),

@@ -3,6 +3,7 @@
 use crate::support::{assert_holds, first_run, load, outcome, scenario};
 use plimsoll_scenario::{Form, Run};
 use plimsoll_sim::{Options, run};
+use plimsoll_units::Span;
 
 /// A fat tree of 16 hosts carries what its hosts send where all ways are used.
 #[test]
@@ -186,6 +187,32 @@ measure: {{from: 10ms}}
     // Four reads of 256 B each 2 us are 4.1 Gb/s.
     for run in runs("pcie: {rate: 63Gbps, latency: 2us, outstanding: 4, overhead: 0B}", "9Gbps") {
         assert!((3.7..4.2).contains(&sent(&run)), "{}: {} Gb/s over the bus", run.system, sent(&run));
+    }
+}
+
+/// What waits for a narrow bus waits in the engine, or in HTB's classes, and not in front of the bus.
+#[test]
+fn the_policy_divides_a_narrow_bus() {
+    let text = "
+name: narrow
+rate: 40Gbps
+duration: 100ms
+systems: [plimsoll, htb]
+hosts: {a: {pcie: {rate: 16Gbps}}, b: {}}
+links: {l: {between: [a, b], rate: 40Gbps}}
+tenants: {x: {host: a, weight: 1}, z: {host: a, weight: 3}, q: {host: a, weight: 1}, y: {host: b}}
+workloads:
+  u: {tenant: x, to: y, kind: udp, rate: 20Gbps, size: 1400B}
+  v: {tenant: z, to: y, kind: udp, rate: 20Gbps, size: 1400B}
+  p: {tenant: q, to: y, kind: probe, rate: 2000}
+";
+    for run in outcome(&scenario(text), 1).results.runs {
+        let sent = |name: &str| run.workloads[name].bytes.iter().sum::<u64>() as f64;
+        let (ratio, rate) = (sent("v") / sent("u"), (sent("u") + sent("v")) * 8.0 / 0.1 / 1e9);
+        assert!((2.9..3.1).contains(&ratio), "{}: shares of 1 to {ratio}", run.system);
+        assert!((14.2..14.6).contains(&rate), "{}: {rate} Gb/s", run.system);
+        let most = run.workloads["p"].samples.iter().map(|sample| sample.latency).max();
+        assert!(most < Some(Span::micros(30)), "{}: probes take {most:?}", run.system);
     }
 }
 

@@ -10,6 +10,8 @@ mod flows;
 mod limiters;
 mod mediated;
 mod partition;
+mod policies;
+mod ports;
 mod programs;
 mod promises;
 mod rerun;

@@ -162,8 +162,9 @@ fn round_trips_are_as_unfair_as_the_fluid_model_says() {
     }
 }
 
-/// A sender that is on half of the time fills a slow link for about half of it: what its socket's buffer holds when it stops,
-/// twice its window, is all that is sent after that (Linux: 0.44 for this flow).
+/// A sender that is on half of the time fills a slow link for longer: what its socket's buffer holds when it stops is still sent. A
+/// flow of Linux 6.18 at such a link, with a queue of 25 kB and no delay, held 91 to 152 kB, which took 0.13 to 0.26 s: with pauses of
+/// half a second on average, 0.6 to 0.75 of the time.
 #[test]
 fn a_slow_flow_pauses_when_its_application_does() {
     let text = "
@@ -176,14 +177,13 @@ links: {wire: {between: [a, sink], rate: 5Mbps, delay: 10ms, queue: 25kB}}
 tenants: {x: {host: a}, files: {host: sink}}
 workloads: {turns: {tenant: x, kind: on_off, to: files}}
 ";
-    let runs = run(&scenario(text), &Options { seeds: 5, ..Options::default() }, &|_| {});
-    for run in runs.unwrap_or_else(|error| panic!("{error}")).results.runs {
-        let windows = &run.workloads["turns"].bytes;
-        let busy = windows.iter().filter(|bytes| **bytes > 0).count() as f64 / windows.len() as f64;
-        let used = windows.iter().sum::<u64>() as f64 * 8.0 / 60.0 / 5e6;
-        println!("busy {busy:.2}, used {used:.2}");
-        assert!((0.35..0.75).contains(&busy) && (0.3..0.65).contains(&used), "{busy:.2}, {used:.2}");
-    }
+    let outcome = run(&scenario(text), &Options { seeds: 5, ..Options::default() }, &|_| {});
+    let used = |run: &Run| run.workloads["turns"].bytes.iter().sum::<u64>() as f64 * 8.0 / 60.0 / 5e6;
+    let runs = outcome.unwrap_or_else(|error| panic!("{error}")).results.runs;
+    let used: Vec<f64> = runs.iter().map(used).collect();
+    println!("used {used:.2?}");
+    let mean = used.iter().sum::<f64>() / used.len() as f64;
+    assert!((0.6..0.75).contains(&mean) && used.iter().all(|used| *used < 0.85), "{used:?}");
 }
 
 /// Linux's default buffers hold a flow of 200 ms to 4 MiB a round trip; with larger ones it fills 400 Mb/s.

@@ -38,6 +38,11 @@ impl Cubic {
         cwnd * 7 / 10
     }
 
+    /// A timeout: what is known about the path is forgotten, as in Linux.
+    pub(super) fn reset(&mut self) {
+        (self.w_max, self.epoch) = (0, None);
+    }
+
     /// Idle time is no part of the epoch (§4.2, as Linux does it).
     pub(super) fn skip(&mut self, idle: u64) {
         if let Some(epoch) = &mut self.epoch {
@@ -60,7 +65,7 @@ impl Cubic {
         // The target one round trip ahead, at most half a window away (§4.2).
         let target = self.curve(ticks(elapsed + progress.srtt)).min(cwnd + cwnd / 2);
         // In the concave or convex region grow by (target - cwnd) / cwnd per segment.
-        *credit += target.saturating_sub(cwnd).saturating_mul(delivered);
+        *credit += target.saturating_sub(cwnd).max(self.least_growth(cwnd)).saturating_mul(delivered);
         let price = cwnd * self.mss;
         let mut grown = cwnd;
         if *credit >= price {
@@ -69,6 +74,12 @@ impl Cubic {
             grown += segments * self.mss;
         }
         grown.max(reno)
+    }
+
+    /// While no loss has shown how wide the path is, Linux grows by 5 % a round trip at least: a curve that begins where `HyStart`
+    /// has ended slow start would be slow.
+    fn least_growth(&self, cwnd: u64) -> u64 {
+        if self.w_max == 0 { cwnd / 20 } else { 0 }
     }
 
     /// The curve's anchors, from the first growth after a reduction (§4.2, `K`).
@@ -172,19 +183,35 @@ mod tests {
         assert_eq!(cubic.w_max, 680_000);
     }
 
-    #[test]
-    fn a_small_window_follows_reno() {
-        let mut cubic = Cubic::new(1_000);
-        let mut cwnd = cubic.reduce(10_000);
+    /// The window after some round trips of 1 ms, in segments of 1,000 B.
+    fn grown(cubic: &mut Cubic, mut cwnd: u64, rounds: u64) -> u64 {
         let mut credit = 0;
-        // Five round trips of 1 ms: the curve has hardly moved, Reno's estimate has grown by 5 x 9/17 segments.
-        for round in 0..5 {
+        for round in 0..rounds {
             for _ in 0..cwnd / 1_000 {
                 let now = Nanos::new(1_000_000 * round);
                 let progress = Progress { delivered: 1_000, una: 0, nxt: 0, rtt: None, srtt: 1_000_000, now };
                 cwnd = cubic.grow(cwnd, &mut credit, 1_000, &progress);
             }
         }
-        assert_eq!(cwnd, 9_000);
+        cwnd
+    }
+
+    #[test]
+    fn a_small_window_follows_reno() {
+        let mut cubic = Cubic::new(1_000);
+        let cwnd = cubic.reduce(10_000);
+        // In five round trips the curve has hardly moved, and Reno's estimate has grown by 5 x 9/17 segments.
+        assert_eq!(grown(&mut cubic, cwnd, 5), 9_000);
+    }
+
+    #[test]
+    fn before_the_first_loss_a_window_grows_by_five_percent_a_round_trip() {
+        let mut cubic = Cubic::new(1_000);
+        // 100 x 1.05^10 = 163 segments.
+        assert!(grown(&mut cubic, 100_000, 10).abs_diff(163_000) <= 2_000);
+        let cwnd = cubic.reduce(100_000);
+        assert!(grown(&mut cubic, cwnd, 10) < 77_000, "a loss has shown how wide the path is");
+        cubic.reset();
+        assert!(grown(&mut cubic, 100_000, 10).abs_diff(163_000) <= 2_000, "a timeout forgets it");
     }
 }

@@ -277,8 +277,10 @@ impl Sender {
         account.delivered += delivered;
         let share = if pipe > ssthresh {
             let share = u128::from(ssthresh) * u128::from(account.delivered);
-            let share = share.div_ceil(u128::from(account.window));
-            u64::try_from(share).unwrap_or(u64::MAX).saturating_sub(account.sent)
+            // Linux counts segments and rounds up: one is withheld once acknowledgements have saved a whole one.
+            let segments = share.div_ceil(u128::from(account.window) * u128::from(self.mss));
+            let share = u64::try_from(segments).unwrap_or(u64::MAX).saturating_mul(self.mss);
+            share.saturating_sub(account.sent)
         } else {
             let owed = account.delivered.saturating_sub(account.sent).max(delivered);
             (owed + if safe { self.mss } else { 0 }).min(ssthresh - pipe)

@@ -2,6 +2,7 @@
 
 mod bbr;
 mod conversation;
+mod marks;
 mod pipe;
 mod properties;
 mod recovery;

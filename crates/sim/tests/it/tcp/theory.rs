@@ -110,7 +110,7 @@ fn dctcp_keeps_the_queue_near_its_threshold() {
     pipe.measure_from_now();
     let shares = pipe.rates_over(Span::millis(300));
     let (mean, most) = (pipe.mean_queue(), pipe.queue_most);
-    let alpha = f64::from(pipe.flows[0].sender.dctcp_alpha().expect("DCTCP has one")) / f64::from(1 << 20);
+    let alpha = f64::from(pipe.flows[0].sender.dctcp_alpha().expect("DCTCP has one")) / f64::from(1 << 10);
     println!("queue {:.0} packets mean, {} most, alpha {alpha:.3}, {shares:?}", mean / 1_514.0, most / 1_514);
     assert!((0.6..1.1).contains(&(mean / threshold as f64)), "mean queue {mean:.0}");
     assert!(most < 2 * threshold, "at most {most}");
