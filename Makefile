@@ -17,7 +17,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs cohabitation papers guest short-queues fuzz soak doc install clean
+.PHONY: help demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -165,16 +165,6 @@ virtual-programs: ## run tenants' programs, hostile ones included, in virtual ti
 	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger reflector resizer)
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) sim examples/programs/virtual.yaml
-
-target/programs/%.wasm: examples/programs/cohabitation/%.c sdk/c/plimsoll.h
-	@mkdir -p target/programs
-	$(WASM)
-
-cohabitation: ## run four tenants' programs on one port in virtual time, each on cores of its own: FairNIC's FN-E8; seconds
-	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,flows store thrasher compressor)
-	@$(CARGO) build --release --locked -p plimsoll-cli
-	@$(RELEASE) sim examples/programs/cohabitation.yaml
 
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build

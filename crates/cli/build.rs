@@ -1,7 +1,7 @@
 //! Puts the papers' experiments into the binary, and the commit that it is built from.
 //!
 //! Why: an installed `plimsoll papers` must not need the source tree; a new file is picked up by being there.
-//! From: `examples/papers/`, every `.yaml` below it, and every rank program that they name.
+//! From: `examples/papers/`, every `.yaml` below it, and the modules that they name: rank programs, and programs as text.
 //! Not here: what the files say (`plimsoll-scenario`).
 //! Invariant: files come in the order of their paths.
 
@@ -16,17 +16,19 @@ mod collect;
 fn main() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/papers");
     println!("cargo::rerun-if-changed={}", root.display());
-    let list = |ending| list(&root, ending);
+    let list = |endings: &[&str]| list(&root, endings);
     let out = env::var_os("OUT_DIR").map(PathBuf::from).unwrap_or_default();
     println!("cargo::rustc-env=PLIMSOLL_VERSION={}{}", env!("CARGO_PKG_VERSION"), built_from());
-    fs::write(out.join("papers.rs"), list("yaml")?)?;
-    fs::write(out.join("modules.rs"), list("rank")?)
+    fs::write(out.join("papers.rs"), list(&["yaml"])?)?;
+    fs::write(out.join("modules.rs"), list(&["rank", "wat"])?)
 }
 
 /// A slice of the files' paths below `root` and their texts, as Rust.
-fn list(root: &Path, ending: &str) -> io::Result<String> {
+fn list(root: &Path, endings: &[&str]) -> io::Result<String> {
     let mut files = Vec::new();
-    collect::collect(root, ending, &mut files)?;
+    for ending in endings {
+        collect::collect(root, ending, &mut files)?;
+    }
     files.sort();
     let mut list = String::from("&[\n");
     for file in files {

@@ -12,10 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread::{Builder, Thread};
 
 use plimsoll_offload::{Request, Unit, Worker};
+use plimsoll_smartnic::queue::INSIDE;
 use rtrb::{Consumer, Producer, RingBuffer};
-
-/// Requests in a unit at most, so that a newcomer does not wait for more of them.
-pub(crate) const ROOM: usize = 64;
 
 /// A request, and for whom it is.
 #[derive(Debug)]
@@ -47,8 +45,8 @@ impl<T: Send + 'static> UnitThread<T> {
     /// # Errors
     /// When the system has no more threads.
     pub(crate) fn start(unit: Unit) -> io::Result<Self> {
-        let (ask, asked) = RingBuffer::new(ROOM);
-        let (answer, done) = RingBuffer::new(ROOM);
+        let (ask, asked) = RingBuffer::new(INSIDE);
+        let (answer, done) = RingBuffer::new(INSIDE);
         let state = Arc::new(State::default());
         let told = Arc::clone(&state);
         let name = format!("plimsoll-{}", unit.name());

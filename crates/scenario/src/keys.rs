@@ -6,12 +6,14 @@
 //! Invariant: a key is read if and only if it stands here; `tests/it/language.rs` tries each.
 
 mod partition;
+mod program_cost;
 mod workload;
 
 use plimsoll_document::{Shape, mapping};
 use plimsoll_units::{BitRate, Bytes, Frequency, PacketRate, Span};
 
 pub(crate) use self::partition::{CACHE, COPROCESSOR, MEMORY_USE, PARTITION};
+pub(crate) use self::program_cost::{MOST_CYCLES, MOST_ENGINES, PROGRAMS, UNIT, UNITS};
 use self::workload::WORKLOAD_OF_A_KIND;
 pub(crate) use self::workload::{KINDS, MOST_WINDOW, TCP, WORKLOAD};
 use Shape::{Any, Either, Elsewhere, Flag, Map, Named, Optional, Part, Scalar, Whole, Words};
@@ -27,9 +29,6 @@ pub fn schema() -> serde_json::Value {
 
 /// Times that the list of systems may be run.
 pub(crate) const MOST_PAIRS: u32 = 1_000;
-
-/// Cycles that an instruction of a program may take.
-pub(crate) const MOST_CYCLES: u32 = 1_000;
 
 const RATE: Shape = Shape::Unit(Shape::unit::<BitRate>);
 const PACKET_RATE: Shape = Shape::Unit(Shape::unit::<PacketRate>);
@@ -207,13 +206,6 @@ mapping! {
         answer: TIME,
         /// CPU time of a tenant's core to send a packet.
         send: TIME,
-    }
-
-    pub(crate) static PROGRAMS = "Programs" {
-        /// The clock of the core that runs programs.
-        frequency = "3GHz": FREQUENCY,
-        /// Cycles that an instruction of WebAssembly takes.
-        cycles_per_instruction: Whole(1, MOST_CYCLES as u64),
     }
 
     pub(crate) static TRANSMIT = "Transmit" {

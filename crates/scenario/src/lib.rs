@@ -21,6 +21,7 @@ mod paper;
 mod partition;
 mod policy_file;
 mod press;
+mod program_cost;
 mod programs;
 mod promises;
 mod read;
@@ -44,13 +45,14 @@ pub use measure::jain;
 pub use model::{Change, Destination, Home, Measure, NETWORK, OVERLAY_HEADERS, Scenario, Setting, Tenant};
 pub use network::{
     Aqm, BurstLoss, Congestion, Control, ControlLevel, CoreCost, EngineCost, Host, Ingress, Link,
-    LoadBalancing, NicKind, Pcie, ProgramCost, ReceiveRing, Red, Reorder, TransmitCompletions, TransmitRing,
+    LoadBalancing, NicKind, Pcie, ReceiveRing, Red, Reorder, TransmitCompletions, TransmitRing,
 };
 pub use paper::{Figure, Number, Paper};
 pub use partition::{Access, Coprocessor, MemoryUse, Partition, SharedCache};
 pub use plimsoll_control::Idle;
 pub use policy_file::{Wiring, check_text};
 pub use press::{Excess, PressModel, Slots};
+pub use program_cost::{ProgramCost, UnitCost};
 pub use programs::ModuleFile;
 pub use promises::{Fared, promises};
 pub use read::Form;

@@ -7,9 +7,10 @@
 
 use plimsoll_control::Idle;
 use plimsoll_policy::Mark;
-use plimsoll_units::{BitRate, Bytes, Frequency, NS_PER_SEC, PacketRate, Span};
+use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::partition::Partition;
+use crate::program_cost::ProgramCost;
 use crate::sections::PolicySections;
 
 /// A machine.
@@ -162,39 +163,6 @@ pub struct CoreCost {
     pub answer: Span,
     /// Time to send a packet.
     pub send: Span,
-}
-
-/// What the instructions of tenants' programs cost: a core's time, counted by instructions and never measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgramCost {
-    /// The core's clock.
-    pub frequency: Frequency,
-    /// Cycles that each instruction of WebAssembly takes; at least 1.
-    pub cycles: u32,
-}
-
-impl Default for ProgramCost {
-    fn default() -> Self {
-        Self { frequency: Frequency::mhz(3_000), cycles: 1 }
-    }
-}
-
-impl ProgramCost {
-    /// How long so many instructions take, rounded up.
-    #[must_use]
-    pub fn time(&self, instructions: u64) -> Span {
-        let cycles = u128::from(instructions) * u128::from(self.cycles) * u128::from(NS_PER_SEC);
-        let ns = cycles.div_ceil(self.frequency.get().into());
-        Span::ns(u64::try_from(ns).unwrap_or(u64::MAX))
-    }
-
-    /// How many instructions fit into a time; at least one.
-    #[must_use]
-    pub fn instructions_in(&self, time: Span) -> u64 {
-        let cycles = u128::from(time.as_u64()) * u128::from(self.frequency.get()) / u128::from(NS_PER_SEC);
-        let instructions = cycles / u128::from(self.cycles.max(1));
-        u64::try_from(instructions).unwrap_or(u64::MAX).max(1)
-    }
 }
 
 /// A guest's transmit ring.

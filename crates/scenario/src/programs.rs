@@ -5,6 +5,7 @@
 //! Not here: checking and running a module (`plimsoll-offload`), and live, where the daemon reads it itself.
 //! Invariant: a module has the path that the policy of each system names it by.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,9 @@ pub struct ModuleFile {
     /// Where the scenario names it.
     pub place: Mark,
 }
+
+/// The ending of files with WebAssembly's text: such modules need no compiler, and what they do is to be seen.
+const TEXT: &str = "wat";
 
 /// Bytes of a module's file, and one more: those of a longer one are refused.
 const MOST: u64 = (1 << 20) + 1;
@@ -75,5 +79,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     }
     let mut module = Vec::new();
     File::open(path)?.take(MOST).read_to_end(&mut module)?;
+    if path.extension().is_some_and(|ending| ending == TEXT) {
+        return wat::parse_bytes(&module).map(Cow::into_owned).map_err(io::Error::other);
+    }
     Ok(module)
 }

@@ -36,8 +36,8 @@ impl Results {
 /// came to hosts; packets that were counted by flow, and those of them that a table still has or has given up for a counted
 /// reason; updates of the flow table, and the three kinds of them. Of mediated ECN: what was changed, by the names of the
 /// daemon's events, and reported marks. Of tenants' programs, in virtual time: calls with packets,
-/// the packets and the instructions of these calls, calls that failed and that took too long, and programs that were halted.
-pub const COUNTERS: [&str; 34] = [
+/// the packets and the instructions of these calls, packets that coprocessors took, calls that failed and that took too long, and programs that were halted.
+pub const COUNTERS: [&str; 35] = [
     "doorbell_writes",
     "doorbell_lines",
     "doorbell_queue_writes",
@@ -69,6 +69,7 @@ pub const COUNTERS: [&str; 34] = [
     "program_calls",
     "program_packets",
     "program_instructions",
+    "program_to_units",
     "program_faults",
     "program_overruns",
     "programs_halted",

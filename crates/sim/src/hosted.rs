@@ -4,14 +4,15 @@
 //! From: FairNIC §4.1 (batches run to completion), §3.1.1 (what leaves a program is scheduled behind it, by the size that it has then);
 //! the daemon's `dataplane/hosted`.
 //! Not here: whose turn it is (`receive`), what happens to packets then (`world/programs`), what a frame says that a program has left
-//! (`left`).
+//! (`left`), what comes back from coprocessors (`called`).
 //! Invariant: each packet of a batch has one outcome; a packet that a program has added has one, too.
 
+mod called;
 mod left;
 
 use std::collections::VecDeque;
 
-use plimsoll_offload::{Fault, Pace, Packet as Given, Program, Slot, Verdict, Way};
+use plimsoll_offload::{Fault, Pace, Packet as Given, Program, Verdict, Way};
 use plimsoll_policy::Fails;
 use plimsoll_scenario::ProgramCost;
 use plimsoll_units::{Nanos, Span};
@@ -20,6 +21,8 @@ use crate::flow::Flow;
 use crate::frame::write_headers;
 use crate::packet::Packet;
 use crate::said::Said;
+use crate::units::{Call, NO_UNIT};
+use called::Returned;
 
 /// A tenant's program on one host.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub(crate) struct Hosted {
     ticked: Nanos,
     /// Frames of its tenant's that wait for it.
     outgoing: VecDeque<Outgoing>,
+    /// By direction: packets that have come back from coprocessors.
+    returned: [VecDeque<Returned>; 2],
     /// By direction and flow: the last header fields of each end.
     said: [Vec<[Said; 2]>; 2],
     /// The packets of the batch that runs, with their headers' bytes.
@@ -43,6 +48,8 @@ pub(crate) struct Hosted {
     headers: Vec<u8>,
     /// What becomes of the packets of this turn once it ends.
     ended: Vec<Ended>,
+    /// Packets that go to coprocessors once this turn ends.
+    calls: Vec<Call>,
     /// Packets whose senders have their buffers back once this turn ends.
     freed: Vec<Packet>,
     now: ProgramNow,
@@ -54,6 +61,8 @@ struct ProgramNow {
     calls: u64,
     packets: u64,
     instructions: u64,
+    /// Packets that coprocessors have taken.
+    to_units: u64,
     faults: u64,
     overruns: u64,
 }
@@ -71,9 +80,11 @@ struct Outgoing {
 struct Begun {
     packet: Packet,
     waits: Option<Waits>,
-    slot: Slot,
+    given: Given,
     /// Where its headers' bytes begin, and end.
     headers: (usize, usize),
+    /// Whether the program has added it, in an earlier batch.
+    added: bool,
     /// Whether the program's answer has it.
     answered: bool,
 }
@@ -102,6 +113,8 @@ pub(crate) struct Turn {
     pub(crate) tenant: u32,
     /// What becomes of its packets.
     pub(crate) ended: Vec<Ended>,
+    /// Packets that go to coprocessors.
+    pub(crate) calls: Vec<Call>,
     /// Packets whose senders get their buffers back.
     pub(crate) freed: Vec<Packet>,
     /// How long its core waited for a coprocessor, if it called one.
@@ -121,8 +134,13 @@ impl Turn {
 
     /// Its packets, but for those that the program has added.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
-        self.ended.iter().filter(|ended| !ended.added).map(|ended| &ended.packet)
+        self.ended.iter().filter(|ended| !ended.added).map(|ended| &ended.packet).chain(held_by(&self.calls))
     }
+}
+
+/// The packets of calls, but for those that programs have added.
+fn held_by(calls: &[Call]) -> impl Iterator<Item = &Packet> {
+    calls.iter().filter(|call| !call.added).map(|call| &call.packet)
 }
 
 /// Where a packet goes behind a program.
@@ -149,7 +167,6 @@ const OVER_TIME: &str = "program_over_time";
 const HALTED: &str = "program_halted";
 const MALFORMED: &str = "program_malformed";
 const NO_PORT: &str = "program_no_port";
-const NO_UNIT: &str = "program_no_unit";
 
 impl Hosted {
     /// A program that has been started.
@@ -170,10 +187,12 @@ impl Hosted {
             pace: Pace::default(),
             ticked: Nanos::ZERO,
             outgoing: VecDeque::new(),
+            returned: Default::default(),
             said: Default::default(),
             batch: Vec::new(),
             headers: Vec::new(),
             ended: Vec::new(),
+            calls: Vec::new(),
             freed: Vec::new(),
             now: ProgramNow::default(),
         }
@@ -194,9 +213,11 @@ impl Hosted {
         self.pace.is_halted()
     }
 
-    /// Packets from the network that a turn takes: as many as a call may have, or one if packets pass it.
+    /// Packets from the network that a turn takes: as many as a call may have beside those that have come back from coprocessors, or one if
+    /// packets pass it.
     pub(crate) fn most_in(&self) -> usize {
-        if self.takes(Way::Ingress) { self.pace.most() } else { 1 }
+        let returned = self.returned[Way::Ingress as usize].len();
+        if self.takes(Way::Ingress) { self.pace.most().saturating_sub(returned) } else { 1 }
     }
 
     /// When `tick` is to be called next, if the program has it.
@@ -211,7 +232,8 @@ impl Hosted {
 
     /// Whether it has work beside packets from the network, where its tenant has `room` descriptors.
     pub(crate) fn has_work(&self, room: u32, now: Nanos) -> bool {
-        !self.outgoing.is_empty() && (room > 0 || self.loses_all())
+        let [come, leaving] = self.returned.each_ref().map(|returned| !returned.is_empty());
+        come || (leaving || !self.outgoing.is_empty()) && (room > 0 || self.loses_all())
             || self.ticks_at().is_some_and(|at| at <= now)
     }
 
@@ -248,39 +270,48 @@ impl Hosted {
                 self.failed(&fault, now);
             }
         }
+        took += self.way_in(incoming, flows, now);
+        took + self.way_out(room, flows, now)
+    }
+
+    /// Passes these packets from the network, and those that have come back from coprocessors. Returns how long that takes.
+    fn way_in(&mut self, incoming: &[(Packet, Waits)], flows: &[Flow], now: Nanos) -> Span {
+        self.take_back(Way::Ingress, self.pace.most());
         if self.takes(Way::Ingress) {
             let incoming = incoming.iter().map(|&(packet, waits)| (packet, Some(waits)));
-            took += self.call(Way::Ingress, incoming, flows, now);
-        } else {
-            let passing = incoming.iter().map(|&(packet, waits)| Ended {
-                packet,
-                to: To::Tenant,
-                added: false,
-                waits: Some(waits),
-            });
-            self.ended.extend(passing);
+            return self.call(Way::Ingress, incoming, flows, now);
         }
+        self.pass_batch(Way::Ingress, flows);
+        let passing = incoming.iter().map(|&(packet, waits)| Ended {
+            packet,
+            to: To::Tenant,
+            added: false,
+            waits: Some(waits),
+        });
+        self.ended.extend(passing);
+        Span::ZERO
+    }
+
+    /// Passes packets of the tenant's for which there is `room`, those first that have come back from coprocessors.
+    fn way_out(&mut self, room: u32, flows: &[Flow], now: Nanos) -> Span {
         let amplified = self.program.limits().amplification.max(1);
         let fit = (room / amplified).max(room.min(1)) as usize;
         let fit = match (self.loses_all(), self.is_halted()) {
-            (true, _) => self.outgoing.len(),
+            (true, _) => usize::MAX,
             (false, true) => room as usize, // they pass it
             (false, false) => fit.min(self.pace.most()),
         };
-        let leaving: Vec<Outgoing> = self.outgoing.drain(..fit.min(self.outgoing.len())).collect();
+        let returned = self.take_back(Way::Egress, fit);
+        let leaving = (fit - returned).min(self.outgoing.len());
+        let leaving: Vec<Outgoing> = self.outgoing.drain(..leaving).collect();
         self.freed.extend(leaving.iter().filter_map(|one| one.whole));
         if self.takes(Way::Egress) {
-            took += self.call(Way::Egress, leaving.into_iter().map(|one| (one.frame, None)), flows, now);
-        } else {
-            let passing = leaving.into_iter().map(|one| one.frame);
-            self.ended.extend(passing.map(|packet| Ended {
-                packet,
-                to: To::Network,
-                added: false,
-                waits: None,
-            }));
+            return self.call(Way::Egress, leaving.into_iter().map(|one| (one.frame, None)), flows, now);
         }
-        took
+        self.pass_batch(Way::Egress, flows);
+        let passing = leaving.into_iter().map(|one| one.frame);
+        self.ended.extend(passing.map(|packet| Ended { packet, to: To::Network, added: false, waits: None }));
+        Span::ZERO
     }
 
     /// Notes a packet from the network that is lost before the program has it.
@@ -290,14 +321,16 @@ impl Hosted {
 
     /// What has become of the packets of the turn that ends, and those whose senders have their buffers back.
     pub(crate) fn end_turn(&mut self) -> Turn {
-        let (ended, freed) = (core::mem::take(&mut self.ended), core::mem::take(&mut self.freed));
-        Turn { tenant: self.tenant, ended, freed, called: None }
+        let (ended, calls) = (core::mem::take(&mut self.ended), core::mem::take(&mut self.calls));
+        Turn { tenant: self.tenant, ended, calls, freed: core::mem::take(&mut self.freed), called: None }
     }
 
     /// All packets that it holds, but for those that it adds in this turn.
     pub(crate) fn holds(&self) -> impl Iterator<Item = &Packet> {
         let waiting = self.outgoing.iter().map(|one| &one.frame);
-        waiting.chain(self.ended.iter().filter(|one| !one.added).map(|one| &one.packet))
+        let returned = self.returned.iter().flatten().filter(|one| !one.added).map(|one| &one.packet);
+        let ended = self.ended.iter().filter(|one| !one.added).map(|one| &one.packet);
+        waiting.chain(returned).chain(ended).chain(held_by(&self.calls))
     }
 
     /// Packets whose senders do not have their buffers back yet.
@@ -306,19 +339,20 @@ impl Hosted {
     }
 
     /// Its counters.
-    pub(crate) fn counters(&self) -> [(&'static str, u64); 6] {
-        let ProgramNow { calls, packets, instructions, faults, overruns } = self.now;
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 7] {
+        let ProgramNow { calls, packets, instructions, to_units, faults, overruns } = self.now;
         [
             ("program_calls", calls),
             ("program_packets", packets),
             ("program_instructions", instructions),
+            ("program_to_units", to_units),
             ("program_faults", faults),
             ("program_overruns", overruns),
             ("programs_halted", u64::from(self.is_halted())),
         ]
     }
 
-    /// Calls the program with a batch. Returns how long that takes.
+    /// Calls the program with these packets, behind those that are in the batch. Returns how long that takes.
     fn call(
         &mut self,
         way: Way,
@@ -329,15 +363,14 @@ impl Hosted {
         if self.is_halted() {
             let lost = |(packet, waits)| Ended { packet, to: To::Nowhere(HALTED), added: false, waits };
             self.ended.extend(packets.map(lost));
+            self.lose_batch(HALTED);
             return Span::ZERO;
         }
         packets.for_each(|(packet, waits)| self.put(way, packet, waits, flows));
         if self.batch.is_empty() {
             return Span::ZERO;
         }
-        let port = if way == Way::Ingress { Given::NETWORK } else { TENANT };
-        let given: Vec<Given> =
-            self.batch.iter().map(|begun| Given::new(begun.slot, begun.packet.len, port)).collect();
+        let given: Vec<Given> = self.batch.iter().map(|begun| begun.given).collect();
         self.now.calls += 1;
         self.now.packets += given.len() as u64;
         let answered = self.program.run(way, &given, now).map(|ran| ran.malformed);
@@ -362,7 +395,7 @@ impl Hosted {
         if said.len() <= at {
             said.resize(at + 1, [Said::default(); 2]);
         }
-        let begin = self.headers.len();
+        let (begin, added) = (self.headers.len(), false);
         let said = &mut said[at][usize::from(packet.back)];
         let written = write_headers(&mut self.headers, &flows[at], &packet, said);
         let (end, len) = (self.headers.len(), packet.len as usize);
@@ -376,7 +409,9 @@ impl Hosted {
         let (head, rest) = bytes.split_at_mut(end - begin);
         head.copy_from_slice(&self.headers[begin..]);
         rest.fill(0);
-        self.batch.push(Begun { packet, waits, slot, headers: (begin, end), answered: false });
+        let port = if way == Way::Ingress { Given::NETWORK } else { TENANT };
+        let given = Given::new(slot, packet.len, port);
+        self.batch.push(Begun { packet, waits, given, headers: (begin, end), added, answered: false });
     }
 
     /// Reads what the program has decided.
@@ -384,7 +419,7 @@ impl Hosted {
         let mut strange = malformed;
         for number in 0..self.program.ran().packets.len() {
             let decided = self.program.ran().packets[number];
-            let own = self.batch.iter().position(|begun| begun.slot == decided.slot);
+            let own = self.batch.iter().position(|begun| begun.given.slot == decided.slot);
             if let Some(own) = own {
                 self.batch[own].answered = true;
             }
@@ -392,8 +427,10 @@ impl Hosted {
                 self.ended.extend(own.map(|own| self.batch[own].ends(To::Nowhere(DROPPED))));
                 continue;
             }
-            let ended = self.end_of(way, number, own, flows);
-            self.ended.push(ended);
+            match decided.verdict {
+                Verdict::Unit(wanted) => self.send_to_unit(way, (&decided, wanted), own, flows),
+                _ => self.ended.push(self.end_of(way, number, own, flows)),
+            }
             self.program.give(decided.slot);
         }
         for begun in self.batch.drain(..).filter(|begun| !begun.answered) {
@@ -411,19 +448,20 @@ impl Hosted {
     fn end_of(&self, way: Way, number: usize, own: Option<usize>, flows: &[Flow]) -> Ended {
         let decided = &self.program.ran().packets[number];
         let begun = &self.batch[own.unwrap_or(0)];
+        let added = own.is_none_or(|own| self.batch[own].added);
         let to = match (decided.verdict, way) {
             (Verdict::Pass, Way::Ingress) | (Verdict::Redirect(TENANT), _) => To::Tenant,
             (Verdict::Pass, Way::Egress) | (Verdict::Redirect(Given::NETWORK), _) => To::Network,
             (Verdict::Drop, _) => To::Nowhere(DROPPED),
             (Verdict::Redirect(_), _) => To::Nowhere(NO_PORT),
-            (Verdict::Unit(_), _) => To::Nowhere(NO_UNIT),
+            (Verdict::Unit(_), _) => To::Nowhere(NO_UNIT), // `send_to_unit` has these
         };
         let left = match to {
             To::Nowhere(_) => Ok(begun.packet),
             _ => self.left(self.program.packet(decided), own, to, flows),
         };
         let (packet, to) = left.map_or_else(|why| (begun.packet, To::Nowhere(why)), |packet| (packet, to));
-        Ended { packet, to, added: own.is_none(), waits: own.and(begun.waits) }
+        Ended { packet, to, added, waits: own.and(begun.waits) }
     }
 
     /// The time of the last call's instructions, which are counted.
@@ -451,6 +489,6 @@ impl Hosted {
 
 impl Begun {
     fn ends(&self, to: To) -> Ended {
-        Ended { packet: self.packet, to, added: false, waits: self.waits }
+        Ended { packet: self.packet, to, added: self.added, waits: self.waits }
     }
 }

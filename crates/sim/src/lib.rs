@@ -59,6 +59,7 @@ mod threads;
 mod topology;
 mod trace;
 mod traffic;
+mod units;
 mod watch;
 mod world;
 

@@ -20,8 +20,9 @@ use plimsoll_units::{Nanos, Span};
 use crate::agenda::SourceId;
 use crate::chance::Chance;
 use crate::flow::Flow;
-use crate::hosted::{Hosted, Turn};
+use crate::hosted::{Ended, Hosted, To, Turn};
 use crate::packet::Packet;
+use crate::units::{NO_UNIT, Units};
 pub(crate) use cache::Lines;
 use fair::Fair;
 pub(crate) use partition::Behind;
@@ -34,6 +35,8 @@ pub(crate) struct Receive {
     pub(crate) source: SourceId,
     spec: ReceiveRing,
     cpu: Service,
+    /// The coprocessors that its tenants' programs call.
+    units: Option<Box<Units>>,
 }
 
 /// The drop reason when a tenant's queue is full.
@@ -70,6 +73,8 @@ pub(crate) enum Fate {
         called: Option<Span>,
     },
     Dropped(&'static str),
+    /// A coprocessor has answered its program's call, which took this long; the packet is with the program again.
+    Answered(Span),
 }
 
 /// One queue for all tenants: each packet is fetched and processed before the next.
@@ -174,7 +179,7 @@ impl Receive {
     pub(crate) fn shared(spec: ReceiveRing, source: SourceId, chance: Chance, worked: Worked) -> Self {
         let work = Takes::new(spec.vary, chance, worked);
         let shared = Shared { work, held: VecDeque::new(), busy: Nanos::ZERO, spent_on: BTreeMap::new() };
-        Self { source, spec, cpu: Service::Shared(Box::new(shared)) }
+        Self { source, spec, cpu: Service::Shared(Box::new(shared)), units: None }
     }
 
     /// A way in with a queue for each tenant.
@@ -187,7 +192,7 @@ impl Receive {
     ) -> Self {
         let work = Takes::new(spec.vary, chance, worked);
         let fair = Fair::new(&spec, stations, work);
-        Self { source, spec, cpu: Service::Fair(Box::new(fair)) }
+        Self { source, spec, cpu: Service::Fair(Box::new(fair)), units: None }
     }
 
     /// A way in on a SmartNIC, with cores for each tenant and, if `pools` are stated, a buffer pool for each.
@@ -200,7 +205,8 @@ impl Receive {
         (chance, worked): (Chance, Worked),
     ) -> Self {
         let work = Takes::new(spec.vary, chance, worked);
-        Self { source, spec, cpu: Service::Partition(Box::new(Partition::new(cores, pools, behind, work))) }
+        let partition = Partition::new(cores, pools, behind, work);
+        Self { source, spec, cpu: Service::Partition(Box::new(partition)), units: None }
     }
 
     /// Takes a packet for a tenant; `false` when the ring is full. Where the file says so, a packet that finds many others is
@@ -223,23 +229,32 @@ impl Receive {
         }
     }
 
-    /// When the CPU has finished its present piece of work.
+    /// When the CPU has finished its present piece of work, or a coprocessor has.
     pub(crate) fn next(&self) -> Option<Nanos> {
-        match &self.cpu {
+        let cpu = match &self.cpu {
             Service::Shared(cpu) => cpu.held.front().map(|done| done.at),
             Service::Fair(cpu) => cpu.next(),
             Service::Partition(cpu) => cpu.next(),
-        }
+        };
+        cpu.into_iter().chain(self.units.as_ref().and_then(|units| units.next())).min()
     }
 
-    /// Finishes the CPU's present piece of work, and returns the packet that was processed or dropped, if one was. `admits` says
-    /// whether a packet that has been fetched may come in.
+    /// Finishes the CPU's present piece of work, or a coprocessor's, and returns the packet that was processed, dropped or answered, if one
+    /// was. `admits` says whether a packet that has been fetched may come in.
     pub(crate) fn finish(
         &mut self,
         now: Nanos,
         admits: Admits<'_>,
         beside: &Beside<'_>,
     ) -> Option<(Packet, Fate)> {
+        if let Some(answer) = self.units.as_mut().and_then(|units| units.answer(now)) {
+            let (packet, took) = (answer.call.packet, answer.took);
+            if let Some(hosted) = self.program(answer.tenant) {
+                hosted.come_back(answer);
+                self.wake(now, beside);
+            }
+            return Some((packet, Fate::Answered(took)));
+        }
         match &mut self.cpu {
             Service::Shared(cpu) => cpu.finish(),
             Service::Fair(cpu) => cpu.finish(&self.spec, now, admits, beside),
@@ -315,6 +330,11 @@ impl Receive {
         }
     }
 
+    /// Gives its tenants' programs coprocessors.
+    pub(crate) fn set_units(&mut self, units: Box<Units>) {
+        self.units = Some(units);
+    }
+
     /// A tenant's program.
     pub(crate) fn program(&mut self, tenant: u32) -> Option<&mut Hosted> {
         match &mut self.cpu {
@@ -360,13 +380,22 @@ impl Receive {
     }
 
     /// What became of the packets of the turn of a program that has ended with the last piece of work: once they are where they go,
-    /// the CPU is to go on: [`Receive::begin_next`].
-    pub(crate) fn take_turn(&mut self) -> Option<Turn> {
-        match &mut self.cpu {
+    /// the CPU is to go on: [`Receive::begin_next`]. Those that the program wants coprocessors to work on are there.
+    pub(crate) fn take_turn(&mut self, now: Nanos) -> Option<Turn> {
+        let mut turn = match &mut self.cpu {
             Service::Shared(_) => None,
             Service::Fair(cpu) => cpu.take_turn(),
             Service::Partition(cpu) => cpu.take_turn(),
+        }?;
+        for call in core::mem::take(&mut turn.calls) {
+            let (packet, added, waits) = (call.packet, call.added, call.waits);
+            let asked = self.units.as_mut().map(|units| units.ask(turn.tenant, call, now));
+            match asked.unwrap_or(Err(NO_UNIT)) {
+                Ok(()) => self.program(turn.tenant).into_iter().for_each(Hosted::is_served),
+                Err(why) => turn.ended.push(Ended { packet, to: To::Nowhere(why), added, waits }),
+            }
         }
+        Some(turn)
     }
 
     /// Goes on behind a turn of a program.
@@ -389,11 +418,13 @@ impl Receive {
 
     /// All packets that it holds.
     pub(crate) fn holds(&self) -> Vec<&Packet> {
-        match &self.cpu {
+        let mut held: Vec<&Packet> = match &self.cpu {
             Service::Shared(cpu) => cpu.held.iter().map(|done| &done.packet).collect(),
             Service::Fair(cpu) => cpu.holds(),
             Service::Partition(cpu) => cpu.holds(),
-        }
+        };
+        held.extend(self.units.iter().flat_map(|units| units.holds()));
+        held
     }
 }
 

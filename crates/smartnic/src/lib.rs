@@ -10,5 +10,7 @@
 
 pub mod cache;
 pub mod coprocessor;
+pub mod queue;
 
 pub use coprocessor::{Cost, Issue, Limiter, LimiterConfig, RequestError};
+pub use queue::{Refused, Ticket, UnitQueue};

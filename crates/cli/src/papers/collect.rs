@@ -1,7 +1,8 @@
 //! Finds the files below a folder that are experiments, or modules that these name.
 //!
 //! Why: the build script, which puts them into the binary, and `--folder`, which reads others, must find the same files.
-//! From: every file with the ending, in the folder and its subfolders: `yaml` for experiments, `rank` for rank programs.
+//! From: every file with the ending, in the folder and its subfolders: `yaml` for experiments, `rank` for rank programs, `wat`
+//! for tenants' programs.
 //! Not here: the files' contents, and their order.
 //! Invariant: it uses only the standard library, as the build script has nothing else.
 

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 /// The files of `examples/papers/`: path below it, and text.
 const FILES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/papers.rs"));
 
-/// The rank programs that they name, in the same way.
+/// The modules that they name, as text, in the same way: rank programs, and tenants' programs.
 const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
 /// The papers by their letters, in the order in which they are shown.

@@ -5,26 +5,18 @@
 //! Not here: the threads (`crate::units`), the programs (`hosted`).
 //! Invariant: a request comes back to the tenant that made it, to the program that it has then, or is lost for a counted reason.
 
-use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 
 use plimsoll_offload::{Request, Unit, Way};
-use plimsoll_smartnic::{Cost, Limiter, LimiterConfig};
+use plimsoll_smartnic::{Cost, Refused, Ticket, UnitQueue};
 use plimsoll_units::{Nanos, Span};
 
 use super::Dataplane;
 use super::drops::Loss;
-use crate::units::{Job, ROOM, UnitThread};
+use crate::units::{Job, UnitThread};
 
 /// A tenant's weights at the units, in their order; 0: it may not use that one.
 pub type UnitWeights = [u32; Unit::ALL.len()];
-
-/// What a tenant of weight one is granted in a round: more than the longest packet.
-const QUANTUM: Cost = Cost(16 << 10);
-
-/// Requests of a tenant that wait for one unit, at most.
-const MOST: usize = 64;
 
 /// How soon the engine looks for what a unit has done, while it has something to do.
 const LOOK: Span = Span::micros(50);
@@ -36,38 +28,19 @@ struct Of {
     /// A reload may give the lane to another tenant, which must not get the packet.
     tenant: Arc<str>,
     way: Way,
-    /// The limiter that has issued it.
-    epoch: u32,
 }
 
 /// The units, with the requests that wait for them.
 #[derive(Debug)]
 pub struct Units {
-    units: Vec<Queues>,
-    /// By lane.
-    weights: Vec<UnitWeights>,
-    epoch: u32,
-    /// Requests that wait or are being served, at all units.
-    held: usize,
+    units: Vec<Served>,
 }
 
-/// One unit.
+/// One unit: requests of lanes wait, and its thread serves them.
 #[derive(Debug)]
-struct Queues {
-    limiter: Limiter,
-    thread: UnitThread<Of>,
-    /// By lane.
-    waiting: Vec<VecDeque<Job<Of>>>,
-    /// By lane: whether the limiter knows of the first request.
-    offered: Vec<bool>,
-    /// Requests in the unit, or done and not taken back.
-    inside: usize,
-}
-
-fn limiter(weights: impl Iterator<Item = u32>) -> Limiter {
-    let weights: Vec<u32> = weights.map(|weight| weight.max(1)).collect();
-    let cores = weights.len() as u32;
-    Limiter::new(&LimiterConfig { quantum: QUANTUM, longest: 1, slice: Cost(0), weights, cores })
+struct Served {
+    queue: UnitQueue<(Of, Request)>,
+    thread: UnitThread<(Of, Ticket)>,
 }
 
 impl Units {
@@ -76,115 +49,61 @@ impl Units {
     /// # Errors
     /// When the system has no more threads.
     pub fn start() -> std::io::Result<Self> {
-        let queues = |unit| {
-            let (waiting, offered, inside) = (Vec::new(), Vec::new(), 0);
-            Ok(Queues {
-                limiter: limiter([].into_iter()),
-                thread: UnitThread::start(unit)?,
-                waiting,
-                offered,
-                inside,
-            })
-        };
-        let units = Unit::ALL.into_iter().map(queues).collect::<std::io::Result<_>>()?;
-        Ok(Self { units, weights: Vec::new(), epoch: 0, held: 0 })
+        let serve = |unit| Ok(Served { queue: UnitQueue::new(&[]), thread: UnitThread::start(unit)? });
+        Ok(Self { units: Unit::ALL.into_iter().map(serve).collect::<std::io::Result<_>>()? })
     }
 
     /// Sets the tenants' weights, by lane. Requests that wait go on waiting, but for those of tenants that are gone, which `stays` tells by
     /// lane and name; answers how many these are.
-    fn set_weights(&mut self, weights: Vec<UnitWeights>, stays: impl Fn(usize, &str) -> bool) -> usize {
-        self.epoch += 1;
+    fn set_weights(&mut self, weights: &[UnitWeights], stays: impl Fn(usize, &str) -> bool) -> usize {
         let mut gone = 0;
-        for (lane, waiting) in self.units.iter_mut().flat_map(|unit| unit.waiting.iter_mut().enumerate()) {
-            let before = waiting.len();
-            waiting.retain(|job| stays(lane, &job.of.tenant));
-            gone += before - waiting.len();
-        }
-        self.held -= gone;
         for (number, unit) in self.units.iter_mut().enumerate() {
-            unit.limiter = limiter(weights.iter().map(|weights| weights[number]));
-            let lanes = weights.len().max(unit.waiting.len());
-            unit.waiting.resize_with(lanes, VecDeque::new);
-            unit.offered = vec![false; lanes];
+            let of_unit: Vec<u32> = weights.iter().map(|weights| weights[number]).collect();
+            gone += unit.queue.set_weights(&of_unit, |lane, (of, _)| stays(lane as usize, &of.tenant));
         }
-        self.weights = weights;
         gone
     }
 
     /// Takes a request of a tenant's program.
     fn ask(&mut self, lane: u32, tenant: &Arc<str>, way: Way, request: Request) -> Result<(), Loss> {
-        let number = request.operation.unit() as usize;
-        let may = self.weights.get(lane as usize).is_some_and(|weights| weights[number] > 0);
-        let unit = &mut self.units[number];
-        if !may {
-            return Err(Loss::ProgramNoUnit);
-        }
-        let waiting = &mut unit.waiting[lane as usize];
-        if waiting.len() >= MOST {
-            return Err(Loss::ProgramUnitFull);
-        }
-        let of = Of { lane, tenant: Arc::clone(tenant), way, epoch: 0 };
-        waiting.push_back(Job { of, request, result: 0 });
-        self.held += 1;
-        let lane = lane as usize;
-        unit.feed(lane..lane + 1, self.epoch);
+        let unit = &mut self.units[request.operation.unit() as usize];
+        let of = Of { lane, tenant: Arc::clone(tenant), way };
+        let asked = unit.queue.ask(lane, Cost(request.cost), (of, request));
+        asked.map_err(|why| match why {
+            Refused::NoUnit => Loss::ProgramNoUnit,
+            Refused::Full => Loss::ProgramUnitFull,
+        })?;
+        unit.feed();
         Ok(())
     }
 
     /// Hands requests to the units, as far as the limiters let them go there.
     fn feed(&mut self) {
-        let epoch = self.epoch;
-        self.units.iter_mut().for_each(|unit| unit.feed(0..unit.offered.len(), epoch));
+        self.units.iter_mut().for_each(Served::feed);
     }
 
-    /// The next request that a unit has answered.
-    fn done(&mut self) -> Option<Job<Of>> {
-        let epoch = self.epoch;
+    /// The next request that a unit has answered: whose it is, the request, and the result.
+    fn done(&mut self) -> Option<(Of, Request, u32)> {
         self.units.iter_mut().find_map(|unit| {
-            let job = unit.thread.done()?;
-            unit.inside -= 1;
-            if job.of.epoch == epoch {
-                unit.limiter.handle_complete(job.of.lane, cost(&job.request));
-            }
-            self.held -= 1;
-            Some(job)
+            let Job { of: (of, ticket), request, result } = unit.thread.done()?;
+            unit.queue.complete(ticket);
+            Some((of, request, result))
         })
     }
 
     /// Requests that wait or are being served.
     fn held(&self) -> usize {
-        self.held
+        self.units.iter().map(|unit| unit.queue.held()).sum()
     }
 }
 
-/// What a request takes of its unit, by its input's length when it was made: that is the same when it comes back.
-fn cost(request: &Request) -> Cost {
-    Cost(request.cost.min(QUANTUM.0))
-}
-
-impl Queues {
-    /// Tells the limiter of first requests of these lanes, and hands over what it lets go.
-    fn feed(&mut self, lanes: Range<usize>, epoch: u32) {
-        lanes.for_each(|lane| self.offer(lane));
-        while self.inside < ROOM
-            && let Some(issue) = self.limiter.poll_issue()
-        {
-            let lane = issue.tenant as usize;
-            self.offered[lane] = false;
-            let Some(mut job) = self.waiting[lane].pop_front() else { continue };
-            job.of.epoch = epoch;
-            self.inside += 1;
+impl Served {
+    /// Hands over what the limiter lets go.
+    fn feed(&mut self) {
+        while let Some((ticket, (of, request))) = self.queue.poll() {
             // There is room for as many as may be inside.
-            let _ = self.thread.ask(job);
-            self.offer(lane);
+            let _ = self.thread.ask(Job { of: (of, ticket), request, result: 0 });
         }
-    }
-
-    /// Tells the limiter of a tenant's first request, if it does not know of it.
-    fn offer(&mut self, lane: usize) {
-        let Some(job) = self.waiting[lane].front().filter(|_| !self.offered[lane]) else { return };
-        self.offered[lane] =
-            self.limiter.handle_request(lane as u32, lane as u32, cost(&job.request)).is_ok();
     }
 }
 
@@ -205,8 +124,8 @@ impl Dataplane {
         let of = |name: &str| {
             weights.iter().find(|(known, _)| known == name).map_or([0; 3], |(_, weights)| *weights)
         };
-        let by_lane = (0..lanes.len()).map(|lane| name(lane).map_or([0; 3], of)).collect();
-        let gone = units.set_weights(by_lane, |lane, tenant| name(lane) == Some(tenant));
+        let by_lane: Vec<UnitWeights> = (0..lanes.len()).map(|lane| name(lane).map_or([0; 3], of)).collect();
+        let gone = units.set_weights(&by_lane, |lane, tenant| name(lane) == Some(tenant));
         self.uplink.tally.lost_many(Loss::ReceiverGone, gone as u64);
     }
 
@@ -227,7 +146,7 @@ impl Dataplane {
         if self.at_units() == 0 {
             return None;
         }
-        while let Some(Job { of, request, result }) = self.units.as_mut()?.done() {
+        while let Some((of, request, result)) = self.units.as_mut()?.done() {
             let lane =
                 self.tenants.lane(of.lane).filter(|lane| lane.tenant.is_some() && *lane.name == *of.tenant);
             let Some(lane) = lane else {
@@ -260,6 +179,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use plimsoll_offload::Operation;
+    use plimsoll_smartnic::queue::WAITING as MOST;
 
     use super::*;
 
@@ -277,7 +197,7 @@ mod tests {
 
     fn units(weights: &[UnitWeights]) -> Units {
         let mut units = Units::start().expect("threads");
-        units.set_weights(weights.to_vec(), |_, _| true);
+        units.set_weights(weights, |_, _| true);
         units
     }
 
@@ -298,8 +218,8 @@ mod tests {
                 {}
             }
             units.feed();
-            while let Some(job) = units.done() {
-                served[job.of.lane as usize] += u64::from(job.request.cost);
+            while let Some((of, request, _)) = units.done() {
+                served[of.lane as usize] += u64::from(request.cost);
             }
         }
         let ratio = served[1] as f64 / served[0] as f64;
@@ -312,7 +232,7 @@ mod tests {
         let name: Arc<str> = "a".into();
         let asked = (0..).take_while(|_| units.ask(0, &name, Way::Ingress, request(1_000)).is_ok()).count();
         assert!(asked >= MOST, "{asked}: some are in the unit at once");
-        assert_eq!(units.set_weights(vec![[0; 3], [1, 0, 0]], |_, tenant| tenant == "a"), 0);
+        assert_eq!(units.set_weights(&[[0; 3], [1, 0, 0]], |_, tenant| tenant == "a"), 0);
         assert_eq!(units.ask(0, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
         assert_eq!(units.ask(2, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
         units.ask(1, &name, Way::Ingress, request(9)).expect("it may");
@@ -324,7 +244,7 @@ mod tests {
         }
         assert_eq!(back, asked + 1);
         (0..MOST).for_each(|_| units.ask(1, &name, Way::Ingress, request(1_000)).expect("room"));
-        let gone = units.set_weights(vec![[0; 3], [1, 0, 0]], |_, _| false);
+        let gone = units.set_weights(&[[0; 3], [1, 0, 0]], |_, _| false);
         assert!(
             (1..=MOST).contains(&gone) && units.held() == MOST - gone,
             "what was not in the unit is gone"

@@ -16,6 +16,7 @@ mod paper;
 mod partition;
 mod policy;
 mod press;
+mod program_cost;
 mod repeat;
 mod short;
 mod sweep;

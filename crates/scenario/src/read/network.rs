@@ -14,10 +14,10 @@ use plimsoll_units::{BitRate, Bytes, Span};
 
 use super::fields::{Fields, Reader};
 use crate::Problem;
-use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, MOST_CYCLES, PCIE, PROGRAMS, RECEIVE, TRANSMIT};
+use crate::keys::{CONTROL, CORES, CPU, HOST, LINK, PCIE, RECEIVE, TRANSMIT};
 use crate::model::Scenario;
 use crate::network::{
-    Control, CoreCost, EngineCost, Host, Link, LoadBalancing, NicKind, Pcie, ProgramCost, ReceiveRing,
+    Control, CoreCost, EngineCost, Host, Link, LoadBalancing, NicKind, Pcie, ReceiveRing,
     TransmitCompletions, TransmitRing,
 };
 
@@ -165,15 +165,6 @@ impl Reader {
         let fields = self.fields(tree, tree.at, "`cores`", &CORES);
         let mut cost = |key| self.value(&fields, key, TIME, Span::ZERO);
         CoreCost { answer: cost("answer"), send: cost("send") }
-    }
-
-    fn programs(&mut self, tree: &Tree) -> ProgramCost {
-        let fields = self.fields(tree, tree.at, "`programs`", &PROGRAMS);
-        let ProgramCost { frequency, cycles } = ProgramCost::default();
-        ProgramCost {
-            frequency: self.value(&fields, "frequency", "a frequency such as `3GHz`", frequency),
-            cycles: self.count(&fields, "cycles_per_instruction", cycles, MOST_CYCLES),
-        }
     }
 
     fn transmit(&mut self, tree: &Tree) -> TransmitRing {

@@ -36,6 +36,11 @@ fn a_partition_fits_its_host_and_its_tenants() {
 }
 
 #[test]
+fn costs_of_programs_have_their_mistakes_shown() {
+    compare("program_cost", include_str!("../golden/program_cost.yaml"));
+}
+
+#[test]
 fn a_file_that_is_no_yaml_says_where() {
     compare("syntax", "name: x\nrate: [1\nduration: 5s\n");
 }

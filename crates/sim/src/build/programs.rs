@@ -6,7 +6,7 @@
 //! Invariant: a module that a daemon would load is loaded here, too, and has as much memory.
 
 use plimsoll_offload::{BATCH, Limits, Metering, Program, Runtime};
-use plimsoll_policy::{Checked, DEFAULT_SLOTS, TenantConfig, TenantProgram, UnitWeights};
+use plimsoll_policy::{Checked, DEFAULT_SLOTS, TenantConfig, TenantProgram};
 use plimsoll_scenario::{Host, Ingress, ModuleFile, Problem, ReceiveRing};
 use plimsoll_units::Span;
 
@@ -14,6 +14,7 @@ use super::Builder;
 use crate::error::SimError;
 use crate::hosted::Hosted;
 use crate::receive::Receive;
+use crate::units::Units;
 
 /// Buffers that packets for the tenant leave free, as live.
 const RESERVED: u32 = 2 * BATCH as u32;
@@ -53,6 +54,8 @@ impl Builder<'_> {
         checked: &Checked,
         receive: &mut Receive,
     ) -> Result<(), SimError> {
+        // By coprocessor and tenant.
+        let mut weights = [(); 3].map(|()| vec![0; self.scenario.tenants.len()]);
         for (tenant, stated) in with_programs(checked) {
             self.fits(host, &tenant.name, stated)?;
             let modules = &self.scenario.modules;
@@ -65,6 +68,12 @@ impl Builder<'_> {
             let longest = self.scenario.inner_mtu() + 14;
             let hosted = Hosted::new(program, (node, index), host.programs, stated.fails, longest);
             receive.host(index, Box::new(hosted));
+            for (of_unit, (_, weight)) in weights.iter_mut().zip(stated.units.named()) {
+                of_unit[index as usize] = weight;
+            }
+        }
+        if weights.iter().flatten().any(|&weight| weight > 0) {
+            receive.set_units(Box::new(Units::new(host.programs.units, weights, self.system.limiter)));
         }
         Ok(())
     }
@@ -86,9 +95,7 @@ impl Builder<'_> {
 
     /// Refuses what virtual time does not have.
     fn fits(&self, host: &Host, tenant: &str, stated: &TenantProgram) -> Result<(), SimError> {
-        let (what, help) = if stated.units != UnitWeights::default() {
-            ("`units`, and there are no coprocessors for programs in virtual time", "leave `units` out")
-        } else if stated.core.is_some() {
+        let (what, help) = if stated.core.is_some() {
             let help = "leave `cpu` out, and give the tenant cores of the host by `partition`";
             ("a program with a core of its own, by its number, and in virtual time cores have none", help)
         } else if self.system.ingress == Ingress::Shared {

@@ -48,7 +48,12 @@ impl Hosted {
     }
 
     /// A datagram that a program has written or changed.
-    fn read(&self, frame: &[u8], own: Option<usize>, flows: &[Flow]) -> Result<Packet, &'static str> {
+    pub(super) fn read(
+        &self,
+        frame: &[u8],
+        own: Option<usize>,
+        flows: &[Flow],
+    ) -> Result<Packet, &'static str> {
         let parsed = parse(frame).map_err(|error| error.name())?;
         let ip = parsed.ip.as_ref().filter(|_| parsed.vlan == 0).ok_or(NOT_MODELLED)?;
         if ip.protocol != protocol::UDP || ip.fragment != Fragment::Whole {

@@ -355,6 +355,10 @@ impl World {
                 }
                 self.processed(node, packet, Waits { waited, in_nic });
             }
+            Some((packet, Fate::Answered(took))) => {
+                let workload = self.flows[packet.flow as usize].workload as usize;
+                self.meters[workload].call(took, packet.back, self.now);
+            }
             Some((packet, Fate::Dropped(why))) => self.lose_in(node, &packet, why),
             None => self.end_turn(node),
         }

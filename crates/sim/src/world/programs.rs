@@ -74,7 +74,7 @@ impl World {
     /// Does what a program has decided in the turn that has ended, if one has.
     pub(super) fn end_turn(&mut self, node: u32) {
         let receive = self.nodes[node as usize].receive.as_mut();
-        let Some(turn) = receive.and_then(|receive| receive.take_turn()) else { return };
+        let Some(turn) = receive.and_then(|receive| receive.take_turn(self.now)) else { return };
         self.completed.extend(turn.freed);
         for come in turn.ended.iter().filter(|ended| ended.waits.is_some()) {
             let workload = self.flows[come.packet.flow as usize].workload as usize;

@@ -21,4 +21,5 @@ mod support;
 mod tcp;
 mod threads;
 mod trace;
+mod units;
 mod worlds;

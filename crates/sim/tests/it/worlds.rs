@@ -300,10 +300,13 @@ fn what_virtual_time_does_not_have_is_refused() {
     let refusal = refused(
         "{name: t, rate: 1Gbps, duration: 100ms, systems: [plimsoll], hosts: [a, b], switches: [s], \
          links: {l: {between: [a, s], rate: 1Gbps}, m: {between: [b, s], rate: 1Gbps}}, \
-         tenants: {x: {host: a, program: {module: x.wasm, units: {deflate: 1}}}, y: {host: b}}, \
+         tenants: {x: {host: a, program: {module: x.wasm, cpu: {cores: [1]}}}, y: {host: b}}, \
          workloads: {w: {tenant: x, to: y, kind: bulk}}}",
     );
-    assert!(refusal.to_string().contains("tenant `x` of host `a` has `units`"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("tenant `x` of host `a` has a program with a core of its own"),
+        "{refusal}"
+    );
 }
 
 /// One host with a bulk sender and a neighbour that asks, with and without segmentation offload.

@@ -54,6 +54,26 @@ pub fn count_down(from: u32) -> String {
     )
 }
 
+/// Sends a UDP packet over IPv4 to a coprocessor with the operation of this number, and lets it go on when it is back, with the length that it
+/// has then. The argument lies at address 8.
+pub fn call(operation: u8) -> String {
+    format!(
+        "(if (i32.lt_u (i32.load8_u offset=17 (local.get $packet)) (i32.const 128))
+            (then
+                (i32.store8 offset=16 (local.get $packet) (i32.const 3))
+                (i32.store8 offset=17 (local.get $packet) (i32.const {operation}))
+                (i32.store16 offset=18 (local.get $packet) (i32.const 42))
+                (i32.store offset=20 (local.get $packet) (i32.const 8)))
+            (else
+                (local.set $n (i32.sub (i32.load offset=4 (local.get $packet)) (i32.const 14)))
+                (i32.store16 offset=16 (local.get $frame)
+                    (i32.or (i32.shr_u (local.get $n) (i32.const 8)) (i32.shl (local.get $n) (i32.const 8))))
+                (local.set $n (i32.sub (local.get $n) (i32.const 20)))
+                (i32.store16 offset=38 (local.get $frame)
+                    (i32.or (i32.shr_u (local.get $n) (i32.const 8)) (i32.shl (local.get $n) (i32.const 8))))))"
+    )
+}
+
 /// Gives a scenario the modules that it names.
 pub fn with(mut scenario: Scenario, modules: &[(&str, &str)]) -> Scenario {
     for (path, text) in modules {
