@@ -189,7 +189,8 @@ mod tests {
         for round in 0..rounds {
             for _ in 0..cwnd / 1_000 {
                 let now = Nanos::new(10_000_000 * round);
-                let progress = Progress { delivered: 1_000, una: 0, nxt: 0, rtt: None, srtt: 10_000_000, now };
+                let progress =
+                    Progress { delivered: 1_000, una: 0, nxt: 0, rtt: None, srtt: 10_000_000, now };
                 cwnd = cubic.grow(cwnd, &mut credit, 1_000, &progress);
             }
         }
