@@ -295,6 +295,7 @@ impl Job<'_> {
             .collect();
         let bounds = bounds(world);
         run.notes.extend(note(&bounds));
+        run.notes.extend(idle_management(self.scenario, world));
         Finished {
             run,
             bounds: RunBounds { system, seed: self.seed, bounds },
@@ -419,4 +420,27 @@ fn note(bounds: &[DelayBound]) -> Option<String> {
         "delay bounds hold for {kept} of {count} classes that kept to their guarantee; nearest `{class}`, which waited \
          {worst} of {bound} at most ({judged} packets)"
     ))
+}
+
+/// Notes on links whose queue management sees no queue: the host that sends on them keeps its packets itself, and sends no faster
+/// than the link.
+fn idle_management(scenario: &Scenario, world: &World) -> Vec<String> {
+    let keeper = |host: &str| {
+        let node = world.nodes.iter().find(|node| node.name == host)?;
+        match &node.carrier {
+            Carrier::Nic { .. } => Some("its engine"),
+            Carrier::Limiter { .. } => Some("its limiter"),
+            Carrier::Plain => None,
+        }
+    };
+    let managed = scenario.links.iter().filter(|link| link.aqm.is_some());
+    let ends = managed.flat_map(|link| [(link, Some(&link.from)), (link, link.both.then_some(&link.to))]);
+    ends.filter_map(|(link, end)| {
+        let (host, keeper) = (end?, keeper(end?)?);
+        Some(format!(
+            "`aqm` of link `{}` has no effect on what `{host}` sends: its packets wait in {keeper} and not in the link's queue",
+            link.name
+        ))
+    })
+    .collect()
 }

@@ -90,6 +90,8 @@ fn number(text: &str, at: usize) -> Result<Token, Box<Problem>> {
     let value = match (&text[split..], plain) {
         ("", Ok(value)) => Some((value, Unit::Plain)),
         ("%", Ok(value)) => Some((value / 100.0, Unit::Plain)),
+        // A `BitRate` is above zero, but a measured one need not be.
+        (unit, Ok(0.0)) if format!("1{unit}").parse::<BitRate>().is_ok() => Some((0.0, Unit::Rate)),
         _ => None,
     };
     let value = value
@@ -120,5 +122,19 @@ fn word_len(text: &str) -> usize {
         }
         end += 1;
         rest = &rest[1..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_may_be_nothing() {
+        for text in ["0bps", "0kbps", "0.0Mbps", "0Gbit/s"] {
+            assert_eq!(lex(text).ok(), Some(vec![(Token::Number(0.0, Unit::Rate), 0..text.len())]), "{text}");
+        }
+        assert_eq!(lex("0ms").ok(), Some(vec![(Token::Number(0.0, Unit::Time), 0..3)]));
+        assert!(lex("0parsecs").is_err());
     }
 }

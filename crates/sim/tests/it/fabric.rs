@@ -293,6 +293,47 @@ fn queue_management_holds_its_target_with_four_flows() {
 }
 
 #[test]
+fn a_run_says_where_queue_management_has_no_queue() {
+    for (system, from, keeper) in [
+        ("fifo", "a", None),
+        ("plimsoll", "a", Some("engine")),
+        ("htb", "a", Some("limiter")),
+        ("plimsoll", "s", None),
+    ] {
+        let keys = |end: &str| if end == from { ", aqm: codel" } else { "" };
+        let text = format!(
+            "
+name: idle
+rate: 100Mbps
+duration: 100ms
+systems: [{system}]
+live: false
+hosts: [a, b]
+switches: [s]
+links:
+  m: {{from: a, to: s, rate: 100Mbps{}}}
+  n: {{from: s, to: b, rate: 100Mbps{}}}
+  k: {{from: b, to: s, rate: 100Mbps}}
+  l: {{from: s, to: a, rate: 100Mbps}}
+tenants: {{x: {{host: a}}, y: {{host: b}}}}
+workloads: {{w: {{tenant: x, to: y, kind: bulk}}}}
+",
+            keys("a"),
+            keys("s")
+        );
+        let notes = first_run(&text).notes;
+        let said = notes.iter().find(|note| note.contains("`aqm` of link"));
+        match keeper {
+            None => assert_eq!(said, None, "{system}, at {from}"),
+            Some(keeper) => {
+                let said = said.unwrap_or_else(|| panic!("{system}: {notes:?}"));
+                assert!(said.contains("link `m`") && said.contains("`a`") && said.contains(keeper), "{said}");
+            }
+        }
+    }
+}
+
+#[test]
 fn capable_flows_are_marked_and_lose_nothing() {
     // RED's average of a slow start passes `max`, from where capable packets are dropped as well.
     let red = "aqm: {red: {min: 250kB, max: 750kB}}";

@@ -42,11 +42,15 @@ impl HyStart {
     /// Takes an acknowledgement that comes in slow start; says whether slow start ends with it.
     pub(super) fn ends(&mut self, progress: &Progress, rtt: u64, window: u64, mss: u64) -> bool {
         self.least = self.least.min(rtt);
-        if self.found || window < LOW_WINDOW * mss {
+        if self.found {
             return false;
         }
+        // Rounds begin with small windows too, as in Linux from 6.14 on: before, the first one began in mid-train.
         if progress.una > self.round_end {
             self.begin_round(progress);
+        }
+        if window < LOW_WINDOW * mss {
+            return false;
         }
         self.found = self.is_long_train(progress, window) || self.is_delayed(rtt);
         self.found
@@ -126,6 +130,21 @@ mod tests {
         assert_eq!(first_end(1_800_000, |_| 40_000_000), Some((1, 12)));
         assert_eq!(first_end(900_000, |_| 40_000_000), None, "it is shorter");
         assert_eq!(first_end(2_100_000, |_| 40_000_000), None, "these are no train");
+    }
+
+    #[test]
+    fn a_train_that_began_with_a_smaller_window_counts_whole() {
+        let mut hystart = HyStart::new(false);
+        // Ten segments are acknowledged 240 us apart, and the window grows by each. Half of the least round trip, 400 us, and of
+        // the 1 ms for bursts is over with the third gap; the window is large enough at the seventh.
+        let first = (0..10_u64).find(|&segment| {
+            let (now, una) = (Nanos::new(400_000 + 240_000 * segment), MSS * (segment + 1));
+            let rtt = 400_000 + 240_000 * segment;
+            let progress =
+                Progress { delivered: MSS, una, nxt: una + 10 * MSS, rtt: Some(rtt), srtt: 400_000, now };
+            hystart.ends(&progress, rtt, (10 + segment) * MSS, MSS)
+        });
+        assert_eq!(first, Some(6));
     }
 
     #[test]
