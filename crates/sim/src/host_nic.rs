@@ -16,7 +16,7 @@ use plimsoll_nic::{
 use plimsoll_policy::{
     Checked, Classifier, Fields, LimitId, NodeId, Peers, Placement, Program, TenantId, UNLIMITED,
 };
-use plimsoll_scenario::{Change, EngineCost, Host, Lateness, Setting, TransmitCompletions, TransmitRing};
+use plimsoll_scenario::{EngineCost, Host, Lateness, TransmitCompletions, TransmitRing};
 use plimsoll_units::{BitRate, Bytes, Nanos, Span};
 use prefetch_index::prefetch_index;
 
@@ -29,11 +29,13 @@ use crate::threads::Threads;
 
 mod guests;
 mod idle;
+mod policy;
 #[cfg(test)]
 mod tests;
 
 use guests::Guests;
 use idle::Idle;
+use policy::{Update, ids_of};
 
 /// Transmits polled at once, as in the daemon.
 const BATCH: usize = 64;
@@ -97,14 +99,6 @@ struct EngineThread {
     idle: Option<Box<Idle>>,
 }
 
-/// A change of the policy that doorbell words carry.
-#[derive(Clone, Copy, Debug)]
-enum Update {
-    Limit(LimitId, BitRate),
-    Weight(NodeId, u32),
-    Rate(NodeId, BitRate),
-}
-
 /// The engine's thread.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpu {
@@ -149,13 +143,6 @@ pub(crate) enum Refused {
     Engine(&'static str),
     /// The tenant's ring or the engine has no room, and the queue of its device is full.
     GuestQueue,
-}
-
-/// The policy's tenants by the scenario's.
-fn ids_of(program: &Program, tenants: &[String]) -> Vec<Option<TenantId>> {
-    let ids = (0..).map(TenantId).zip(&program.tenants).map(|(id, tenant)| (&tenant.name, id));
-    let ids: BTreeMap<_, _> = ids.collect();
-    tenants.iter().map(|name| ids.get(name).copied()).collect()
 }
 
 impl HostNic {
@@ -404,78 +391,6 @@ impl HostNic {
         }
         self.engines[thread].doorbells.bell(on_thread);
         Ok(())
-    }
-
-    /// Whether the policy has the limit or class that a change names.
-    pub(crate) fn knows(&self, change: &Change) -> bool {
-        self.update(change).is_some()
-    }
-
-    /// Puts another policy in force, as a reload does: packets that wait stay, in the order of their flows. `flows` has a flow of
-    /// each flow queue, with its tenant. From then on no packet is held against a delay bound.
-    #[cold]
-    pub(crate) fn install(
-        &mut self,
-        checked: &Checked,
-        tenants: &[String],
-        flows: &BTreeMap<QueueId, (u32, Fields)>,
-        now: Nanos,
-    ) {
-        let program = &checked.program;
-        self.tenants = ids_of(program, tenants);
-        self.classifier = Classifier::new(program);
-        self.changes.clear();
-        self.bounds = DelayBounds::default();
-        let nowhere = || Placement { class: program.default_class, limits: Vec::new() };
-        let (classifier, ids) = (&self.classifier, &self.tenants);
-        let place = |queue: QueueId| {
-            flows.get(&queue).map_or_else(nowhere, |&(tenant, fields)| {
-                classifier.classify(program, &Fields { tenant: ids[tenant as usize], ..fields })
-            })
-        };
-        // There is one thread: several do not take changes.
-        self.engines[0].nic.install(program, &mut |queue| place(queue), now);
-        for &queue in flows.keys() {
-            self.queues[queue.0 as usize].class = place(queue).class;
-        }
-        let shared = core::mem::take(&mut self.shared);
-        let key = |placement: Placement| {
-            (0, placement.class, placement.limits.iter().map(|limit| limit.0).collect())
-        };
-        self.shared = shared.into_values().map(|queue| (key(place(queue)), queue)).collect();
-    }
-
-    /// Changes the policy from the next doorbell on: the change goes in front of it, in the same write (Loom §4.3.2).
-    pub(crate) fn change(&mut self, change: &Change) {
-        if matches!(change.setting, Setting::Weight(_) | Setting::Rate(_)) {
-            self.bounds.shares_changed();
-        }
-        self.changes.extend(self.update(change));
-    }
-
-    fn update(&self, change: &Change) -> Option<Update> {
-        let program = self.program();
-        let limit = || (0..).map(LimitId).zip(&program.limits).find(|(_, limit)| limit.name == change.name);
-        let node = || program.find(&change.name);
-        Some(match change.setting {
-            Setting::Limit(rate) => Update::Limit(limit()?.0, rate),
-            Setting::Weight(weight) => Update::Weight(node()?, weight),
-            Setting::Rate(rate) => Update::Rate(node().filter(|&id| program.node(id).rate.is_some())?, rate),
-            Setting::Policy => return None,
-        })
-    }
-
-    #[cold]
-    fn announce_changes(&mut self) {
-        // There is one thread: several do not take changes.
-        let doorbells = &mut self.engines[0].doorbells;
-        for update in self.changes.drain(..) {
-            match update {
-                Update::Limit(limit, rate) => doorbells.set_rate(limit, rate),
-                Update::Weight(node, weight) => doorbells.set_weight(node, weight),
-                Update::Rate(node, rate) => doorbells.set_class_rate(node, rate),
-            }
-        }
     }
 
     /// Completes the packet at this address. Where completions keep their order, it waits for the packets before it.

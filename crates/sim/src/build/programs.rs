@@ -5,7 +5,7 @@
 //! Not here: programs at work (`hosted`), files (`plimsoll-scenario` reads them).
 //! Invariant: a module that a daemon would load is loaded here, too, and has as much memory.
 
-use plimsoll_offload::{BATCH, Limits, Metering, Program, Runtime};
+use plimsoll_offload::{BATCH, Limits, Metering, Program, Runtime, Unit};
 use plimsoll_policy::{Checked, DEFAULT_SLOTS, TenantConfig, TenantProgram};
 use plimsoll_scenario::{Host, Ingress, ModuleFile, Problem, ReceiveRing};
 use plimsoll_units::Span;
@@ -55,7 +55,7 @@ impl Builder<'_> {
         receive: &mut Receive,
     ) -> Result<(), SimError> {
         // By coprocessor and tenant.
-        let mut weights = [(); 3].map(|()| vec![0; self.scenario.tenants.len()]);
+        let mut weights = Unit::ALL.map(|_| vec![0; self.scenario.tenants.len()]);
         for (tenant, stated) in with_programs(checked) {
             self.fits(host, &tenant.name, stated)?;
             let modules = &self.scenario.modules;
