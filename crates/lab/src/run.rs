@@ -128,6 +128,8 @@ impl Lab<'_> {
     fn run_one(&self, system: &System, pair: u32) -> Result<Run, LabError> {
         let setup = self.setup(&format!("{}-{pair}", system.name))?;
         let mut world = World::build(self.scenario, system, &setup)?;
+        let timeline = Timeline::new(self.scenario, system, &setup);
+        timeline.try_out(&mut world, system)?;
         world.begin()?;
         let jobs = self.jobs(pair, &setup.scratch)?;
         let lives: Vec<Live> = jobs.iter().map(|_| Live::default()).collect();
@@ -136,7 +138,7 @@ impl Lab<'_> {
         // The workloads' ends are this process's threads.
         let ends = || world::cpu(std::process::id());
         let before = ends();
-        let mut plan = Plan::Timeline(Timeline::new(self.scenario, system, &setup));
+        let mut plan = Plan::Timeline(timeline);
         let Driven { mut workloads, loads, .. } = self.drive(scene, &mut world, &mut plan)?;
         let ends_cpu = ends().zip(before).map(|(now, before)| now.saturating_sub(before));
         let measured = clock.now().saturating_sub(self.scenario.measure.from.as_u64());

@@ -27,6 +27,16 @@ impl<'a> Timeline<'a> {
         Self { scenario, setup, changes }
     }
 
+    /// Makes all changes and takes them back, before the run: a policy that a reload cannot install is refused before
+    /// anything is measured.
+    pub(crate) fn try_out(&self, world: &mut World, system: &System) -> Result<(), LabError> {
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        let changes = self.changes.iter().map(|&(_, system)| system);
+        changes.chain([system]).try_for_each(|system| world.hand_over(self.scenario, system, self.setup))
+    }
+
     /// Time of the next change, from the start of the run.
     pub(crate) fn due(&self) -> Option<u64> {
         self.changes.front().map(|&(at, _)| at)
