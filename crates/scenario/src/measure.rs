@@ -110,7 +110,7 @@ impl<'a> Measures<'a> {
     }
 
     /// Answers that came in the window, whenever they were asked for.
-    fn answered(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
+    pub(crate) fn answered(&self, run: &'a Run, subject: Option<&str>, window: Window) -> f64 {
         let samples = self.found(run, subject).flat_map(|found| &found.samples);
         let came = samples.map(|sample| sample.at + sample.latency);
         came.filter(|at| (window.from..window.to).contains(at)).count() as f64

@@ -125,7 +125,7 @@ pub struct LatencySummary {
     pub workload: String,
     /// The tenant whose traffic it is.
     pub tenant: String,
-    /// Answers a second.
+    /// Answers a second, by the moment of the answer.
     pub requests_per_second: Option<f64>,
     /// Seconds within which half of the requests were answered.
     pub p50: Option<f64>,
@@ -191,7 +191,7 @@ fn summary(scenario: &Scenario, measures: &Measures<'_>, system: &str) -> Summar
         LatencySummary {
             workload: name.to_owned(),
             tenant: whose(scenario, &workload.tenant).to_owned(),
-            requests_per_second: over(&|run| measures.answers(run, Some(name), usual) / usual.secs()),
+            requests_per_second: over(&|run| measures.answered(run, Some(name), usual) / usual.secs()),
             p50: at(50.0),
             p90: at(90.0),
             p99: at(99.0),
@@ -294,7 +294,7 @@ impl Shown<'_> {
         }
         add("", bits(), "throughput", &|run| measures.throughput(run, None, usual));
         for (name, _) in self.scenario.shown_asking() {
-            let answers = |run: &Run| measures.answers(run, Some(name), usual) / usual.secs();
+            let answers = |run: &Run| measures.answered(run, Some(name), usual) / usual.secs();
             add(name, "requests_per_second".to_owned(), "requests a second", &answers);
             for percent in [50.0, 99.0] {
                 let at = |run: &Run| percentile(&measures.latencies(run, Some(name), usual), percent);
