@@ -23,6 +23,12 @@ pub trait Files {
     /// Why it cannot be read.
     fn text(&mut self, name: &str) -> Result<String, String>;
 
+    /// The paths of the files `*.yaml` in a folder, in order; asked once.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    fn folder(&mut self, name: &str) -> Result<Vec<String>, String>;
+
     /// The tree of a tenant's or an application's file; asked once each.
     ///
     /// # Errors
@@ -55,6 +61,10 @@ pub(crate) struct Loaded<'a>(pub &'a mut dyn FnMut(&str) -> Result<String, Strin
 impl Files for Loaded<'_> {
     fn text(&mut self, name: &str) -> Result<String, String> {
         (self.0)(name)
+    }
+
+    fn folder(&mut self, _: &str) -> Result<Vec<String>, String> {
+        Err("this policy is read without folders".to_owned())
     }
 }
 
@@ -95,10 +105,32 @@ impl Files for Disk<'_, '_> {
         text_in(file, MAX_FILE)
     }
 
+    fn folder(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let mut files = Vec::new();
+        for entry in fs::read_dir(name).map_err(|error| error.to_string())? {
+            let file = entry.map_err(|error| error.to_string())?.file_name();
+            let file = file.to_str().ok_or("a file's name is not UTF-8")?;
+            // Editors keep hidden files beside those that they write.
+            if file.ends_with(INCLUDED) && !file.starts_with('.') {
+                files.push(format!("{name}/{file}"));
+            }
+            if files.len() > MOST_INCLUDED {
+                return Err(format!("it has more than {MOST_INCLUDED} files"));
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
         (self.parse)(sources, file)
     }
 }
+
+/// The end of the name of an included file.
+pub const INCLUDED: &str = ".yaml";
+/// Most files of an included folder.
+const MOST_INCLUDED: usize = 16_384;
 
 /// Largest file that is read; what a tenant's file and those that it names may hold together.
 pub const MAX_FILE: Bytes = Bytes::new(16_000_000);

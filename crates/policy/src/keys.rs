@@ -150,6 +150,8 @@ mapping! {
         api: Map(&API),
         /// The tenants, each with a port of its own.
         tenants: Named(&Map(&TENANT)),
+        /// A folder: every file `*.yaml` there states further tenants.
+        include: Text,
         /// The overlay on which tenants reach those of other hosts.
         overlay: Map(&OVERLAY),
         /// Flows that send most packets: whose are counted, from which rate on they are listed, and what is done about them.
@@ -158,6 +160,12 @@ mapping! {
         limits: LIMITS,
         /// The classes, from `root` down. Without it the tenants share the link by weight.
         policy: CLASSES,
+    }
+
+    /// A file of the folder that `include` names.
+    pub(crate) static INCLUDED_FILE = "IncludedFile" {
+        /// The tenants, each with a port of its own.
+        tenants = "{shop: {port: {af_packet: veth7}}}": Named(&Map(&TENANT)),
     }
 
     /// The part of the policy below a tenant's or an application's place.

@@ -42,7 +42,7 @@ pub use config::{
     Experiment, Feedback, FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay,
     Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
-pub use files::{FileRead, Files, MAX_FILE, Parse, Unread, read_text, text_of};
+pub use files::{FileRead, Files, INCLUDED, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use grain::{Grain, GrainReason};
 pub use interface::{HostAddress, HostRoute, Interface};
 pub use keys::{

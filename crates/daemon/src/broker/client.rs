@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use plimsoll_document::Tree;
-use plimsoll_policy::{Checked, FileId, Files, Port as PortSpec, Sources, TenantConfig, Unread, load_files};
+use plimsoll_policy::{
+    Checked, FileId, Files, INCLUDED, Port as PortSpec, Sources, TenantConfig, Unread, load_files,
+};
 use plimsoll_ports::handover::{Handover, Parts, Release};
 use plimsoll_ports::{Port, PortError, XdpHelper, XdpMode, XdpSocket};
 
@@ -262,6 +264,14 @@ impl Files for Handed<'_> {
     }
 
     /// A tenant's text is parsed only in the process that was started for it.
+    fn folder(&mut self, name: &str) -> Result<Vec<String>, String> {
+        let inside = |file: &&str| {
+            let rest = file.strip_prefix(name).and_then(|rest| rest.strip_prefix('/'));
+            rest.is_some_and(|rest| rest.ends_with(INCLUDED) && !rest.contains('/'))
+        };
+        Ok(self.0.iter().map(|source| source.name.as_str()).filter(inside).map(str::to_owned).collect())
+    }
+
     fn tree(&mut self, sources: &Sources, file: FileId) -> Result<Tree, Unread> {
         let source = self.find(&sources.file(file).name);
         match source.and_then(|source| source.answer.as_ref()) {

@@ -220,9 +220,10 @@ fn check_tree(
         Ok(tree) => tree,
         Err(error) => return Err(Errors::new(vec![unread::no_yaml(error)], sources)),
     };
-    let (host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
+    let (mut host, problems) = read::read_all(|reader| read::host_file(reader, &tree));
     let mut composer = Composer::new(&mut sources, files);
     composer.problems = problems;
+    composer.include(&mut host);
     judge(composer, host, false)
 }
 

@@ -12,8 +12,8 @@ use crate::addresses::MacAddr;
 use crate::config::{Api, Completions, EngineConfig, Experiment, IngressOrder, Netns, Port};
 use crate::config::{HOLD_OFF, LONGEST_COST, LONGEST_GRAIN, LONGEST_HOLD_OFF};
 use crate::keys::{
-    API, ENGINE, EXPERIMENT, HOST_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES, PCAP, PORTS, TAP,
-    TENANT, UPLINK, VHOST_USER,
+    API, ENGINE, EXPERIMENT, HOST_FILE, INCLUDED_FILE, INGRESS, MAX_WEIGHT, MOST_DESCRIPTORS, MOST_QUEUES,
+    PCAP, PORTS, TAP, TENANT, UPLINK, VHOST_USER,
 };
 use crate::law::{Law, Problem};
 use crate::slo::{DelayTarget, Percentile};
@@ -45,6 +45,7 @@ pub(crate) fn host_file(reader: &mut Reader, tree: &Tree) -> HostFile {
         descriptors: HostDescriptors { stated: descriptors_at, engine: engine_at },
         api: top.get("api").map_or_else(Api::default, |tree| api(reader, tree)),
         tenants: tenants(reader, &top.all("tenants")),
+        include: top.get("include").and_then(|tree| include(reader, tree)),
         overlay: top.get("overlay").map(|tree| overlay::overlay(reader, tree)),
         backpressure: top.get("backpressure").map(|tree| backpressure::backpressure(reader, tree)),
         policy: PolicyFile {
@@ -89,6 +90,7 @@ pub(crate) fn any_host(policy: &PolicyFile, path: &str, file: FileId) -> HostFil
         descriptors: HostDescriptors { stated: None, engine: at },
         api: Api::default(),
         tenants: vec![TenantEntry { port, ..TenantEntry::new(name, class) }],
+        include: None,
         overlay: None,
         backpressure: None,
         policy: PolicyFile { at, limits: Vec::new(), classes: None, rootless: false },
@@ -268,6 +270,17 @@ fn api(reader: &mut Reader, tree: &Tree) -> Api {
         api.metrics = found.map(|found| found.value);
     }
     api
+}
+
+/// A file of the folder that `include` names.
+pub(crate) fn included_file(reader: &mut Reader, tree: &Tree) -> Vec<TenantEntry> {
+    let top = reader.fields(tree, tree.at, "an included file", &INCLUDED_FILE);
+    tenants(reader, &top.all("tenants"))
+}
+
+fn include(reader: &mut Reader, tree: &Tree) -> Option<Name> {
+    let folder = reader.text(tree, "`include`", "a folder such as `tenants.d`")?;
+    Some(Name::new(folder.to_owned(), tree.at))
 }
 
 fn tenants(reader: &mut Reader, trees: &[&Tree]) -> Vec<TenantEntry> {

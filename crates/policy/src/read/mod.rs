@@ -17,7 +17,7 @@ mod overlay;
 pub(crate) mod syntax;
 
 pub(crate) use class::policy_file;
-pub(crate) use host::{DEFAULT_MTU, any_host, host_file};
+pub(crate) use host::{DEFAULT_MTU, any_host, host_file, included_file};
 pub(crate) use plimsoll_document::read_all;
 use plimsoll_document::{Name, Tree};
 

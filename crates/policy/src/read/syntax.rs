@@ -29,6 +29,8 @@ pub(crate) struct HostFile {
     pub descriptors: HostDescriptors,
     pub api: Api,
     pub tenants: Vec<TenantEntry>,
+    /// The folder of files with further tenants.
+    pub include: Option<Name>,
     pub overlay: Option<OverlayEntry>,
     pub backpressure: Option<BackpressureEntry>,
     pub policy: PolicyFile,

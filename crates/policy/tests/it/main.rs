@@ -4,6 +4,7 @@ mod backpressure;
 mod cost;
 mod documents;
 mod golden;
+mod included;
 mod language;
 mod one_go;
 mod properties;

@@ -8,6 +8,7 @@
 //! place is reported, and then judged as if it lay below the root, so that all mistakes come in one go.
 
 mod adopt;
+mod included;
 mod leftovers;
 mod names;
 mod rank_program;
@@ -147,6 +148,7 @@ impl<'a> Composer<'a> {
         if file.classes.is_none() {
             file.classes = Some(vec![self.default_root(file.at)]);
         }
+        self.others(&mut file);
         let root = self.node(Draft::leaf("root".to_owned(), file.at, 0));
         let file = self.rooted(file);
         self.place(&file, None, root);
