@@ -4,7 +4,8 @@
 # Usage: scripts/setup.sh [build|run|test|containers|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
-#   test   run, clang and lld for tenants' programs, and tools of the live tests with virtual machines: DPDK's testpmd, QEMU, busybox
+#   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
+#          testpmd, QEMU, busybox
 #   containers  test, Docker and Podman (85 MB; Debian starts Docker's service)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
@@ -51,6 +52,7 @@ want_test() {
     want qemu-system-x86_64 qemu-system-x86
     want busybox busybox-static
     want iptables iptables
+    want_file /usr/lib/cni/host-local containernetworking-plugins
     want clang clang
     want wasm-ld lld
 }

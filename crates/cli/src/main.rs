@@ -12,6 +12,7 @@ mod attach;
 mod audit;
 mod bench;
 mod check;
+mod cni;
 mod explain;
 mod failure;
 mod heavy;
@@ -36,6 +37,9 @@ use args::{Args, Bench, Command};
 use failure::Failure;
 
 fn main() -> ExitCode {
+    if cni::is_called(std::env::args_os().next().as_deref()) {
+        return cni::main();
+    }
     let args = Args::parse();
     match execute(&args.command) {
         Ok(()) => ExitCode::SUCCESS,

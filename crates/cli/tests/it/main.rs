@@ -5,6 +5,7 @@ mod attach;
 mod audit;
 mod binding;
 mod carrier;
+mod cni;
 mod commands;
 mod hostile;
 mod hostile_files;

@@ -1,0 +1,172 @@
+//! `plimsoll-cni`: a container becomes a tenant, by the Container Network Interface.
+//!
+//! Why: container engines and Kubernetes attach each container by one call of a plugin; tenants come and go with them.
+//! From: CNI 1.1 (containernetworking.github.io, "Specification"); `docs/containers.md`, "CNI".
+//! Not here: devices and their addresses, which the daemon makes once it has the tenant's file; choosing addresses (IPAM plugins).
+//! Invariant: a call that succeeds leaves a tenant that the daemon has in force, one that fails leaves nothing; a call that is
+//! repeated changes nothing more.
+
+mod answer;
+mod attachment;
+mod config;
+mod device;
+mod ipam;
+
+use std::ffi::OsStr;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+use plimsoll_daemon::{Client, ClientError, Stats};
+use serde_json::{Value, json};
+
+use answer::{Code, Refusal};
+use attachment::{Attachment, Folder};
+use config::{Call, Network};
+
+/// The name under which this program is a plugin.
+pub(crate) const NAME: &str = "plimsoll-cni";
+
+/// Whether the program was started as a plugin.
+pub(crate) fn is_called(program: Option<&OsStr>) -> bool {
+    program.is_some_and(|program| std::path::Path::new(program).file_name() == Some(OsStr::new(NAME)))
+}
+
+/// Carries out the call that the environment and standard input state.
+pub(crate) fn main() -> ExitCode {
+    if std::env::var_os("CNI_COMMAND").is_none() {
+        let words = "a CNI plugin, which container engines call (plimsoll's docs/containers.md, \"CNI\")";
+        println!("{NAME} {}: {words}", env!("CARGO_PKG_VERSION"));
+        return ExitCode::SUCCESS;
+    }
+    let mut text = String::new();
+    let read = io::stdin().take(LONGEST).read_to_string(&mut text);
+    let read = read.map_err(|error| Refusal::new(Code::Io, format!("cannot read standard input: {error}")));
+    let done = read.and_then(|_| execute(&text));
+    let (said, code) = match done {
+        Ok(answer) => (answer, ExitCode::SUCCESS),
+        Err(refusal) => (Some(refusal.json(config::version_in(&text))), ExitCode::FAILURE),
+    };
+    // A runtime that has gone needs no answer.
+    let _ = said.map_or(Ok(()), |said| writeln!(io::stdout(), "{said}"));
+    code
+}
+
+fn execute(text: &str) -> Result<Option<Value>, Refusal> {
+    let command = std::env::var("CNI_COMMAND").unwrap_or_default();
+    if command == "VERSION" {
+        let version = config::version_in(text);
+        return Ok(Some(json!({ "cniVersion": version, "supportedVersions": config::VERSIONS })));
+    }
+    let network = Network::read(text)?;
+    match command.as_str() {
+        "ADD" => add(&network, &Call::read(true)?, text).map(Some),
+        "DEL" => delete(&network, &Call::read(false)?, text).map(|()| None),
+        "CHECK" => check(&network, &Call::read(true)?, text).map(|()| None),
+        "GC" => collect(&network, text).map(|()| None),
+        "STATUS" => status(&network, text).map(|()| None),
+        other => Err(Refusal::new(Code::Environment, format!("CNI_COMMAND is `{other}`"))
+            .details("this plugin knows ADD, DEL, CHECK, GC, STATUS and VERSION")),
+    }
+}
+
+/// Gives the container an interface, and makes it a tenant.
+fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
+    let attachment = Attachment::new(network, call);
+    let folder = Folder::lock(&network.tenants)?;
+    folder.sweep();
+    if folder.has(&attachment) {
+        // What a call that was ended halfway has left.
+        take_away(network, &folder, &attachment, text)?;
+    }
+    let given = ipam::add(network, text)?;
+    let added = attachment.file(network, &given).and_then(|file| {
+        folder.write(&attachment, &file)?;
+        reload(network)?;
+        device::find(call)
+    });
+    match added {
+        Ok(device) => Ok(answer::added(network, call, &device, &given)),
+        Err(refusal) => {
+            // The first failure is the one to report.
+            let _ = take_away(network, &folder, &attachment, text);
+            Err(refusal)
+        }
+    }
+}
+
+/// Takes the tenant away, with its interface and its addresses; nothing that is not there is missed.
+fn delete(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
+    let folder = Folder::lock(&network.tenants)?;
+    take_away(network, &folder, &Attachment::new(network, call), text)
+}
+
+fn take_away(network: &Network, folder: &Folder, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
+    if folder.remove(attachment)? {
+        forget(network);
+    }
+    ipam::delete(network, text)
+}
+
+/// Reports what of an attachment is missing.
+fn check(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
+    let attachment = Attachment::new(network, call);
+    let folder = Folder::lock(&network.tenants)?;
+    let Some(tenant) = folder.tenant(&attachment)? else {
+        let refusal =
+            Refusal::new(Code::Unknown, format!("container `{}` is no tenant here", call.container));
+        return Err(refusal.details(format!("{} has no file of it", network.tenants.display())));
+    };
+    let stats: Stats = Client::new(&network.socket).get("/v1/stats").map_err(unreachable)?;
+    if stats.tenants.get(&tenant).is_none_or(|port| port.port.is_none()) {
+        return Err(Refusal::new(Code::Missing, format!("the port of tenant `{tenant}` is not up"))
+            .details("`plimsoll status` says why"));
+    }
+    device::find(call)?.has(network.stated_addresses())?;
+    ipam::check(network, text)
+}
+
+/// Removes all tenants of this network but those of valid attachments.
+fn collect(network: &Network, text: &str) -> Result<(), Refusal> {
+    let folder = Folder::lock(&network.tenants)?;
+    let valid = network.valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface));
+    if folder.keep_only(&network.name, &valid.collect::<Vec<_>>())? > 0 {
+        forget(network);
+    }
+    ipam::pass_on(network, text)
+}
+
+/// Whether a container could be attached now.
+fn status(network: &Network, text: &str) -> Result<(), Refusal> {
+    Client::new(&network.socket)
+        .text("GET", "/v1/health")
+        .map_err(|error| Refusal { code: Code::NotAvailable, ..unreachable(error) })?;
+    Folder::lock(&network.tenants).map_err(|refusal| Refusal { code: Code::NotAvailable, ..refusal })?;
+    ipam::pass_on(network, text)
+}
+
+fn reload(network: &Network) -> Result<(), Refusal> {
+    Client::new(&network.socket).text("POST", "/v1/reload").map(drop).map_err(unreachable)
+}
+
+/// Has the daemon take removed tenants away. If it does not, because it does not run or its operator is changing the policy, the next
+/// reload or start does.
+fn forget(network: &Network) {
+    if let Err(refusal) = reload(network) {
+        eprintln!("{NAME}: the tenant goes with the next reload: {}", refusal.message);
+    }
+}
+
+fn unreachable(error: ClientError) -> Refusal {
+    match error {
+        ClientError::Refused(why) => {
+            Refusal::new(Code::Refused, "the daemon refused the tenant").details(why)
+        }
+        ClientError::Unreachable { .. } | ClientError::HungUp { .. } => {
+            Refusal::new(Code::TryAgain, "the daemon does not answer").details(error.to_string())
+        }
+        other => Refusal::new(Code::Io, other.to_string()),
+    }
+}
+
+/// Most bytes of a network's configuration.
+const LONGEST: u64 = 1 << 20;

@@ -1,0 +1,244 @@
+//! Attachments: the file of each container's tenant, in a folder that the policy includes.
+//!
+//! Why: the file is all that is kept of an attachment, so nothing can disagree with it, and a daemon that starts finds it.
+//! From: `docs/policy.md`, "Tenants that come and go".
+//! Not here: what becomes of the file (the daemon), and addresses (`ipam`).
+//! Invariant: one call at a time changes the folder; a file is there whole or not at all.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use super::answer::{Code, Refusal};
+use super::config::{Call, Network};
+use super::ipam::Given;
+
+/// One interface of a container in one network.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    /// Made from the network, the container and the interface: the same for each call about them.
+    id: String,
+    head: String,
+    tenant: String,
+    call: Option<(String, String)>,
+    keys: serde_json::Map<String, Value>,
+}
+
+impl Attachment {
+    pub(super) fn new(network: &Network, call: &Call) -> Self {
+        let label = network.stated_name().or(call.pod.as_deref()).unwrap_or(&call.container);
+        let mut attachment = Self::of(network, &call.container, &call.interface);
+        attachment.tenant = format!("{}-{}", word(label), &attachment.id[..8]);
+        attachment.call = Some((call.netns.clone(), call.interface.clone()));
+        attachment.keys = network.keys(call);
+        attachment
+    }
+
+    /// The attachment of a container of which nothing else is known.
+    pub(super) fn of(network: &Network, container: &str, interface: &str) -> Self {
+        let id = format!("{:012x}", hash(&[&network.name, container, interface]) & 0xffff_ffff_ffff);
+        let head = format!(
+            "# Written by plimsoll-cni. It goes with the container.\n{NETWORK}{}\n# container: {container}\n# interface: {interface}\n",
+            network.name
+        );
+        Self { id, head, tenant: String::new(), call: None, keys: serde_json::Map::new() }
+    }
+
+    /// The text of its file. A flow mapping of YAML is JSON.
+    pub(super) fn file(&self, network: &Network, given: &Given) -> Result<String, Refusal> {
+        let (netns, interface) = self.call.clone().unwrap_or_default();
+        let addresses: Vec<&str> = given.ips.iter().map(|ip| ip.address.as_str()).collect();
+        let alone = |address: &&str| address.split('/').next().unwrap_or_default().to_owned();
+        let mut stated = json!({
+            "port": { "tap": { "netns": netns, "name": interface } },
+            "interface": { "addresses": addresses, "routes": given.routes_in_policy()? },
+        });
+        // Without addresses of its own a tenant may send from any that no other states.
+        if !addresses.is_empty() {
+            stated["addresses"] = addresses.iter().map(alone).collect::<Vec<_>>().into();
+        }
+        if let Some(mtu) = network.mtu {
+            stated["interface"]["mtu"] = mtu.into();
+        }
+        let ours = stated.as_object().into_iter().flatten();
+        let lines = self.keys.iter().chain(ours).map(|(key, value)| format!("    {key}: {value}\n"));
+        Ok(format!("{}tenants:\n  {}:\n{}", self.head, self.tenant, lines.collect::<String>()))
+    }
+
+    fn name(&self) -> String {
+        format!("{PREFIX}{}{SUFFIX}", self.id)
+    }
+}
+
+/// The folder of the tenants' files, locked.
+#[derive(Debug)]
+pub(super) struct Folder {
+    path: PathBuf,
+    /// Open while this call may change the folder.
+    _lock: File,
+}
+
+impl Folder {
+    /// Waits until no other call changes the folder.
+    pub(super) fn lock(path: &Path) -> Result<Self, Refusal> {
+        let open = || -> io::Result<File> {
+            let lock = File::options().create(true).truncate(false).write(true).open(path.join(".lock"))?;
+            lock.lock()?;
+            Ok(lock)
+        };
+        let failed = |error: io::Error| {
+            let message = format!("cannot use the folder of tenants {}: {error}", path.display());
+            let details = "make it, and name it by `include` in plimsoll's policy and by `tenants` in this network's configuration";
+            Refusal::new(Code::Io, message).details(details)
+        };
+        Ok(Self { path: path.to_owned(), _lock: open().map_err(failed)? })
+    }
+
+    pub(super) fn has(&self, attachment: &Attachment) -> bool {
+        self.path.join(attachment.name()).exists()
+    }
+
+    pub(super) fn write(&self, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
+        // Hidden, so that no policy includes it before it is whole.
+        let beside = self.path.join(format!(".{}", attachment.name()));
+        let file = self.path.join(attachment.name());
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &file));
+        written.map_err(|error| self.failed("write", &attachment.name(), &error))
+    }
+
+    /// Removes an attachment's file; false if there is none.
+    pub(super) fn remove(&self, attachment: &Attachment) -> Result<bool, Refusal> {
+        match fs::remove_file(self.path.join(attachment.name())) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(self.failed("remove", &attachment.name(), &error)),
+        }
+    }
+
+    /// The tenant of an attachment's file.
+    pub(super) fn tenant(&self, attachment: &Attachment) -> Result<Option<String>, Refusal> {
+        match fs::read_to_string(self.path.join(attachment.name())) {
+            Ok(text) => Ok(tenant_in(&text).map(str::to_owned)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed("read", &attachment.name(), &error)),
+        }
+    }
+
+    /// Removes the files of containers whose network namespaces have gone, as after a restart of the machine: the daemon would not
+    /// take in a new tenant beside one whose namespace is missing.
+    pub(super) fn sweep(&self) {
+        let gone = |text: &str| netns_in(text).is_some_and(|netns| !Path::new(netns).exists());
+        for (file, _) in self.files().into_iter().filter(|(_, text)| gone(text)) {
+            let _ = fs::remove_file(self.path.join(file)); // the daemon's refusal tells what stays
+        }
+    }
+
+    /// Removes the files of a network but those of `valid`; returns how many.
+    pub(super) fn keep_only(&self, network: &str, valid: &[Attachment]) -> Result<usize, Refusal> {
+        let of_network = |text: &str| text.lines().any(|line| line.strip_prefix(NETWORK) == Some(network));
+        let is_valid = |file: &str| valid.iter().any(|attachment| attachment.name() == file);
+        let rest = self.files().into_iter().filter(|(file, text)| of_network(text) && !is_valid(file));
+        let rest: Vec<String> = rest.map(|(file, _)| file).collect();
+        for file in &rest {
+            fs::remove_file(self.path.join(file)).map_err(|error| self.failed("remove", file, &error))?;
+        }
+        Ok(rest.len())
+    }
+
+    /// The plugin's files, with their texts.
+    fn files(&self) -> Vec<(String, String)> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let ours = names.filter(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        ours.filter_map(|name| Some((fs::read_to_string(self.path.join(&name)).ok()?, name)))
+            .map(|(text, name)| (name, text))
+            .collect()
+    }
+
+    fn failed(&self, what: &str, file: &str, error: &io::Error) -> Refusal {
+        Refusal::new(Code::Io, format!("cannot {what} {}: {error}", self.path.join(file).display()))
+    }
+}
+
+const PREFIX: &str = "cni-";
+const SUFFIX: &str = plimsoll_policy::INCLUDED;
+const NETWORK: &str = "# network: ";
+/// Characters of a tenant's name that come from its container's; a tenant's name has 64 at most.
+const LABEL: usize = 40;
+
+fn tenant_in(text: &str) -> Option<&str> {
+    let line = text.lines().skip_while(|line| *line != "tenants:").nth(1)?;
+    line.trim().strip_suffix(':')
+}
+
+fn netns_in(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once(r#""netns":""#)?;
+    rest.split_once('"').map(|(netns, _)| netns)
+}
+
+/// A name that a tenant's may begin with.
+fn word(label: &str) -> String {
+    let fine = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '-' };
+    let word: String = label.chars().map(fine).take(LABEL).collect();
+    if word.starts_with(|c: char| c.is_ascii_alphabetic()) { word } else { format!("c-{word}") }
+}
+
+/// FNV-1a of words, the same on every machine and with every version.
+fn hash(words: &[&str]) -> u64 {
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(more: &str) -> Network {
+        let text = format!(r#"{{"cniVersion": "1.1.0", "name": "lan"{more}}}"#);
+        Network::read(&text).expect("a network")
+    }
+
+    #[test]
+    fn an_attachment_is_the_same_at_each_call_and_no_other_is() {
+        let lan = network("");
+        let id = |container, interface| Attachment::of(&lan, container, interface).name();
+        assert_eq!(id("a", "eth0"), id("a", "eth0"));
+        let others = [id("a", "eth0"), id("a", "eth1"), id("b", "eth0"), id("ae", "th0")];
+        let distinct: std::collections::BTreeSet<_> = others.iter().collect();
+        assert_eq!(distinct.len(), others.len(), "{others:?}");
+    }
+
+    #[test]
+    fn what_a_file_says_is_found_again() {
+        let text = "# network: lan\ntenants:\n  shop-1:\n    port: {\"tap\":{\"name\":\"eth0\",\"netns\":\"/run/netns/x\"}}\n";
+        assert_eq!((tenant_in(text), netns_in(text)), (Some("shop-1"), Some("/run/netns/x")));
+        assert_eq!((tenant_in(""), netns_in("")), (None, None));
+    }
+
+    #[test]
+    fn any_containers_name_makes_a_tenants() {
+        for (label, expected) in
+            [("shop", "shop"), ("4f2a", "c-4f2a"), ("ns.pod/1", "ns.pod-1"), ("", "c-"), ("ä", "c--")]
+        {
+            assert_eq!(word(label), expected);
+        }
+        assert!(word(&"x".repeat(300)).len() + 9 <= 64);
+    }
+
+    #[test]
+    fn a_containers_owner_states_an_envelope_and_nothing_else() {
+        let refused = |more: &str| {
+            Network::read(&format!(r#"{{"cniVersion": "1.1.0", "name": "lan", {more}}}"#))
+                .expect_err("refused")
+                .message
+        };
+        assert!(refused(r#""args": {"cni": {"plimsoll": {"policy": "/etc/shadow"}}}"#).contains("`policy`"));
+        assert!(refused(r#""tenant": {"port": "memory"}"#).contains("states itself"));
+        assert!(
+            network(r#", "args": {"cni": {"plimsoll": {"name": "shop", "max": "1Gbps"}}}"#).stated_name()
+                == Some("shop")
+        );
+    }
+}

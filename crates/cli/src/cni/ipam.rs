@@ -1,0 +1,127 @@
+//! Addresses, from the IPAM plugin that the network's configuration names.
+//!
+//! Why: who has which address is a job of its own, with plugins of its own (`host-local`, `dhcp`, `static`).
+//! From: CNI 1.1, "Plugin delegation".
+//! Not here: setting the addresses (the daemon).
+//! Invariant: a refusal of the other plugin is passed on as it is; without a plugin there are no addresses.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::answer::{Code, Refusal};
+use super::config::Network;
+
+/// What an IPAM plugin gave a container.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Given {
+    #[serde(default)]
+    pub ips: Vec<Address>,
+    #[serde(default)]
+    pub routes: Vec<Route>,
+    #[serde(default = "nothing")]
+    pub dns: Value,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Address {
+    /// With the length of its network.
+    pub address: String,
+    pub gateway: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize, serde::Serialize)]
+pub(super) struct Route {
+    pub dst: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gw: Option<String>,
+}
+
+fn nothing() -> Value {
+    Value::Object(serde_json::Map::new())
+}
+
+impl Given {
+    /// The routes as a policy states them. A route without a gateway goes by that of an address of its family.
+    pub(super) fn routes_in_policy(&self) -> Result<Vec<String>, Refusal> {
+        let route = |route: &Route| {
+            let of_family = |ip: &&Address| ip.address.contains(':') == route.dst.contains(':');
+            let usual = self.ips.iter().filter(of_family).find_map(|ip| ip.gateway.as_ref());
+            let network = if route.dst.ends_with("/0") { "default" } else { route.dst.as_str() };
+            match route.gw.as_ref().or(usual) {
+                Some(gateway) => Ok(format!("{network} via {gateway}")),
+                None if network == "default" => {
+                    let message = format!("the route to {} has no gateway", route.dst);
+                    Err(Refusal::new(Code::Config, message).details("give `ipam` a `gateway`"))
+                }
+                None => Ok(network.to_owned()),
+            }
+        };
+        self.routes.iter().map(route).collect()
+    }
+}
+
+pub(super) fn add(network: &Network, text: &str) -> Result<Given, Refusal> {
+    if network.ipam.kind.is_empty() {
+        return Ok(Given { dns: nothing(), ..Given::default() });
+    }
+    let said = run(network, text)?;
+    serde_json::from_str(&said).map_err(|error| {
+        let message = format!("the IPAM plugin `{}` answers what is no result: {error}", network.ipam.kind);
+        Refusal::new(Code::Ipam, message)
+    })
+}
+
+pub(super) fn delete(network: &Network, text: &str) -> Result<(), Refusal> {
+    delegate(network, text, Some("DEL"))
+}
+
+pub(super) fn check(network: &Network, text: &str) -> Result<(), Refusal> {
+    delegate(network, text, None)
+}
+
+/// Has the plugin carry out a call that is not about one container. Those of before CNI 1.1 know none.
+pub(super) fn pass_on(network: &Network, text: &str) -> Result<(), Refusal> {
+    if network.is_from([1, 1]) { delegate(network, text, None) } else { Ok(()) }
+}
+
+fn delegate(network: &Network, text: &str, command: Option<&str>) -> Result<(), Refusal> {
+    if network.ipam.kind.is_empty() { Ok(()) } else { call(network, text, command).map(drop) }
+}
+
+fn run(network: &Network, text: &str) -> Result<String, Refusal> {
+    call(network, text, None)
+}
+
+/// Calls the plugin, by this call's own environment but for `command`.
+fn call(network: &Network, text: &str, command: Option<&str>) -> Result<String, Refusal> {
+    let kind = &network.ipam.kind;
+    let failed = |why: String| Refusal::new(Code::Ipam, format!("the IPAM plugin `{kind}` failed: {why}"));
+    let mut plugin = Command::new(find(kind)?);
+    plugin.envs(command.map(|command| ("CNI_COMMAND", command)));
+    let started = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = started.map_err(|error| failed(error.to_string()))?;
+    let told = process.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+    let done = process.wait_with_output().map_err(|error| failed(error.to_string()))?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    if done.status.success() {
+        return told.map(|()| said).map_err(|error| failed(error.to_string()));
+    }
+    let passed_on = serde_json::from_str(&said).ok().filter(|answer: &Value| answer["code"].is_u64());
+    Err(Refusal { passed_on, ..failed(format!("{}: {}", done.status, said.trim())) })
+}
+
+/// The plugin's program, in the folders of CNI_PATH.
+fn find(kind: &str) -> Result<PathBuf, Refusal> {
+    let folders = std::env::var_os("CNI_PATH").unwrap_or_default();
+    let is_name = !kind.contains('/');
+    let found = std::env::split_paths(&folders).map(|folder| folder.join(kind)).find(|file| file.is_file());
+    found.filter(|_| is_name).ok_or_else(|| {
+        let message = format!("there is no IPAM plugin `{kind}` in CNI_PATH ({})", folders.display());
+        Refusal::new(Code::Config, message)
+            .details("Debian has it in containernetworking-plugins, in /usr/lib/cni")
+    })
+}

@@ -1,0 +1,286 @@
+//! `plimsoll-cni`: containers become tenants as a container engine attaches them.
+//!
+//! Needs root (network namespaces) and `host-local` of Debian's containernetworking-plugins, which chooses the addresses.
+
+use std::fs;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::{Daemon, Stage, ip, skip};
+
+const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+/// Where Debian puts the plugins.
+const PLUGINS: &str = "/usr/lib/cni";
+
+/// A host whose uplink leads to `far`, and two containers without an interface.
+struct Host {
+    stage: Stage,
+    daemon: Option<Daemon>,
+}
+
+impl Host {
+    fn start(tag: &str) -> Option<Self> {
+        if !Path::new(PLUGINS).join("host-local").exists() {
+            skip("containernetworking-plugins, which has host-local, is not installed");
+            return None;
+        }
+        let stage = Stage::with_netns(tag, &["host", "far", "a", "b"])?;
+        let [host, far] = ["host", "far"].map(|name| stage.netns(name));
+        ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
+        ip(&["-n", &host, "link", "set", "up0", "up"]);
+        ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+        ip(&["-n", &far, "link", "set", "eth0", "up"]);
+        fs::create_dir(stage.file("tenants.d")).expect("made");
+        symlink(env!("CARGO_BIN_EXE_plimsoll"), stage.file("plimsoll-cni")).expect("linked");
+        let policy = format!(
+            "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ninclude: tenants.d\n",
+            stage.file("api.sock").display()
+        );
+        fs::write(stage.file("policy.yaml"), policy).expect("written");
+        let mut host = Self { stage, daemon: None };
+        host.run_daemon();
+        Some(host)
+    }
+
+    fn run_daemon(&mut self) {
+        let stage = &self.stage;
+        let daemon =
+            Daemon::start(Some(&stage.netns("host")), &stage.file("policy.yaml"), &[], &stage.file("log"));
+        stage.until_it_answers();
+        self.daemon = Some(daemon);
+    }
+
+    fn network(&self, more: &Value) -> Value {
+        let mut network = json!({
+            "cniVersion": "1.0.0", "name": "lan", "type": "plimsoll-cni",
+            "socket": self.stage.file("api.sock"), "tenants": self.stage.file("tenants.d"),
+            "ipam": {
+                "type": "host-local", "dataDir": self.stage.file("ipam"),
+                "ranges": [[{ "subnet": "10.9.0.0/24", "rangeStart": "10.9.0.50", "gateway": FAR }]],
+                "routes": [{ "dst": "0.0.0.0/0" }],
+            },
+        });
+        let all = network.as_object_mut().expect("an object");
+        all.extend(more.as_object().expect("an object").clone());
+        network
+    }
+
+    /// Calls the plugin for the container in a namespace.
+    fn call(&self, command: &str, container: &str, network: &Value) -> Output {
+        let mut plugin = Command::new(self.stage.file("plimsoll-cni"));
+        plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
+        plugin
+            .env("CNI_NETNS", format!("/run/netns/{}", self.stage.netns(container)))
+            .env("CNI_PATH", PLUGINS);
+        let mut process = plugin
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let text = network.to_string();
+        process.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
+        process.wait_with_output().expect("it ends")
+    }
+
+    /// A call that must succeed, and its answer.
+    fn succeeds(&self, command: &str, container: &str, network: &Value) -> Value {
+        let done = self.call(command, container, network);
+        let said = [&done.stdout[..], &done.stderr].map(String::from_utf8_lossy).concat();
+        assert!(done.status.success(), "{command}: {said}\n{}", self.stage.read("log"));
+        serde_json::from_slice(&done.stdout).unwrap_or(Value::Null)
+    }
+
+    /// A call that must fail, with its code and all that it says.
+    fn fails(&self, command: &str, container: &str, network: &Value) -> (u64, String) {
+        let done = self.call(command, container, network);
+        assert!(!done.status.success(), "{command} succeeds");
+        let answer: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        (answer["code"].as_u64().expect("a code"), answer.to_string())
+    }
+
+    fn tenants(&self) -> Vec<String> {
+        let stats = self.stage.client().text("GET", "/v1/stats").expect("it answers");
+        let stats: Value = serde_json::from_str(&stats).expect("JSON");
+        stats["tenants"].as_object().expect("tenants").keys().cloned().collect()
+    }
+
+    /// The files of attachments.
+    fn files(&self) -> usize {
+        let entries = fs::read_dir(self.stage.file("tenants.d")).expect("the folder").flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".yaml")).count()
+    }
+
+    fn has_interface(&self, container: &str) -> bool {
+        let shown =
+            Command::new("ip").args(["-n", &self.stage.netns(container), "link", "show", "eth0"]).output();
+        shown.expect("it runs").status.success()
+    }
+}
+
+fn address(answer: &Value) -> Ipv4Addr {
+    let stated = answer["ips"][0]["address"].as_str().expect("an address");
+    stated.split('/').next().and_then(|address| address.parse().ok()).expect("IPv4")
+}
+
+#[test]
+fn two_containers_come_with_their_envelopes_and_go() {
+    let Some(mut host) = Host::start("cni") else { return };
+    let narrow = host.network(
+        &json!({ "runtimeConfig": { "bandwidth": { "egressRate": 40_000_000, "egressBurst": 8_000 } } }),
+    );
+    let wide =
+        host.network(&json!({ "args": { "cni": { "plimsoll": { "name": "shop", "min": "100Mbps" } } } }));
+    let (a, b) = (host.succeeds("ADD", "a", &narrow), host.succeeds("ADD", "b", &wide));
+    assert_eq!(a["interfaces"][0]["name"], "eth0");
+    assert_eq!(a["interfaces"][0]["mac"].as_str().map(str::len), Some(17), "{a}");
+    let tenants = host.tenants();
+    assert!(tenants.len() == 2 && tenants.iter().any(|name| name.starts_with("shop-")), "{tenants:?}");
+    assert_ne!(address(&a), address(&b));
+
+    host.stage.eventually("a container reaches what is behind the uplink", || host.stage.ping("a", FAR, 56));
+    host.stage.eventually("and the other container", || host.stage.ping("a", address(&b), 56));
+    // 4 MB take at least 0.8 s at 40 Mb/s, less what the burst and the queues hold; the other has no such limit.
+    let took = host.stage.transfer("a", "far", FAR, 4_000_000);
+    assert!(took.as_secs_f64() > 0.6, "{took:?} for 4 MB");
+    let wide_took = host.stage.transfer("b", "far", FAR, 4_000_000);
+    assert!(wide_took < took, "{wide_took:?} without a limit, {took:?} with one");
+
+    // The runtime keeps the answer, and asks whether it still holds.
+    let kept = |answer: &Value| host.network(&json!({ "prevResult": answer }));
+    host.succeeds("CHECK", "a", &kept(&a));
+    let mut other = kept(&a);
+    other["prevResult"]["ips"][0]["address"] = "10.9.0.7/24".into();
+    let (code, said) = host.fails("CHECK", "a", &other);
+    assert!(code == 101 && said.contains("10.9.0.7/24"), "{said}");
+
+    // Nothing is kept but the files, and a daemon that starts finds them.
+    host.daemon = None;
+    let (code, said) = host.fails("STATUS", "a", &host.network(&json!({})));
+    assert!(code == 50 && said.contains("does not answer"), "{said}");
+    host.run_daemon();
+    host.stage.eventually("a restarted daemon serves the container", || host.stage.ping("a", FAR, 56));
+    host.succeeds("STATUS", "a", &host.network(&json!({})));
+
+    for _ in 0..2 {
+        host.succeeds("DEL", "a", &narrow);
+    }
+    assert!(!host.has_interface("a") && host.has_interface("b"));
+    assert_eq!(host.tenants().len(), 1);
+    let (code, said) = host.fails("CHECK", "a", &narrow);
+    assert!(code == 3, "{said}");
+    host.succeeds("DEL", "b", &wide);
+    assert_eq!((host.tenants().len(), host.files()), (0, 0));
+    let left = fs::read_dir(host.stage.file("ipam/lan")).expect("host-local's folder").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap_or_default()).collect();
+    assert!(left.iter().all(|name| !name.starts_with("10.")), "its addresses are free: {left:?}");
+}
+
+#[test]
+fn a_call_that_fails_leaves_nothing_and_what_a_crash_left_goes() {
+    let Some(host) = Host::start("cnif") else { return };
+    let nothing = |why: &str| {
+        assert_eq!((host.tenants().len(), host.files()), (0, 0), "{why}");
+        assert!(!host.has_interface("a"), "{why}");
+    };
+    // Refused by the daemon, by the plugin, and by the IPAM plugin.
+    let dear = host.network(&json!({ "tenant": { "min": "2Gbps" } }));
+    let (code, said) = host.fails("ADD", "a", &dear);
+    assert!(code == 100 && said.contains("min"), "{said}");
+    nothing(&said);
+    let sly = host.network(&json!({ "args": { "cni": { "plimsoll": { "policy": "/etc/shadow" } } } }));
+    let (code, said) = host.fails("ADD", "a", &sly);
+    assert!(code == 7 && said.contains("may not state `policy`"), "{said}");
+    let full = json!({ "type": "host-local", "dataDir": host.stage.file("ipam"), "subnet": "nonsense" });
+    let (_, said) = host.fails("ADD", "a", &host.network(&json!({ "ipam": full })));
+    nothing(&said);
+    let missing = host.network(&json!({ "ipam": { "type": "there-is-none" } }));
+    let (code, said) = host.fails("ADD", "a", &missing);
+    assert!(code == 7 && said.contains("containernetworking-plugins"), "{said}");
+    let (code, said) = host.fails("ADD", "a", &host.network(&json!({ "cniVersion": "9.0.0" })));
+    assert!(code == 1 && said.contains("1.1.0"), "{said}");
+
+    // A container that was added twice, as after a crash, is there once; the address of the first call is free again.
+    let network = host.network(&json!({}));
+    let (first, second) = (host.succeeds("ADD", "a", &network), host.succeeds("ADD", "a", &network));
+    assert_ne!(address(&first), address(&second), "host-local goes on with the next address");
+    assert_eq!((host.tenants().len(), host.files()), (1, 1));
+
+    // A namespace that went without a call does not keep others out.
+    host.succeeds("ADD", "b", &network);
+    ip(&["netns", "del", &host.stage.netns("b")]);
+    host.stage.eventually("a container comes beside one that has gone", || {
+        host.call("DEL", "a", &network).status.success() && host.call("ADD", "a", &network).status.success()
+    });
+    assert_eq!(host.files(), 1, "the file of the one that has gone is swept");
+
+    // The runtime's list of valid attachments is the truth.
+    let listed = json!({ "cniVersion": "1.1.0", "ipam": {}, "cni.dev/valid-attachments": [{ "containerID": "a", "ifname": "eth0" }] });
+    host.succeeds("GC", "a", &host.network(&listed));
+    assert_eq!(host.files(), 1);
+    let none = json!({ "cniVersion": "1.1.0", "ipam": {}, "cni.dev/valid-attachments": [] });
+    host.succeeds("GC", "a", &host.network(&none));
+    nothing("no attachment is valid");
+}
+
+#[test]
+fn calls_at_once_do_not_hinder_each_other() {
+    let Some(host) = Host::start("cnip") else { return };
+    let network = host.network(&json!({}));
+    for round in 0..3 {
+        for command in ["ADD", "DEL"] {
+            let answers: Vec<Output> = std::thread::scope(|scope| {
+                let calls =
+                    ["a", "b"].map(|container| scope.spawn(|| host.call(command, container, &network)));
+                calls.map(|call| call.join().expect("no panic")).into()
+            });
+            for done in answers {
+                let said = String::from_utf8_lossy(&done.stdout);
+                assert!(done.status.success(), "{command}, round {round}: {said}");
+            }
+            let expected = if command == "ADD" { 2 } else { 0 };
+            assert_eq!((host.tenants().len(), host.files()), (expected, expected));
+        }
+    }
+}
+
+#[test]
+fn the_plugin_says_what_it_is_and_what_it_speaks() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plugin = folder.path().join("plimsoll-cni");
+    symlink(env!("CARGO_BIN_EXE_plimsoll"), &plugin).expect("linked");
+    let bare = Command::new(&plugin).env_remove("CNI_COMMAND").output().expect("it runs");
+    assert!(bare.status.success() && String::from_utf8_lossy(&bare.stdout).contains("a CNI plugin"));
+    let run = |command: &str, text: &str| {
+        let mut process = Command::new(&plugin)
+            .env("CNI_COMMAND", command)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        process.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
+        let done = process.wait_with_output().expect("it ends");
+        let answer: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+        (done.status.success(), answer)
+    };
+    let (fine, answer) = run("VERSION", r#"{"cniVersion": "0.4.0"}"#);
+    assert!(fine && answer["cniVersion"] == "0.4.0", "{answer}");
+    assert!(
+        answer["supportedVersions"].as_array().is_some_and(|known| known.contains(&"1.1.0".into())),
+        "{answer}"
+    );
+    for (command, text, code) in [
+        ("NONSENSE", r#"{"cniVersion": "1.0.0", "name": "lan"}"#, 4),
+        ("ADD", "no json", 6),
+        ("ADD", r#"{"cniVersion": "1.0.0", "name": ""}"#, 7),
+        ("ADD", r#"{"cniVersion": "1.0.0", "name": "lan"}"#, 4),
+    ] {
+        let (fine, answer) = run(command, text);
+        assert!(!fine && answer["code"] == code && answer["msg"].is_string(), "{command} {text}: {answer}");
+    }
+}
