@@ -36,7 +36,7 @@ faults: ## show live what faults cost other tenants, with figures: needs root; a
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
 
-agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 20 minutes, idle
+agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 40 minutes, idle
 	@scripts/setup.sh test
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) agree tests/agree/*.yaml --write docs/tcp.md
@@ -113,9 +113,9 @@ deny-if-there:
 	fi
 
 # Installing container engines changes the machine's firewall and starts services, so `make test` uses them only where they are.
-containers: ## install Docker and Podman where they are missing, and test `plimsoll attach` with containers of both
+containers: ## install Docker and Podman where they are missing, and test `plimsoll attach` and `plimsoll-cni` with them, containerd and cnitool
 	@scripts/setup.sh containers
-	$(CARGO) test --locked --workspace --test it -- attach::engines --nocapture
+	$(CARGO) test --locked --workspace --test it -- ::engines:: --nocapture
 
 bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table, writes target/bench.json
 	@scripts/setup.sh bench

@@ -6,7 +6,7 @@
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
 #          testpmd, QEMU, busybox
-#   containers  test, Docker and Podman (85 MB; Debian starts Docker's service)
+#   containers  test, Docker, containerd and Podman (85 MB; Debian starts Docker's service), and CNI's cnitool
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -60,6 +60,16 @@ want_test() {
 want_containers() {
     want dockerd docker.io
     want podman podman
+    want containerd containerd
+    have go || want_file /usr/bin/go golang-go
+}
+
+# CNI's own tool, for which Debian has no package.
+want_cnitool() {
+    have cnitool && return 0
+    [ "$(id -u)" -eq 0 ] && have go || return 0
+    GOBIN=/usr/local/bin GOFLAGS=-modcacherw go install github.com/containernetworking/cni/cnitool@v1.1.2 >&2 ||
+        say 'cnitool cannot be built here: its test is skipped'
 }
 
 want_bench() {
@@ -172,6 +182,7 @@ install_packages
 install_rust
 case $what in
 test) install_wasm ;;
+containers) want_cnitool ;;
 bench) want_ns3; want_ovs ;;
 fuzz) install_fuzz ;;
 deny) install_deny ;;

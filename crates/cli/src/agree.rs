@@ -6,7 +6,6 @@
 //! Invariant: every figure that either side has is compared, but for percentiles of requests that neither side answers; exit code 1
 //! when one is further apart than its bound.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use comfy_table::CellAlignment::{Left, Right};
@@ -50,9 +49,7 @@ pub(crate) fn agree(args: &Agree) -> Result<(), Failure> {
         }
     }
     if let Some(file) = &args.write {
-        let least =
-            scenarios.iter().map(|(live, _)| args.pairs.unwrap_or(live.pairs)).min().unwrap_or_default();
-        write(file, &figures, [least, args.seeds])?;
+        write(file, &figures, args.seeds)?;
     }
     if args.json {
         print_json(&figures)?;
@@ -164,44 +161,48 @@ const COLUMNS: [&str; 7] = ["scenario", "system", "figure", "Linux", "sim", "rat
 fn text(figures: &[Figure]) -> String {
     let mut table = show::table(&COLUMNS, &[Left, Left, Left, Right, Right, Right, Left]);
     table.add_rows(figures.iter().map(Figure::cells));
-    format!("{table}\n{}\n", verdict(figures))
+    let agreeing = figures.iter().filter(|figure| figure.agrees()).count();
+    format!("{table}\n{}\n", verdict(agreeing, figures.len()))
 }
 
-fn verdict(figures: &[Figure]) -> String {
-    let agreeing = figures.iter().filter(|figure| figure.agrees()).count();
-    format!(
-        "{agreeing} of {} figures agree: throughput and answers within 10 %, p99 within a factor of 2",
-        figures.len()
-    )
+fn verdict(agreeing: usize, all: usize) -> String {
+    format!("{agreeing} of {all} figures agree: throughput and answers within 10 %, p99 within a factor of 2")
 }
 
 /// Lines between which a page holds the table.
 const MARKS: [&str; 2] = ["<!-- agree: begin -->\n", "<!-- agree: end -->\n"];
 
-/// Replaces the table in a page; `runs` are the repetitions on Linux, at least, and the seeds.
-fn write(file: &Path, figures: &[Figure], runs: [u32; 2]) -> Result<(), Failure> {
+/// Writes the figures into the table in a page, which keeps those of other scenarios; `seeds` is the number of seeds.
+fn write(file: &Path, figures: &[Figure], seeds: u32) -> Result<(), Failure> {
     let failed =
         |why: &dyn std::fmt::Display| Failure::Failed(format!("cannot write `{}`: {why}", file.display()));
     let page = std::fs::read_to_string(file).map_err(|error| failed(&error))?;
     let [begin, end] = MARKS.map(|mark| page.find(mark));
-    let (Some(begin), Some(end)) = (begin, end) else {
+    let (Some(begin), Some(end)) = (begin.map(|at| at + MARKS[0].len()), end) else {
         return Err(failed(&format!("it has no lines `{}` and `{}`", MARKS[0].trim(), MARKS[1].trim())));
     };
-    let table = markdown(figures, runs);
-    let new = page[..begin + MARKS[0].len()].to_owned() + &table + &page[end..];
+    let table = markdown(figures, page.get(begin..end).unwrap_or_default(), seeds);
+    let new = page[..begin].to_owned() + &table + &page[end..];
     std::fs::write(file, new).map_err(|error| failed(&error))
 }
 
-fn markdown(figures: &[Figure], [repetitions, seeds]: [u32; 2]) -> String {
-    let mut text = format!(
-        "Medians of {repetitions} repetitions on Linux and of {seeds} seeds. {}.\n\n| {} |\n| --- | --- | --- | --: | --: | --: | --- |\n",
-        verdict(figures),
-        COLUMNS.join(" | ")
-    );
-    for figure in figures {
-        let _ = writeln!(text, "| {} |", figure.cells().join(" | "));
-    }
-    text
+fn markdown(figures: &[Figure], before: &str, seeds: u32) -> String {
+    let row = |figure: &Figure| format!("| {} |", figure.cells().join(" | "));
+    let scenario = |row: &str| row.split('|').nth(1).map(|name| name.trim().to_owned()).unwrap_or_default();
+    let measured = |row: &&str| !figures.iter().any(|figure| figure.scenario == scenario(row));
+    let kept = before.lines().skip_while(|line| !line.starts_with("| ---")).skip(1);
+    let kept = kept.filter(|line| line.starts_with('|')).filter(measured).map(str::to_owned);
+    let mut rows: Vec<String> = kept.chain(figures.iter().map(row)).collect();
+    // Stable: the figures of a scenario stay in their order.
+    rows.sort_by_key(|row| scenario(row));
+    let agreeing = rows.iter().filter(|row| row.ends_with(" yes |")).count();
+    format!(
+        "Medians of as many repetitions on Linux as each file's `pairs` says, and of {seeds} seeds. {}.\n\n\
+         | {} |\n| --- | --- | --- | --: | --: | --: | --- |\n{}\n",
+        verdict(agreeing, rows.len()),
+        COLUMNS.join(" | "),
+        rows.join("\n")
+    )
 }
 
 #[cfg(test)]
@@ -230,16 +231,23 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_what_is_around_the_table() {
+    fn a_page_keeps_what_is_around_the_table_and_other_scenarios() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("page.md");
         std::fs::write(&file, format!("before\n{}old\n{}after\n", MARKS[0], MARKS[1])).expect("written");
-        write(&file, &[figure(1.0, 3.0, LATENCY)], [3, 5]).expect("written");
+        write(&file, &[figure(1.0, 3.0, LATENCY)], 5).expect("written");
         let page = std::fs::read_to_string(&file).expect("there");
         assert!(page.starts_with("before\n") && page.ends_with("after\n") && !page.contains("old"), "{page}");
         assert!(page.contains("0 of 1 figures agree") && page.contains("| 3.00 | NO |"), "{page}");
+        let other = Figure { scenario: "a".to_owned(), ..figure(1.0, 1.0, LATENCY) };
+        write(&file, &[other, figure(1.0, 1.5, LATENCY)], 5).expect("written");
+        let page = std::fs::read_to_string(&file).expect("there");
+        assert!(page.contains("2 of 2 figures agree") && !page.contains("3.00"), "{page}");
+        write(&file, &[figure(1.0, 4.0, LATENCY)], 5).expect("written");
+        let page = std::fs::read_to_string(&file).expect("there");
+        assert!(page.contains("1 of 2 figures agree") && page.contains("| a |"), "{page}");
         std::fs::write(&file, "no marks").expect("written");
-        assert!(write(&file, &[], [3, 5]).is_err());
+        assert!(write(&file, &[], 5).is_err());
         assert_eq!(std::fs::read_to_string(&file).expect("there"), "no marks");
     }
 }

@@ -386,9 +386,10 @@ pub(crate) struct Agree {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) pairs: Option<u32>,
     /// Seeds in virtual time, of which the medians are compared
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) seeds: u32,
-    /// Write the table into this page of Markdown, between `<!-- agree: begin -->` and `<!-- agree: end -->`
+    /// Write the figures into the table of this page of Markdown, between `<!-- agree: begin -->` and `<!-- agree: end -->`;
+    /// rows of other scenarios stay
     #[arg(long, value_name = "FILE")]
     pub(crate) write: Option<PathBuf>,
     /// Print JSON: every figure

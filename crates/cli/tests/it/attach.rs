@@ -3,7 +3,7 @@
 //! Needs root (network namespaces). Everything made here is removed, whatever happens. Containers of Docker and Podman are
 //! tried where these programs are, with daemons, images and networks of the test's own.
 
-mod engines;
+pub mod engines;
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -60,7 +60,7 @@ fn attach(stage: &Stage, args: &[&str]) -> Output {
 }
 
 /// Standard output and standard error.
-fn said(done: &Output) -> String {
+pub fn said(done: &Output) -> String {
     [&done.stdout[..], &done.stderr].map(String::from_utf8_lossy).concat()
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Needs root (network namespaces) and `host-local` of Debian's containernetworking-plugins, which chooses the addresses.
 
+mod engines;
+
 use std::fs;
 use std::io::Write;
 use std::net::Ipv4Addr;

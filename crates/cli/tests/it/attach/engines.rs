@@ -14,16 +14,16 @@ use crate::support::{Daemon, Stage, ip};
 use super::said;
 
 /// A container engine with a state of its own, in a network namespace of its own.
-struct Engine {
-    stage: Stage,
+pub struct Engine {
+    pub stage: Stage,
     program: &'static str,
-    env: Vec<(&'static str, PathBuf)>,
-    daemon: Option<Child>,
+    pub env: Vec<(&'static str, PathBuf)>,
+    pub daemon: Option<Child>,
 }
 
 impl Engine {
     /// `None` where the engine or busybox is not installed: most machines have at most one of them.
-    fn new(program: &'static str, needs: &[&str], tag: &str) -> Option<Self> {
+    pub fn new(program: &'static str, needs: &[&str], tag: &str) -> Option<Self> {
         for needed in [&[program, "busybox", "nsenter"], needs].concat() {
             let found = Command::new("sh").args(["-c", &format!("command -v {needed}")]).output();
             if !found.is_ok_and(|found| found.status.success()) {
@@ -46,15 +46,33 @@ impl Engine {
     }
 
     /// A command in the engine's network namespace. `ip netns exec` would hide the control groups.
-    fn command(&self, program: &str) -> Command {
+    pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.stage.netns("host"))).arg(program);
         command.envs(self.env.iter().map(|(key, value)| (key, value)));
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         self.command(self.program).args(args).output().expect("it runs")
+    }
+
+    /// Gives Podman a state of its own; `network` is a part of its configuration.
+    pub fn use_podman_apart(&mut self, network: &str) {
+        let stage = &self.stage;
+        let (data, run) = (stage.file("data"), stage.file("run"));
+        let storage = format!("[storage]\ndriver = \"overlay\"\ngraphroot = {data:?}\nrunroot = {run:?}\n");
+        fs::write(stage.file("storage.conf"), storage).expect("written");
+        // Limits that a container may be given without the privilege to raise them.
+        let limits = "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=512:512\"]\n";
+        let engine_part =
+            "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n";
+        fs::write(stage.file("containers.conf"), [limits, engine_part, network].concat()).expect("written");
+        let settings = [
+            ("CONTAINERS_STORAGE_CONF", stage.file("storage.conf")),
+            ("CONTAINERS_CONF", stage.file("containers.conf")),
+        ];
+        self.env.extend(settings);
     }
 
     /// Attaches the container `shop`, and checks that its packets go through the engine.
@@ -109,7 +127,7 @@ fn show_control_groups() {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        let _ = self.run(&["rm", "-f", "shop"]);
+        let _ = self.run(&["rm", "-f", "shop", "batch"]);
         if let Some(daemon) = &mut self.daemon {
             let id = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).expect("a process id"));
             let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
@@ -160,20 +178,7 @@ fn a_container_of_docker_becomes_a_tenant() {
 #[test]
 fn a_container_of_podman_becomes_a_tenant() {
     let Some(mut engine) = Engine::new("podman", &[], "pdm") else { return };
-    let stage = &engine.stage;
-    let (data, run) = (stage.file("data"), stage.file("run"));
-    let storage = format!("[storage]\ndriver = \"overlay\"\ngraphroot = {data:?}\nrunroot = {run:?}\n");
-    fs::write(stage.file("storage.conf"), storage).expect("written");
-    // Limits that a container may be given without the privilege to raise them.
-    let limits = "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=512:512\"]\n";
-    let engine_part =
-        "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\n";
-    fs::write(stage.file("containers.conf"), [limits, engine_part].concat()).expect("written");
-    let settings = [
-        ("CONTAINERS_STORAGE_CONF", stage.file("storage.conf")),
-        ("CONTAINERS_CONF", stage.file("containers.conf")),
-    ];
-    engine.env.extend(settings);
+    engine.use_podman_apart("");
     let root = engine.stage.file("rootfs").display().to_string();
     let started = engine.run(&[
         "run",
