@@ -89,8 +89,9 @@ unit:
 	$(CARGO) test --locked --workspace --doc
 	$(CARGO) test --manifest-path sdk/rust/Cargo.toml --target-dir target/sdk
 
+# With the examples, so that third-party crates have the features that `lint` has checked them with.
 docs-check:
-	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --locked --workspace --no-deps --lib --bins --examples
 
 # The benches are a workspace of their own. Without their default feature they need no DPDK, so they can be linted on
 # any machine; `make bench` builds all of them.
