@@ -131,6 +131,8 @@ pub(crate) enum SchemaOf {
     Policy,
     /// The policy file of a tenant or application
     SubPolicy,
+    /// A file of the folder that a policy includes
+    Included,
     /// A scenario file of `plimsoll lab` and `plimsoll sim`
     Scenario,
     /// The daemon's HTTP API, as an OpenAPI 3.1 document

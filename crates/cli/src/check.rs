@@ -190,6 +190,7 @@ pub(crate) fn schema(of: SchemaOf) -> Result<(), Failure> {
     print_json(&match of {
         SchemaOf::Policy => plimsoll_policy::schema(),
         SchemaOf::SubPolicy => plimsoll_policy::sub_schema(),
+        SchemaOf::Included => plimsoll_policy::included_schema(),
         SchemaOf::Scenario => plimsoll_scenario::schema(),
         SchemaOf::Api => plimsoll_daemon::openapi().clone(),
     })

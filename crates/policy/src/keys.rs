@@ -24,6 +24,12 @@ pub fn sub_schema() -> serde_json::Value {
     SUB_FILE.schema("Plimsoll sub-policy of a tenant or an application")
 }
 
+/// The schema of a file of the folder that `include` names.
+#[must_use]
+pub fn included_schema() -> serde_json::Value {
+    INCLUDED_FILE.schema("Tenants that a Plimsoll policy includes")
+}
+
 /// Largest weight: a share finer than 1 in 65,535 is nothing that a link could show.
 pub const MAX_WEIGHT: u32 = 65_535;
 /// Flow queues that an engine may have: a million classes have one each.
@@ -163,7 +169,7 @@ mapping! {
     }
 
     /// A file of the folder that `include` names.
-    pub(crate) static INCLUDED_FILE = "IncludedFile" {
+    pub static INCLUDED_FILE = "IncludedFile" {
         /// The tenants, each with a port of its own.
         tenants = "{shop: {port: {af_packet: veth7}}}": Named(&Map(&TENANT)),
     }

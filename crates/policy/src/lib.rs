@@ -46,8 +46,8 @@ pub use files::{FileRead, Files, INCLUDED, MAX_FILE, Parse, Unread, read_text, t
 pub use grain::{Grain, GrainReason};
 pub use interface::{HostAddress, HostRoute, Interface};
 pub use keys::{
-    BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INGRESS_KEYS,
-    LIMITS, MAX_WEIGHT, NAMES, PROGRAM_KEYS, SUB_FILE, schema, sub_schema,
+    BACKPRESSURE_KEYS, CLASSES, DELAY, DESCRIPTORS, ECN_KEYS, ENGINE_KEYS, FLOWS, HOST_FILE, INCLUDED_FILE,
+    INGRESS_KEYS, LIMITS, MAX_WEIGHT, NAMES, PROGRAM_KEYS, SUB_FILE, included_schema, schema, sub_schema,
 };
 pub use law::{Errors, Law, Problem, ProblemRecord};
 pub use offload::{Fails, StateKept, TenantProgram, UnitWeights};

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use plimsoll_document::Trial;
 use plimsoll_policy::{
-    ControlLevel, FileId, HOST_FILE, Law, SUB_FILE, bounds, check_str, check_with, describe_match, load,
-    schema, sub_schema,
+    ControlLevel, FileId, Files, HOST_FILE, INCLUDED_FILE, Law, SUB_FILE, bounds, check_files, check_str,
+    check_with, describe_match, included_schema, load, schema, sub_schema,
 };
 use plimsoll_units::Span;
 use serde_json::Value;
@@ -259,18 +259,36 @@ fn properties<'s>(schema: &'s Value, mapping: &str, root: &str) -> Vec<&'s Strin
     object["properties"].as_object().expect("a mapping of the schema").keys().collect()
 }
 
+/// The operator's file, and the text of every file that it names or includes.
+struct Named<'a>(&'a str, &'a str);
+
+impl Files for Named<'_> {
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        Ok(if name == "p.yaml" { self.0 } else { self.1 }.to_owned())
+    }
+
+    fn folder(&mut self, name: &str) -> Result<Vec<String>, String> {
+        Ok(vec![format!("{name}/t.yaml")])
+    }
+}
+
 #[test]
 fn a_key_is_read_if_and_only_if_it_is_in_the_schema() {
-    let operator = "uplink: {port: memory, rate: 1Gbps}\ntenants: {a: {port: memory, policy: t.yaml}}\n";
-    for (table, schema, of_tenant) in [(&HOST_FILE, schema(), false), (&SUB_FILE, sub_schema(), true)] {
+    let operator = "uplink: {port: memory, rate: 1Gbps}\n";
+    let (including, naming) = ("include: d\n", "tenants: {a: {port: memory, policy: t.yaml}}\n");
+    let tables = [
+        (&HOST_FILE, schema(), false),
+        (&SUB_FILE, sub_schema(), true),
+        (&INCLUDED_FILE, included_schema(), true),
+    ];
+    for (table, schema, named) in tables {
         let mut tried: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        let operator =
+            operator.to_owned() + if table.name == INCLUDED_FILE.name { including } else { naming };
         for Trial { key: (mapping, key), text, place } in table.trials() {
-            let mut load = |name: &str| match name {
-                "p.yaml" if of_tenant => Ok(operator.to_owned()),
-                _ => Ok(text.clone()),
-            };
-            let errors = check_with("p.yaml", &mut load).expect_err("a value that can stand nowhere");
-            let file = FileId(of_tenant.into());
+            let mut files = Named(if named { &operator } else { &text }, &text);
+            let errors = check_files("p.yaml", &mut files).expect_err("a value that can stand nowhere");
+            let file = FileId(named.into());
             let refused = errors
                 .problems()
                 .iter()
