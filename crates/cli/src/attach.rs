@@ -6,7 +6,7 @@
 //! Invariant: nothing is changed before the whole plan is checked; a step that fails puts back what was changed before.
 
 mod edit;
-mod ends;
+pub(crate) mod ends;
 
 use std::fs;
 use std::io;
@@ -37,7 +37,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
     }
     // A rule of an earlier time would be there twice.
     let _ = run(&words(&rule("-D", &ends.host)));
-    steps(&ends).iter().try_for_each(Step::take).inspect_err(|_| put_back(&ends))?;
+    take_over(&ends, &mut |line| say(&format!("{line}\n")))?;
     match change {
         Some(change) if args.write => {
             change.write(&change.edited.text).inspect_err(|_| put_back(&ends))?;
@@ -56,6 +56,11 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         change => print(&what_is_left(args, &ends, change.as_ref()))?,
     }
     print(&format!("to undo this: {}\n{}", undoing(&ends).join("; "), unknown_bridge(&ends)))
+}
+
+/// Takes the host's end over; `done` hears each command that was run. A step that fails puts back what was changed before.
+pub(crate) fn take_over(ends: &Ends, done: &mut dyn FnMut(&str)) -> Result<(), Failure> {
+    steps(ends).iter().try_for_each(|step| step.take(done)).inspect_err(|_| put_back(ends))
 }
 
 /// Prints between two changes: a reader that has gone (`| head`) must not end them halfway.
@@ -177,13 +182,13 @@ impl Step {
         format!("would run: {}{instead}\n", line(&self.words))
     }
 
-    fn take(&self) -> Result<(), Failure> {
+    fn take(&self, done: &mut dyn FnMut(&str)) -> Result<(), Failure> {
         let tries = [Some(&self.words), self.instead.as_ref()];
         let mut said = Vec::new();
         for words in tries.into_iter().flatten() {
             match run(words) {
                 Ok(()) => {
-                    say(&format!("{}\n", line(words)));
+                    done(&line(words));
                     return Ok(());
                 }
                 Err(why) => said.push(format!("`{}`: {why}", line(words))),
@@ -233,8 +238,8 @@ fn unknown_bridge(ends: &Ends) -> String {
     )
 }
 
-/// Undoes what was done before a failure. Without a bridge the interface was attached before, and stays so.
-fn put_back(ends: &Ends) {
+/// Undoes [`take_over`], or what it did before a failure. Without a bridge the interface was attached before, and stays so.
+pub(crate) fn put_back(ends: &Ends) {
     if ends.bridge.is_none() {
         return;
     }

@@ -8,6 +8,7 @@
 
 mod answer;
 mod attachment;
+mod chain;
 mod config;
 mod device;
 mod ipam;
@@ -69,7 +70,7 @@ fn execute(text: &str) -> Result<Option<Value>, Refusal> {
     }
 }
 
-/// Gives the container an interface, and makes it a tenant.
+/// Makes the container a tenant, with an interface of its own or with the one that an earlier plugin of a chain has made.
 fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
     let attachment = Attachment::new(network, call);
     let folder = Folder::lock(&network.tenants)?;
@@ -78,20 +79,20 @@ fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
         // What a call that was ended halfway has left.
         take_away(network, &folder, &attachment, text)?;
     }
-    let given = ipam::add(network, text)?;
-    let added = attachment.file(network, &given).and_then(|file| {
-        folder.write(&attachment, &file)?;
-        reload(network)?;
-        device::find(call)
-    });
-    match added {
-        Ok(device) => Ok(answer::added(network, call, &device, &given)),
-        Err(refusal) => {
-            // The first failure is the one to report.
-            let _ = take_away(network, &folder, &attachment, text);
-            Err(refusal)
+    let in_force = |file: &str| folder.write(&attachment, file).and_then(|()| reload(network));
+    let added = match network.previous() {
+        Some(previous) => {
+            chain::add(call, |ends| in_force(&attachment.file_of_veth(ends))).map(|()| previous.clone())
         }
-    }
+        None => ipam::add(network, text).and_then(|given| {
+            in_force(&attachment.file(network.mtu, &given)?)?;
+            Ok(answer::added(network, call, &device::find(call)?, &given))
+        }),
+    };
+    added.inspect_err(|_| {
+        // The first failure is the one to report.
+        let _ = take_away(network, &folder, &attachment, text);
+    })
 }
 
 /// Takes the tenant away, with its interface and its addresses; nothing that is not there is missed.

@@ -46,6 +46,16 @@ impl Failure {
         ExitCode::from(code)
     }
 
+    /// What is wrong, for an answer to another program.
+    pub(crate) fn words(&self) -> String {
+        match self {
+            Self::Policy(errors) => errors.render(false),
+            Self::Scenario(errors) => errors.render(false),
+            Self::Wrong(why) | Self::Failed(why) => why.clone(),
+            Self::Said | Self::PipeClosed => String::new(),
+        }
+    }
+
     /// A failure of the action `what` on a file.
     pub(crate) fn io(what: impl Display, error: &io::Error) -> Self {
         Self::Failed(format!("{what}: {error}"))

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 
 /// The ends of a veth pair.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(crate) struct Ends {
     /// The end in the container.
     pub inside: String,
     /// The end on the host.
@@ -40,7 +40,7 @@ pub(super) struct Ends {
 
 /// How the host's end was when it was first attached. It is kept as the interface's alias, and so goes with the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct First {
+pub(crate) struct First {
     /// The bridge that it was a port of.
     pub bridge: Option<String>,
     /// Whether the host had IPv6 on it.
@@ -112,18 +112,23 @@ pub(super) fn find(args: &Attach) -> Result<Ends, Failure> {
             (of_process(pid), format!("the network namespace of process {pid}"))
         }
     };
-    let failed = |error: PortError| match error {
-        PortError::NoNetns { .. } if args.netns.is_some() => Failure::Failed(error.to_string()),
-        error => Failure::Failed(format!("{place}: {error}")),
-    };
-    let (netns, own) = (Netns::open(&netns).map_err(failed)?, Netns::own().map_err(failed)?);
+    find_in(&netns, args.interface.as_deref(), &place).map_err(|failure| match failure {
+        Failure::Failed(why) if args.netns.is_none() => Failure::Failed(format!("{place}: {why}")),
+        failure => failure,
+    })
+}
+
+/// Finds the ends of an interface in a namespace, which messages call `place`; of its only veth where none is named.
+pub(crate) fn find_in(netns: &NetnsRef, interface: Option<&str>, place: &str) -> Result<Ends, Failure> {
+    let failed = |error: PortError| Failure::Failed(error.to_string());
+    let (netns, own) = (Netns::open(netns).map_err(failed)?, Netns::own().map_err(failed)?);
     if netns.number().ok() == own.number().ok() {
         return Err(Failure::Wrong(format!(
             "{place} shares the network namespace of this command, so it has no veth of its own; start the container with a \
              network of its own (not `--network host`)"
         )));
     }
-    let ends = pair(&links(&netns)?, &links(&own)?, args.interface.as_deref(), &place);
+    let ends = pair(&links(&netns)?, &links(&own)?, interface, place);
     let ends = ends.map_err(Failure::Wrong)?;
     let off = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", ends.host));
     // Without IPv6 in the kernel there is nothing to put back.

@@ -9,62 +9,76 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::answer::{Code, Refusal};
 use super::config::{Call, Network};
 use super::ipam::Given;
+use crate::attach::ends::Ends;
 
 /// One interface of a container in one network.
 #[derive(Debug)]
 pub(super) struct Attachment {
     /// Made from the network, the container and the interface: the same for each call about them.
     id: String,
-    head: String,
+    network: String,
+    container: String,
+    interface: String,
+    netns: String,
     tenant: String,
-    call: Option<(String, String)>,
-    keys: serde_json::Map<String, Value>,
+    /// Keys of the tenant that are not the plugin's.
+    keys: Map<String, Value>,
 }
 
 impl Attachment {
     pub(super) fn new(network: &Network, call: &Call) -> Self {
         let label = network.stated_name().or(call.pod.as_deref()).unwrap_or(&call.container);
-        let mut attachment = Self::of(network, &call.container, &call.interface);
-        attachment.tenant = format!("{}-{}", word(label), &attachment.id[..8]);
-        attachment.call = Some((call.netns.clone(), call.interface.clone()));
-        attachment.keys = network.keys(call);
-        attachment
+        let bare = Self::of(network, &call.container, &call.interface);
+        let tenant = format!("{}-{}", word(label), &bare.id[..8]);
+        Self { netns: call.netns.clone(), tenant, keys: network.keys(call), ..bare }
     }
 
     /// The attachment of a container of which nothing else is known.
     pub(super) fn of(network: &Network, container: &str, interface: &str) -> Self {
         let id = format!("{:012x}", hash(&[&network.name, container, interface]) & 0xffff_ffff_ffff);
-        let head = format!(
-            "# Written by plimsoll-cni. It goes with the container.\n{NETWORK}{}\n# container: {container}\n# interface: {interface}\n",
-            network.name
-        );
-        Self { id, head, tenant: String::new(), call: None, keys: serde_json::Map::new() }
+        let (container, interface) = (container.to_owned(), interface.to_owned());
+        let (netns, tenant, keys) = (String::new(), String::new(), Map::new());
+        Self { id, network: network.name.clone(), container, interface, netns, tenant, keys }
     }
 
-    /// The text of its file. A flow mapping of YAML is JSON.
-    pub(super) fn file(&self, network: &Network, given: &Given) -> Result<String, Refusal> {
-        let (netns, interface) = self.call.clone().unwrap_or_default();
+    /// The text of its file, for an interface that the daemon makes with these addresses. A flow mapping of YAML is JSON.
+    pub(super) fn file(&self, mtu: Option<u16>, given: &Given) -> Result<String, Refusal> {
         let addresses: Vec<&str> = given.ips.iter().map(|ip| ip.address.as_str()).collect();
         let alone = |address: &&str| address.split('/').next().unwrap_or_default().to_owned();
+        let mut interface = json!({ "addresses": addresses, "routes": given.routes_in_policy()? });
+        if let Some(mtu) = mtu {
+            interface["mtu"] = mtu.into();
+        }
         let mut stated = json!({
-            "port": { "tap": { "netns": netns, "name": interface } },
-            "interface": { "addresses": addresses, "routes": given.routes_in_policy()? },
+            "port": { "tap": { "netns": self.netns, "name": self.interface } },
+            "interface": interface,
         });
         // Without addresses of its own a tenant may send from any that no other states.
         if !addresses.is_empty() {
             stated["addresses"] = addresses.iter().map(alone).collect::<Vec<_>>().into();
         }
-        if let Some(mtu) = network.mtu {
-            stated["interface"]["mtu"] = mtu.into();
-        }
-        let ours = stated.as_object().into_iter().flatten();
-        let lines = self.keys.iter().chain(ours).map(|(key, value)| format!("    {key}: {value}\n"));
-        Ok(format!("{}tenants:\n  {}:\n{}", self.head, self.tenant, lines.collect::<String>()))
+        Ok(self.text(&stated))
+    }
+
+    /// The text of its file, for an interface that another plugin has made.
+    pub(super) fn file_of_veth(&self, ends: &Ends) -> String {
+        self.text(&json!({ "port": { "af_packet": ends.host }, "addresses": ends.addresses }))
+    }
+
+    fn text(&self, stated: &Value) -> String {
+        let stated = stated.as_object().into_iter().flatten();
+        let lines = self.keys.iter().chain(stated).map(|(key, value)| format!("    {key}: {value}\n"));
+        let Self { network, container, interface, netns, tenant, .. } = self;
+        format!(
+            "# Written by plimsoll-cni. It goes with the container.\n{NETWORK}{network}\n# container: {container}\n\
+             # interface: {interface}\n{NETNS}{netns}\ntenants:\n  {tenant}:\n{}",
+            lines.collect::<String>()
+        )
     }
 
     fn name(&self) -> String {
@@ -165,6 +179,7 @@ impl Folder {
 const PREFIX: &str = "cni-";
 const SUFFIX: &str = plimsoll_policy::INCLUDED;
 const NETWORK: &str = "# network: ";
+const NETNS: &str = "# namespace: ";
 /// Characters of a tenant's name that come from its container's; a tenant's name has 64 at most.
 const LABEL: usize = 40;
 
@@ -174,8 +189,7 @@ fn tenant_in(text: &str) -> Option<&str> {
 }
 
 fn netns_in(text: &str) -> Option<&str> {
-    let (_, rest) = text.split_once(r#""netns":""#)?;
-    rest.split_once('"').map(|(netns, _)| netns)
+    text.lines().find_map(|line| line.strip_prefix(NETNS))
 }
 
 /// A name that a tenant's may begin with.
@@ -212,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_a_file_says_is_found_again() {
-        let text = "# network: lan\ntenants:\n  shop-1:\n    port: {\"tap\":{\"name\":\"eth0\",\"netns\":\"/run/netns/x\"}}\n";
+        let text = "# network: lan\n# namespace: /run/netns/x\ntenants:\n  shop-1:\n    port: memory\n";
         assert_eq!((tenant_in(text), netns_in(text)), (Some("shop-1"), Some("/run/netns/x")));
         assert_eq!((tenant_in(""), netns_in("")), (None, None));
     }

@@ -162,6 +162,11 @@ impl Network {
         self.args.cni.plimsoll.get("name")?.as_str()
     }
 
+    /// The result of the plugins before this one, if it is one of a chain.
+    pub(super) fn previous(&self) -> Option<&Value> {
+        self.prev_result.as_ref()
+    }
+
     /// The addresses that ADD answered with, as the runtime has kept them.
     pub(super) fn stated_addresses(&self) -> Vec<String> {
         let ips = self.prev_result.as_ref().and_then(|result| result["ips"].as_array());
@@ -208,18 +213,19 @@ impl Call {
         let named = |wanted: &str| args.clone().find(|(key, _)| *key == wanted).map(|(_, value)| value);
         let pod = named("K8S_POD_NAMESPACE").zip(named("K8S_POD_NAME"));
         let own = args.clone().filter_map(|(key, value)| {
-            Some((key.strip_prefix("PLIMSOLL_")?.to_ascii_lowercase(), Value::from(value)))
+            Some((key.strip_prefix("PLIMSOLL_")?.to_ascii_lowercase(), self::value(value)))
         });
-        let keys: Map<String, Value> = own.map(|(key, value)| (key, number(value))).collect();
+        let keys: Map<String, Value> = own.collect();
         refuse_others(keys.keys().cloned())?;
         let pod = pod.map(|(namespace, name)| format!("{namespace}.{name}"));
         Ok(Self { container, netns, interface, pod, keys })
     }
 }
 
-/// A word that is a whole number becomes one.
-fn number(value: Value) -> Value {
-    value.as_str().and_then(|text| text.parse::<u64>().ok()).map_or(value, Value::from)
+/// A number or a mapping as JSON; anything else is text.
+fn value(text: &str) -> Value {
+    let found: Option<Value> = serde_json::from_str(text).ok();
+    found.filter(|found| found.is_u64() || found.is_object()).unwrap_or_else(|| text.into())
 }
 
 fn refuse_others(mut keys: impl Iterator<Item = String>) -> Result<(), Refusal> {

@@ -74,7 +74,11 @@ impl Host {
 
     /// Calls the plugin for the container in a namespace.
     fn call(&self, command: &str, container: &str, network: &Value) -> Output {
-        let mut plugin = Command::new(self.stage.file("plimsoll-cni"));
+        self.call_plugin(&self.stage.file("plimsoll-cni"), command, container, network)
+    }
+
+    fn call_plugin(&self, plugin: &Path, command: &str, container: &str, network: &Value) -> Output {
+        let mut plugin = self.stage.command("host", plugin.to_str().expect("UTF-8"));
         plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
         plugin
             .env("CNI_NETNS", format!("/run/netns/{}", self.stage.netns(container)))
@@ -228,6 +232,71 @@ fn a_call_that_fails_leaves_nothing_and_what_a_crash_left_goes() {
     let none = json!({ "cniVersion": "1.1.0", "ipam": {}, "cni.dev/valid-attachments": [] });
     host.succeeds("GC", "a", &host.network(&none));
     nothing("no attachment is valid");
+}
+
+#[test]
+fn behind_bridge_a_container_keeps_its_interface() {
+    let Some(host) = Host::start("cnib") else { return };
+    let on_host = |args: &[&str]| ip(&[&["-n", &host.stage.netns("host")], args].concat());
+    // The uplink leads into the bridge in place of the network of `far`.
+    ip(&[
+        "-n",
+        &host.stage.netns("far"),
+        "link",
+        "set",
+        "eth0",
+        "netns",
+        &host.stage.netns("host"),
+        "name",
+        "up1",
+    ]);
+    on_host(&["link", "add", "br0", "type", "bridge"]);
+    on_host(&["link", "set", "up1", "master", "br0", "up"]);
+    on_host(&["link", "set", "up0", "arp", "off"]);
+    let bridge = host.network(&json!({
+        "type": "bridge", "bridge": "br0", "isGateway": true,
+        "ipam": { "type": "host-local", "dataDir": host.stage.file("ipam"), "subnet": "10.9.0.0/24" },
+    }));
+    let made = host.call_plugin(&Path::new(PLUGINS).join("bridge"), "ADD", "a", &bridge);
+    let previous: Value = serde_json::from_slice(&made.stdout).expect("a result");
+    let gateway =
+        previous["ips"][0]["gateway"].as_str().and_then(|address| address.parse().ok()).expect("IPv4");
+    host.stage.eventually("it reaches its gateway by the bridge", || host.stage.ping("a", gateway, 56));
+
+    let chained = |more: &Value| {
+        let mut network = host.network(&json!({ "prevResult": previous, "ipam": {} }));
+        network.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        network
+    };
+    let (code, said) = host.fails("ADD", "a", &chained(&json!({ "tenant": { "min": "2Gbps" } })));
+    assert!(code == 100 && said.contains("min"), "{said}");
+    assert!(host.stage.ping("a", gateway, 56), "it is in its bridge again");
+    let network = chained(&json!({ "tenant": { "max": "40Mbps" } }));
+    assert_eq!(host.succeeds("ADD", "a", &network), previous, "the result of the plugin before");
+    host.stage.eventually("it reaches its gateway by the engine", || host.stage.ping("a", gateway, 56));
+    let stats = host.stage.client().text("GET", "/v1/stats").expect("it answers");
+    let stats: Value = serde_json::from_str(&stats).expect("JSON");
+    let (_, tenant) = stats["tenants"].as_object().expect("tenants").iter().next().expect("one");
+    assert!(tenant["rx_packets"].as_u64() > Some(0), "{tenant}");
+    host.succeeds("CHECK", "a", &network);
+    host.succeeds("DEL", "a", &network);
+    assert_eq!((host.tenants().len(), host.files()), (0, 0));
+
+    // What another plugin has made without a bridge goes past the engine.
+    on_host(&[
+        "link",
+        "add",
+        "other",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        &host.stage.netns("b"),
+    ]);
+    let (code, said) = host.fails("ADD", "b", &network);
+    assert!(code == 7 && said.contains("in no bridge") && said.contains("behind `bridge`"), "{said}");
 }
 
 #[test]
