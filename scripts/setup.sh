@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
-# Usage: scripts/setup.sh [build|run|test|containers|bench|fuzz|deny]
+# Usage: scripts/setup.sh [build|run|test|containers|packages|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, clang and lld for tenants' programs, and tools of the live tests with virtual machines: DPDK's testpmd, QEMU, busybox
 #   containers  test, Docker and Podman (85 MB; Debian starts Docker's service)
+#   packages  build, and what tests the Debian package and the image: mmdebstrap, systemd-nspawn, skopeo (30 MB)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -58,6 +59,14 @@ want_test() {
 want_containers() {
     want dockerd docker.io
     want podman podman
+}
+
+want_packages() {
+    want dpkg-shlibdeps dpkg-dev
+    want mmdebstrap mmdebstrap
+    want systemd-nspawn systemd-container
+    want skopeo skopeo
+    want pgrep procps
 }
 
 want_bench() {
@@ -163,8 +172,9 @@ build | fuzz | deny) ;;
 run) want_run ;;
 test) want_run && want_test ;;
 containers) want_run && want_test && want_containers ;;
+packages) want_packages ;;
 bench) want_run && want_bench ;;
-*) fail "unknown part '$what': one of build, run, test, containers, bench, fuzz, deny" ;;
+*) fail "unknown part '$what': one of build, run, test, containers, packages, bench, fuzz, deny" ;;
 esac
 install_packages
 install_rust
