@@ -24,7 +24,7 @@ architecture=$(dpkg --print-architecture)
 mkdir -p "$folder"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tree=$work/tree
+tree=$work/debian/plimsoll # where dpkg-shlibdeps looks for a package's files
 doc=$tree/usr/share/doc/plimsoll
 
 "$here/install.sh" "$binary" "$tree" /usr /usr/lib/systemd/system >/dev/null
@@ -44,10 +44,9 @@ gzip -9n "$doc/changelog" "$doc/changelog.Debian" "$doc/third-party-licences" "$
 
 # The libraries that the binary is linked with, and the versions that its symbols need.
 depends() (
-    mkdir -p "$work/debian"
     touch "$work/debian/control"
     cd "$work"
-    dpkg-shlibdeps -O tree/usr/bin/plimsoll | sed 's/^shlibs:Depends=//'
+    dpkg-shlibdeps -O debian/plimsoll/usr/bin/plimsoll | sed 's/^shlibs:Depends=//'
 )
 # What the files take, as dpkg-gencontrol counts: each file in whole KiB, and one for each folder.
 installed_size() {

@@ -26,9 +26,9 @@ strip --remove-section=.comment --remove-section=.note "$root/usr/bin/plimsoll"
 cp "$here/../LICENSE" "$root/usr/share/doc/plimsoll/LICENSE"
 for library in $(ldd "$binary" | grep -o '/[^ ]*'); do
     install -D -m 0755 "$library" "$root$library"
-    # The library's licence, where the library is a Debian package's.
-    owner=$(dpkg-query --search "$(readlink -f "$library")" 2>/dev/null | cut -d: -f1) || continue
-    install -D -m 0644 "/usr/share/doc/$owner/copyright" "$root/usr/share/doc/$owner/copyright"
+    # The library's licence, where the library is a Debian package's. Its path there may be the one before /usr was merged.
+    owner=$(dpkg-query --search "$library" "$(readlink -f "$library")" 2>/dev/null | head -n 1 | cut -d: -f1)
+    [ -z "$owner" ] || install -D -m 0644 "/usr/share/doc/$owner/copyright" "$root/usr/share/doc/$owner/copyright"
 done
 mkdir -p "$root/etc/plimsoll" "$root/run/plimsoll" "$root/proc" "$root/sys" "$root/dev" "$root/tmp"
 chmod 1777 "$root/tmp"

@@ -56,12 +56,12 @@ boot() { # FOLDER
     machine=$!
     for _ in $(seq 300); do
         inside=$(pgrep -P "$machine" -x systemd || true)
-        [ -n "$inside" ] && within systemctl --quiet is-active multi-user.target && return 0
+        [ -n "$inside" ] && within systemctl --quiet is-active multi-user.target 2>/dev/null && return 0
         sleep 0.1
     done
     fail "systemd does not start there: $(cat "$work/boot")"
 }
-within() { nsenter --target "$inside" --all --root --wd=/ -- "$@"; }
+within() { nsenter --target "$inside" --all --root --wdns=/ -- "$@"; }
 
 say 'the package'
 mkdir "$work/old" "$work/new" "$work/again"
