@@ -50,7 +50,7 @@ depends() (
 )
 # What the files take, as dpkg-gencontrol counts: each file in whole KiB, and one for each folder.
 installed_size() {
-    find "$tree" -type f -printf '%s\n' -o -printf '1\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }'
+    find "$tree" -name DEBIAN -prune -o -type f -printf '%s\n' -o -printf '1\n' | awk '{ kib += int(($1 + 1023) / 1024) } END { print kib }'
 }
 control() {
     cat <<CONTROL
@@ -78,9 +78,8 @@ Description: software NIC that gives each tenant of a host its share of the netw
 CONTROL
 }
 
-size_and_libraries=$(control) # before DEBIAN is there, which takes no room once installed
 mkdir "$tree/DEBIAN"
-printf '%s\n' "$size_and_libraries" >"$tree/DEBIAN/control"
+control >"$tree/DEBIAN/control"
 (cd "$tree" && find usr -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum) >"$tree/DEBIAN/md5sums"
 for script in postinst prerm postrm; do
     install -m 0755 "$here/../dist/debian/$script" "$tree/DEBIAN/$script"

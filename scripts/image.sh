@@ -77,7 +77,7 @@ cat >"$work/manifest.json" <<JSON
     $labels}
 }
 JSON
-name=", \"annotations\": {\"org.opencontainers.image.ref.name\": \"$version\"}"
+name=", \"annotations\": {\"org.opencontainers.image.ref.name\": \"plimsoll:$version\"}"
 manifest=$(blob "$work/manifest.json" manifest.v1+json "$name")
 printf '{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [%s]}\n' "$manifest" >"$image/index.json"
 printf '{"imageLayoutVersion": "1.0.0"}\n' >"$image/oci-layout"

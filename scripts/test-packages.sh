@@ -4,7 +4,7 @@
 # tenants' traffic, and starts the image.
 #
 # Usage: scripts/test-packages.sh BINARY FOLDER
-#   The bare Debian is kept in FOLDER, and made anew when it is not there. lintian and Podman are used where they are installed.
+#   The bare Debian is kept in FOLDER, and made anew when it is not there. lintian and Podman with runc are used where they are installed.
 #
 # Needs root, mmdebstrap, systemd-nspawn and skopeo (scripts/setup.sh packages installs them).
 set -eu
@@ -98,7 +98,6 @@ for layer in $(skopeo inspect "oci-archive:$image" | sed -n '/"Layers"/,/]/s/.*"
     tar -C "$work/rootfs" -xzf "$work/oci/blobs/sha256/$layer"
 done
 echo "in a chroot: $(chroot "$work/rootfs" /usr/bin/plimsoll --version)"
-if command -v podman >/dev/null; then
-    echo "in Podman: $(podman --runtime runc --cgroup-manager cgroupfs run --rm --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 \
-        "oci-archive:$image" --version)"
+if command -v podman >/dev/null && command -v runc >/dev/null; then
+    unshare --mount --net sh "$here/../tests/packages/image.sh" "$image" "$work"
 fi

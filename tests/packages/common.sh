@@ -1,10 +1,11 @@
 # What both tests inside the bare Debian use.
 
+said=${said:-/tmp/said} # what the last command said
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
 holds() { # WHAT COMMAND...: the command must succeed
     what=$1
     shift
-    "$@" >/tmp/said 2>&1 || fail "$what: \`$*\` said: $(cat /tmp/said)"
+    "$@" >"$said" 2>&1 || fail "$what: \`$*\` said: $(cat "$said")"
 }
 
 # Every path of the system that outlasts a boot, but for what dpkg, apt and the manual keep of all packages.
