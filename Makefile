@@ -10,7 +10,7 @@ DESTDIR ?=
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 # The Debian package's revision, and whoever passes it on: `Name <address>`.
 REVISION ?= 1
-MAINTAINER ?=
+export MAINTAINER
 
 # How long `make fuzz` runs each target, and `make soak` in all.
 FUZZ_SECONDS ?= 600
@@ -199,7 +199,7 @@ install: build ## install binary, man pages, completions, systemd unit, schemas,
 	@scripts/install.sh $(RELEASE) '$(DESTDIR)' '$(PREFIX)' '$(UNITDIR)'
 
 deb: build ## build the Debian package, target/packages/*.deb (REVISION, MAINTAINER)
-	@MAINTAINER='$(MAINTAINER)' scripts/deb.sh $(RELEASE) target/packages '$(REVISION)'
+	@scripts/deb.sh $(RELEASE) target/packages '$(REVISION)'
 
 image: build ## build a container image for Docker, Podman and the like, target/packages/*.oci.tar; needs no container engine
 	@scripts/image.sh $(RELEASE) target/packages

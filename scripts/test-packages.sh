@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests the Debian package and the OCI image of a built Plimsoll, as an operator meets them: builds each twice and compares
-# the bytes, installs, upgrades and removes the package in a bare Debian with and without systemd, upgrades it under
+# the bytes, compares the SBOM with the binary, installs, upgrades and removes the package in a bare Debian with and without systemd, upgrades it under
 # tenants' traffic, and starts the image.
 #
 # Usage: scripts/test-packages.sh BINARY FOLDER
@@ -31,6 +31,16 @@ same() { # WHAT FILE FILE
 }
 # Builds again with another time, time zone, umask and folder.
 again() { (umask 077 && cd / && TZ=Pacific/Auckland "$@"); }
+
+# Compares the SBOM with the binary, whose line tables and messages name the crates that their code comes from. Of crates that
+# are in the SBOM alone, nothing is left after optimising.
+lists_all() { # SBOM
+    grep -a -o 'registry/src/[^/]*/[A-Za-z0-9_.+-]*' "$binary" | sed 's|.*/||' | sort -u >"$work/named"
+    sed -n 's|.*"purl": "pkg:cargo/\([^@]*\)@\([^"]*\)".*|\1-\2|p' "$1" | sort -u >"$work/listed"
+    missing=$(comm -23 "$work/named" "$work/listed")
+    [ -s "$work/named" ] && [ -z "$missing" ] || fail "in the binary, and not in the SBOM: ${missing:-no crate was found}"
+    echo "SBOM: $(wc -l <"$work/listed") crates, among them all $(wc -l <"$work/named") that the binary names"
+}
 
 # A bare Debian of this machine's release, with what the tests use.
 debian() { # FOLDER
@@ -69,6 +79,8 @@ new=$("$here/deb.sh" "$binary" "$work/new" 2)
 same 'Debian package' "$new" "$(again "$here/deb.sh" "$binary" "$work/again" 2)"
 old=$("$here/deb.sh" "$binary" "$work/old" 1)
 dpkg-deb --info "$new" | sed -n '/^ Package/,/^ Description/p'
+dpkg-deb --fsys-tarfile "$new" | tar -xO ./usr/share/doc/plimsoll/sbom.cdx.json >"$work/sbom"
+lists_all "$work/sbom"
 if command -v lintian >/dev/null; then
     lintian --fail-on error,warning "$new"
 fi

@@ -35,7 +35,8 @@ impl Package {
     fn paths(&self) -> Vec<String> {
         let listed = run(Command::new("dpkg-deb").arg("--contents").arg(&self.deb));
         let paths = listed.lines().filter(|line| !line.starts_with('d'));
-        let paths = paths.filter_map(|line| Some(line.split_once(" ./")?.1.trim_start_matches("usr/").to_owned()));
+        let paths =
+            paths.filter_map(|line| Some(line.split_once(" ./")?.1.trim_start_matches("usr/").to_owned()));
         paths.collect()
     }
 
@@ -56,7 +57,8 @@ fn the_package_is_what_the_page_says() {
     has_the_files_of_the_page(&package);
     has_sound_fields(&package);
     has_a_page_for_each_command(&package);
-    let sbom = fs::read_to_string(package.files.join("usr/share/doc/plimsoll/sbom.cdx.json")).expect("the SBOM");
+    let sbom =
+        fs::read_to_string(package.files.join("usr/share/doc/plimsoll/sbom.cdx.json")).expect("the SBOM");
     lists_what_is_linked(&serde_json::from_str(&sbom).expect("JSON"));
     let licences = package.files.join("usr/share/doc/plimsoll/third-party-licences.gz");
     assert!(fs::metadata(licences).expect("licences").len() > 10_000);
@@ -66,7 +68,8 @@ fn has_the_files_of_the_page(package: &Package) {
     // What only a Debian package has.
     const DEBIAN: [&str; 3] = ["changelog.gz", "changelog.Debian.gz", "copyright"];
     let page = fs::read_to_string(bench().root.join("docs/install.md")).expect("docs/install.md");
-    let table = page.split("| --- | --- |").nth(2).and_then(|rest| rest.split("\n\n").next()).expect("a table");
+    let table =
+        page.split("| --- | --- |").nth(2).and_then(|rest| rest.split("\n\n").next()).expect("a table");
     let rows: Vec<&str> = table.split("\n| `").skip(1).filter_map(|row| row.split('`').next()).collect();
     assert!(rows.len() > 10, "{rows:?}");
     let mut used = BTreeSet::new();
@@ -100,11 +103,15 @@ fn has_sound_fields(package: &Package) {
     assert!(depends.contains("libc6 (>= "), "{depends}");
     let binary = fs::metadata(package.files.join("usr/bin/plimsoll")).expect("the binary").len();
     let size: u64 = package.field("Installed-Size").parse().expect("a number");
-    assert!(size * 1_024 > binary && size * 1_024 < binary + (4 << 20), "{size} KiB, the binary has {binary} B");
+    assert!(
+        size * 1_024 > binary && size * 1_024 < binary + (4 << 20),
+        "{size} KiB, the binary has {binary} B"
+    );
     for script in ["postinst", "prerm", "postrm"] {
         run(Command::new("sh").arg("-n").arg(package.files.join("DEBIAN").join(script)));
     }
-    let unit = fs::read_to_string(package.files.join("usr/lib/systemd/system/plimsoll.service")).expect("a unit");
+    let unit =
+        fs::read_to_string(package.files.join("usr/lib/systemd/system/plimsoll.service")).expect("a unit");
     assert!(unit.contains("\nExecStart=/usr/bin/plimsoll run") && !unit.contains("@BIN@"), "{unit}");
 }
 
@@ -112,8 +119,10 @@ fn has_a_page_for_each_command(package: &Package) {
     let help = run(Command::new(bench().bin.join("plimsoll")).arg("help"));
     let commands = help.split("Commands:").nth(1).and_then(|rest| rest.split("\n\n").next()).expect("a list");
     // A command's line begins with two blanks, and the second line of its text with more.
-    let names = commands.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
-    let names: Vec<&str> = names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").collect();
+    let names =
+        commands.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| !line.starts_with(' '));
+    let names: Vec<&str> =
+        names.filter_map(|line| line.split(' ').next()).filter(|name| *name != "help").collect();
     assert!(names.contains(&"check") && names.contains(&"run"), "{names:?}");
     let pages = package.paths();
     for name in names {
@@ -142,7 +151,9 @@ fn lists_what_is_linked(sbom: &Value) {
         let checksum = component["hashes"][0]["content"].as_str().unwrap_or_default();
         assert_eq!(locked.get(&(name, version)).map(String::as_str), Some(checksum), "{component}");
     }
-    for (name, linked) in [("plimsoll-nic", true), ("clap", true), ("rust-std", true), ("proptest", false), ("syn", false)] {
+    for (name, linked) in
+        [("plimsoll-nic", true), ("clap", true), ("rust-std", true), ("proptest", false), ("syn", false)]
+    {
         assert_eq!(components.iter().any(|component| component["name"] == name), linked, "{name}");
     }
     let dependencies = sbom["dependencies"].as_array().expect("a list");
@@ -160,7 +171,9 @@ fn locked() -> BTreeMap<(String, String), String> {
         Some(rest.split_once('"')?.0.to_owned())
     };
     let entries = lock.split("[[package]]").skip(1);
-    let crates = entries.filter_map(|entry| Some((value(entry, "name")?, value(entry, "version")?, value(entry, "checksum"))));
+    let crates = entries.filter_map(|entry| {
+        Some((value(entry, "name")?, value(entry, "version")?, value(entry, "checksum")))
+    });
     crates.map(|(name, version, sum)| ((name, version), sum.unwrap_or_default())).collect()
 }
 
