@@ -1,7 +1,7 @@
 #!/bin/sh
-# Tests the Debian package and the OCI image of a built Plimsoll, as an operator meets them: builds each twice and compares
-# the bytes, compares the SBOM with the binary, installs, upgrades and removes the package in a bare Debian with and without systemd, upgrades it under
-# tenants' traffic, and starts the image.
+# Tests the Debian package and the OCI image of a built Plimsoll, as an operator meets them: builds each twice and compares the
+# bytes, compares the SBOM with the binary, installs, upgrades and removes the package in a bare Debian, does so under systemd
+# while tenants send, and starts the image.
 #
 # Usage: scripts/test-packages.sh BINARY FOLDER
 #   The bare Debian is kept in FOLDER, and made anew when it is not there. lintian and Podman with runc are used where they are installed.
