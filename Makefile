@@ -204,9 +204,9 @@ deb: build ## build the Debian package, target/packages/*.deb (REVISION, MAINTAI
 image: build ## build a container image for Docker, Podman and the like, target/packages/*.oci.tar; needs no container engine
 	@scripts/image.sh $(RELEASE) target/packages
 
-test-packages: build ## install, upgrade and remove the Debian package in a bare Debian with systemd, and start the image: needs root; minutes
+test-packages: build ## install, upgrade and remove the Debian package in a bare Debian with systemd, and start the image: needs root; minutes (OLD)
 	@scripts/setup.sh packages
-	@scripts/test-packages.sh $(RELEASE) target/packages
+	@scripts/test-packages.sh $(RELEASE) target/packages $(OLD)
 
 clean: ## remove everything that was built
 	$(CARGO) clean

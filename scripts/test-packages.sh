@@ -3,12 +3,12 @@
 # bytes, compares the SBOM with the binary, installs, upgrades and removes the package in a bare Debian, does so under systemd
 # while tenants send, and starts the image.
 #
-# Usage: scripts/test-packages.sh BINARY FOLDER
-#   The bare Debian is kept in FOLDER, and made anew when it is not there. lintian and Podman with runc are used where they are installed.
+# Usage: scripts/test-packages.sh BINARY FOLDER [OLD]
+#   Upgrades from a package of the binary OLD; without it, from another revision of the same. The bare Debian is kept in FOLDER, and made anew when it is not there. lintian and Podman with runc are used where they are installed.
 #
 # Needs root, mmdebstrap, systemd-nspawn and skopeo (scripts/setup.sh packages installs them).
 set -eu
-binary=$1 folder=$2
+binary=$1 folder=$2 before=${3:-$1}
 here=$(cd "$(dirname "$0")" && pwd)
 say() { printf '\n== %s ==\n' "$*"; }
 fail() { printf 'packages: error: %s\n' "$*" >&2; exit 1; }
@@ -77,7 +77,7 @@ say 'the package'
 mkdir "$work/old" "$work/new" "$work/again"
 new=$("$here/deb.sh" "$binary" "$work/new" 2)
 same 'Debian package' "$new" "$(again "$here/deb.sh" "$binary" "$work/again" 2)"
-old=$("$here/deb.sh" "$binary" "$work/old" 1)
+old=$("$here/deb.sh" "$before" "$work/old" 1)
 dpkg-deb --info "$new" | sed -n '/^ Package/,/^ Description/p'
 dpkg-deb --fsys-tarfile "$new" | tar -xO ./usr/share/doc/plimsoll/sbom.cdx.json >"$work/sbom"
 lists_all "$work/sbom"

@@ -53,6 +53,9 @@ fn run(command: &mut Command) -> String {
 
 #[test]
 fn the_package_is_what_the_page_says() {
+    if !Path::new("/etc/debian_version").exists() {
+        return eprintln!("skipped: only Debian and Ubuntu have the tools");
+    }
     let package = Package::new();
     has_the_files_of_the_page(&package);
     has_sound_fields(&package);
