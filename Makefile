@@ -8,6 +8,9 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 # Where systemd looks for units that a package or an administrator installs.
 UNITDIR ?= $(PREFIX)/lib/systemd/system
+# The Debian package's revision, and whoever passes it on: `Name <address>`.
+REVISION ?= 1
+export MAINTAINER
 
 # How long `make fuzz` runs each target, and `make soak` in all.
 FUZZ_SECONDS ?= 600
@@ -17,7 +20,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs papers guest short-queues fuzz soak doc install clean
+.PHONY: help deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -193,8 +196,18 @@ doc: ## build the API documentation, target/doc/plimsoll_nic/index.html and its 
 	@scripts/setup.sh build
 	$(CARGO) doc --locked --workspace --no-deps
 
-install: build ## install binary, man pages, completions, systemd unit, alert rules and board (PREFIX, DESTDIR)
+install: build ## install binary, man pages, completions, systemd unit, schemas, alert rules and board (PREFIX, DESTDIR)
 	@scripts/install.sh $(RELEASE) '$(DESTDIR)' '$(PREFIX)' '$(UNITDIR)'
+
+deb: build ## build the Debian package, target/packages/*.deb (REVISION, MAINTAINER)
+	@scripts/deb.sh $(RELEASE) target/packages '$(REVISION)'
+
+image: build ## build a container image for Docker, Podman and the like, target/packages/*.oci.tar; needs no container engine
+	@scripts/image.sh $(RELEASE) target/packages
+
+test-packages: build ## install, upgrade and remove the Debian package in a bare Debian with systemd, and start the image: needs root; minutes (OLD)
+	@scripts/setup.sh packages
+	@scripts/test-packages.sh $(RELEASE) target/packages $(OLD)
 
 clean: ## remove everything that was built
 	$(CARGO) clean

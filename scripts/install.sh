@@ -1,20 +1,25 @@
 #!/bin/sh
-# Puts a built Plimsoll in place: binary, man pages, completions, unit, alert rules and board. Called by `make install`.
+# Puts a built Plimsoll in place: the one list of what is installed, for `make install`, `make deb` and `make image` alike.
+# docs/install.md has the list as a table.
 #
 # Usage: scripts/install.sh BINARY DESTDIR PREFIX UNITDIR
 set -eu
 binary=$1 destdir=$2 prefix=$3 unitdir=$4
-here=$(dirname "$0")
+here=$(cd "$(dirname "$0")" && pwd)
+umask 022
 
 bin=$destdir$prefix/bin
 man=$destdir$prefix/share/man/man1
 share=$destdir$prefix/share/plimsoll
-install -d "$bin" "$man" "$share" "$destdir$unitdir" \
+doc=$destdir$prefix/share/doc/plimsoll
+install -d "$bin" "$man" "$share/schema" "$doc/examples" "$destdir$unitdir" \
     "$destdir$prefix/share/bash-completion/completions" \
     "$destdir$prefix/share/zsh/site-functions" \
     "$destdir$prefix/share/fish/vendor_completions.d"
 
-install -m 0755 "$binary" "$bin/plimsoll"
+# Replaced in one step: a daemon that runs goes on with its own file, and its broker too.
+install -m 0755 "$binary" "$bin/plimsoll.next"
+mv -f "$bin/plimsoll.next" "$bin/plimsoll"
 "$binary" man "$man" >/dev/null
 "$binary" completions bash >"$destdir$prefix/share/bash-completion/completions/plimsoll"
 "$binary" completions zsh >"$destdir$prefix/share/zsh/site-functions/_plimsoll"
@@ -22,5 +27,13 @@ install -m 0755 "$binary" "$bin/plimsoll"
 sed "s|@BIN@|$prefix/bin|g" "$here/../dist/plimsoll.service" >"$destdir$unitdir/plimsoll.service"
 install -m 0644 "$here/../dist/prometheus/plimsoll.rules.yml" "$here/../dist/grafana/plimsoll.json" "$share"
 "$binary" schema api >"$share/openapi.json"
+for of in policy sub-policy scenario; do
+    "$binary" schema $of >"$share/schema/$of.json"
+done
+for example in plimsoll shop fleet-host; do
+    install -m 0644 "$here/../examples/$example.yaml" "$doc/examples"
+done
+"$here/sbom.sh" >"$doc/sbom.cdx.json"
+"$here/licences.sh" >"$doc/third-party-licences"
 
-echo "installed: $bin/plimsoll, man pages, completions, $destdir$unitdir/plimsoll.service, $share"
+echo "installed: $bin/plimsoll, man pages, completions, $destdir$unitdir/plimsoll.service, $share, $doc"

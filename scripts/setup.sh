@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
-# Usage: scripts/setup.sh [build|run|test|containers|bench|fuzz|deny]
+# Usage: scripts/setup.sh [build|run|test|containers|packages|bench|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
 #          testpmd, QEMU, busybox
 #   containers  test, Docker, containerd and Podman (85 MB; Debian starts Docker's service), and CNI's cnitool
+#   packages  build, and what tests the Debian package and the image: mmdebstrap, systemd-nspawn, skopeo (30 MB)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
@@ -70,6 +71,14 @@ want_cnitool() {
     [ "$(id -u)" -eq 0 ] && have go || return 0
     GOBIN=/usr/local/bin GOFLAGS=-modcacherw go install github.com/containernetworking/cni/cnitool@v1.1.2 >&2 ||
         say 'cnitool cannot be built here: its test is skipped'
+}
+
+want_packages() {
+    want dpkg-shlibdeps dpkg-dev
+    want mmdebstrap mmdebstrap
+    want systemd-nspawn systemd-container
+    want skopeo skopeo
+    want pgrep procps
 }
 
 want_bench() {
@@ -175,8 +184,9 @@ build | fuzz | deny) ;;
 run) want_run ;;
 test) want_run && want_test ;;
 containers) want_run && want_test && want_containers ;;
+packages) want_packages ;;
 bench) want_run && want_bench ;;
-*) fail "unknown part '$what': one of build, run, test, containers, bench, fuzz, deny" ;;
+*) fail "unknown part '$what': one of build, run, test, containers, packages, bench, fuzz, deny" ;;
 esac
 install_packages
 install_rust

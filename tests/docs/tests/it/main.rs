@@ -8,4 +8,5 @@ mod licences;
 mod lines;
 mod logs;
 mod makefile;
+mod packages;
 mod pages;

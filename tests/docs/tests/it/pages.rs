@@ -11,9 +11,9 @@ use plimsoll_docs::{Bench, run_page};
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Short pages of `docs/` that need no test of their own.
-const OPERATORS: [&str; 3] = ["logs.md", "upgrade.md", "watch.md"];
+const OPERATORS: [&str; 4] = ["install.md", "logs.md", "upgrade.md", "watch.md"];
 
-fn bench() -> Bench {
+pub(crate) fn bench() -> Bench {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the checkout");
     let test = std::env::current_exe().expect("this test is a file");
     let bin = test.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_path_buf();
