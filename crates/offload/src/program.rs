@@ -465,20 +465,19 @@ impl Program {
         let (places, _) = memory.as_chunks();
         let Self { slots, pool, ran, .. } = self;
         slots.drain(answered..).for_each(|slot| pool.give(slot));
-        let taken = slots.iter().zip(places).enumerate();
-        let Ran { packets, malformed, .. } = ran;
-        packets.extend(taken.filter_map(|(number, (&slot, place))| {
+        for (number, (&slot, place)) in slots.iter().zip(places).enumerate() {
             let (data, len, verdict) = Entry::read(place);
-            let Some((verdict, at)) = verdict.zip(pool.place(slot, data, len)) else {
-                *malformed += 1;
+            let decided = verdict.zip(pool.place(slot, data, len));
+            let Some((verdict, at)) = decided else {
+                ran.malformed += 1;
                 pool.give(slot);
-                return None;
+                continue;
             };
             if verdict == Verdict::Drop {
                 pool.give(slot);
             }
-            Some(Decided { slot, at, len, verdict, added: number >= given })
-        }));
+            ran.packets.push(Decided { slot, at, len, verdict, added: number >= given });
+        }
         slots.clear();
     }
 }
