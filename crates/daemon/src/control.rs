@@ -502,7 +502,7 @@ fn prepare(
         changes[seats.thread(&name)].programs.push((name, program));
     }
     for (change, units) in changes.iter_mut().zip(core::mem::take(&mut programs.units)) {
-        change.units = Some(units);
+        change.units = Some(Box::new(units));
     }
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];

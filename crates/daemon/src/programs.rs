@@ -81,7 +81,7 @@ pub(crate) struct NewPrograms {
     /// By tenant; none for a tenant that no longer has one.
     pub(crate) programs: Vec<(String, Option<Box<Hosted>>)>,
     /// Coprocessors, where these are the first programs that use some: for each engine thread.
-    pub(crate) units: Vec<Box<Units>>,
+    pub(crate) units: Vec<Units>,
     /// The modules that are new while the policy's text is the same, one on each line.
     pub(crate) changes: String,
     pub(crate) prepared: Prepared,

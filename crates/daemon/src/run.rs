@@ -426,9 +426,9 @@ fn build(
 }
 
 /// Gives engines their coprocessors, if there are some.
-fn put_units(engines: &mut [Dataplane], units: Vec<Box<Units>>, checked: &Checked) {
+fn put_units(engines: &mut [Dataplane], units: Vec<Units>, checked: &Checked) {
     let weights = unit_weights(checked);
-    engines.iter_mut().zip(units).for_each(|(engine, units)| engine.set_units(units, &weights));
+    engines.iter_mut().zip(units).for_each(|(engine, units)| engine.set_units(Box::new(units), &weights));
 }
 
 /// Begins to record.

@@ -54,9 +54,9 @@ impl Units {
     ///
     /// # Errors
     /// When the system has no more threads.
-    pub fn start(threads: usize, limited: bool) -> std::io::Result<Vec<Box<Self>>> {
-        let new = || Box::new(Self { units: Vec::with_capacity(UNITS), lanes: Vec::new(), held: 0 });
-        let mut all: Vec<Box<Self>> = (0..threads).map(|_| new()).collect();
+    pub fn start(threads: usize, limited: bool) -> std::io::Result<Vec<Self>> {
+        let new = || Self { units: Vec::with_capacity(UNITS), lanes: Vec::new(), held: 0 };
+        let mut all: Vec<Self> = (0..threads).map(|_| new()).collect();
         for unit in Unit::ALL {
             let ports = UnitPort::start(unit, threads, limited)?;
             all.iter_mut().zip(ports).for_each(|(units, port)| units.units.push(port));

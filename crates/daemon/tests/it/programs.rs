@@ -573,7 +573,7 @@ fn until(world: &mut World, mut holds: impl FnMut(&mut World, Vec<Vec<u8>>) -> b
 
 fn with_units(world: &mut World, weights: [u32; 3]) {
     let units = Units::start(1, true).expect("threads").remove(0);
-    world.engine.set_units(units, &[("a".to_owned(), weights)]);
+    world.engine.set_units(Box::new(units), &[("a".to_owned(), weights)]);
 }
 
 #[test]

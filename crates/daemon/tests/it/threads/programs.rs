@@ -158,7 +158,7 @@ fn programs_of_several_threads_have_the_same_coprocessors_and_get_their_own_pack
     }
     let weights = [("a".to_owned(), [0, 0, 1]), ("b".to_owned(), [0, 0, 3]), ("c".to_owned(), [1, 0, 0])];
     for (engine, units) in host.engines.iter_mut().zip(Units::start(2, true).expect("threads")) {
-        engine.set_units(units, &weights);
+        engine.set_units(Box::new(units), &weights);
     }
     for tenant in 0..3 {
         host.send(tenant, &udp(tenant as u8 + 1, 99, 1, 0, 100));
