@@ -136,7 +136,7 @@ fn by_program_turns(world: &mut World) -> Vec<usize> {
 
 #[test]
 fn one_batch_of_a_core_is_taken_back_in_a_turn() {
-    let mut world = own_world(&slow("ingress"));
+    let mut world = own_world(&each("ingress", ""));
     for _ in 0..200 {
         (0..4 * Pace::BATCH as u32).for_each(|told| arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60)));
         world.run(STEP, STEP);
