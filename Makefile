@@ -20,7 +20,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs papers guest short-queues fuzz soak doc install clean
+.PHONY: help deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -137,11 +137,11 @@ target/programs/%.wasm: examples/programs/hostile/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
 	$(WASM)
 
-neighbours: ## show live what tenants notice of a neighbour's program that never ends, traps, or fills its memory: needs root; 2 minutes
+neighbours: ## show live what tenants notice of a neighbour's program that never ends, traps, or fills its memory: needs root; 3 minutes
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger)
 	@$(CARGO) build --release --locked -p plimsoll-cli
-	@$(RELEASE) lab examples/programs/neighbours.yaml
+	@status=0; for file in neighbours crowd; do $(RELEASE) lab examples/programs/$$file.yaml || status=1; done; exit $$status
 
 # FairNIC's experiments that run live, with the programs that they name.
 target/programs/resizer-%.wasm: examples/programs/resizer.c sdk/c/plimsoll.h
@@ -152,11 +152,15 @@ target/programs/spin-%.wasm: examples/programs/fairnic/spin.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
 	$(WASM) -DCOST=$*
 
+target/programs/calls-%.wasm: examples/programs/fairnic/calls.c sdk/c/plimsoll.h
+	@mkdir -p target/programs
+	$(WASM) -DBYTES=$*
+
 target/programs/%.wasm: examples/programs/fairnic/%.c sdk/c/plimsoll.h
 	@mkdir -p target/programs
 	$(WASM)
 
-FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-4 spin-8 spin-16 spin-32 spin-64 cache switch strider zip
+FAIRNIC = resizer-1024 resizer-512 resizer-256 spin-4 spin-8 spin-16 spin-32 spin-64 calls-20 calls-1280 cache switch strider zip
 
 fairnic: ## repeat FairNIC's experiments live, with real programs: needs root and an idle machine; 2 minutes
 	@scripts/setup.sh test
@@ -169,6 +173,11 @@ virtual-programs: ## run tenants' programs, hostile ones included, in virtual ti
 	@$(MAKE) --no-print-directory $(patsubst %,target/programs/%.wasm,endless trap greedy many forger reflector resizer)
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) sim examples/programs/virtual.yaml
+	@$(RELEASE) sim examples/programs/crowd.yaml
+
+program-texts: ## write anew the programs that examples carry as text, from their C sources, with this machine's clang
+	@scripts/setup.sh test
+	UPDATE_GOLDEN=1 $(CARGO) test --locked -p plimsoll-offload --test it -- texts::
 
 papers: ## repeat the papers' experiments at their scale in virtual time, with 5 seeds, and check each expectation: 5 minutes
 	@scripts/setup.sh build

@@ -14,40 +14,50 @@ enum action { MISS = 0, DROP_IT = 1, TO_HOST = 2, TO_PORT = 3 };
 /* Entries, and how far from its own place one may lie. */
 enum { ENTRIES = 4096, FAR = 8 };
 
+/* A flow's addresses, source and destination, and its ports, as they lie in a packet. */
 struct flow {
-    uint32_t source, destination, ports;
+    uint64_t addresses;
+    uint32_t ports;
 };
 
 static struct entry {
-    struct flow flow;
+    uint64_t addresses;
+    uint32_t ports;
     uint8_t action, port;
 } table[ENTRIES];
 
-static uint32_t place_of(const struct flow *flow) {
-    uint64_t hash = ((uint64_t)flow->source << 32 | flow->destination) * 0x9e3779b97f4a7c15u;
-    return (uint32_t)((hash ^ flow->ports * 0xff51afd7ed558ccdu) >> 40) % ENTRIES;
+static uint32_t place_of(struct flow flow) {
+    uint64_t mixed = flow.addresses ^ flow.ports * 0xff51afd7ed558ccdu;
+    return (uint32_t)((mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15u >> 40) % ENTRIES;
 }
 
-static int same_flow(const struct flow *one, const struct flow *other) {
-    return one->source == other->source && one->destination == other->destination && one->ports == other->ports;
+static int is_of(const struct entry *entry, struct flow flow) {
+    return entry->addresses == flow.addresses && entry->ports == flow.ports;
 }
 
-/* The entry of a flow, or else a free one, or else the one at its own place. */
-static struct entry *entry_of(const struct flow *flow) {
-    uint32_t place = place_of(flow);
+/* The entry of a flow that does not lie at its own place, or else a free one, or else the one at its own place. */
+static struct entry *search(uint64_t addresses, uint32_t ports, uint32_t place) {
+    struct flow flow = {addresses, ports};
     struct entry *room = 0;
     for (uint32_t n = 0; n < FAR; n++) {
         struct entry *entry = &table[(place + n) % ENTRIES];
         if (entry->action == MISS)
             room = room ? room : entry;
-        else if (same_flow(&entry->flow, flow))
+        else if (is_of(entry, flow))
             return entry;
     }
     return room ? room : &table[place];
 }
 
+/* Nearly all lie at their own place, and each turn of a loop has a check of the time. */
+__attribute__((always_inline)) static inline struct entry *entry_of(struct flow flow) {
+    uint32_t place = place_of(flow);
+    struct entry *own = &table[place];
+    return own->action != MISS && is_of(own, flow) ? own : search(flow.addresses, flow.ports, place);
+}
+
 static struct flow flow_at(const unsigned char *addresses, const unsigned char *ports) {
-    struct flow flow = {plimsoll_get32(addresses), plimsoll_get32(addresses + 4), plimsoll_get32(ports)};
+    struct flow flow = {plimsoll_raw64(addresses), plimsoll_raw32(ports)};
     return flow;
 }
 
@@ -60,8 +70,8 @@ PLIMSOLL_EXPORT(ingress) uint32_t ingress(uint32_t at) {
             continue;
         const unsigned char *frame = plimsoll_bytes(packet);
         struct flow flow = flow_at(frame + found.ip + 12, frame + found.udp);
-        const struct entry *entry = entry_of(&flow);
-        if (!same_flow(&entry->flow, &flow))
+        const struct entry *entry = entry_of(flow);
+        if (!is_of(entry, flow))
             continue;
         if (entry->action == DROP_IT) {
             packet->verdict = PLIMSOLL_DROP;
@@ -88,10 +98,11 @@ PLIMSOLL_EXPORT(egress) uint32_t egress(uint32_t at) {
         if (found.end < found.payload + 14 || order[0] > TO_PORT)
             continue;
         struct flow flow = flow_at(order + 2, order + 10);
-        struct entry *entry = entry_of(&flow);
-        if (order[0] == MISS && !same_flow(&entry->flow, &flow))
+        struct entry *entry = entry_of(flow);
+        if (order[0] == MISS && !is_of(entry, flow))
             continue;
-        entry->flow = flow;
+        entry->addresses = flow.addresses;
+        entry->ports = flow.ports;
         entry->action = order[0];
         entry->port = order[1];
     }

@@ -142,18 +142,35 @@ static inline int plimsoll_came_back(const struct plimsoll_packet *packet, enum 
     return packet->port == (PLIMSOLL_FROM_UNIT | operation);
 }
 
-/* Numbers of packets are big-endian, and lie at any place. */
+/* Numbers of packets are big-endian, and lie at any place: one load, and a swap, which a comparison with a constant does without. */
 static inline uint16_t plimsoll_get16(const unsigned char *at) {
-    return (uint16_t)(at[0] << 8 | at[1]);
+    uint16_t value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return __builtin_bswap16(value);
 }
 
 static inline uint32_t plimsoll_get32(const unsigned char *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
+    uint32_t value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return __builtin_bswap32(value);
 }
 
 static inline void plimsoll_put16(unsigned char *at, uint16_t value) {
-    at[0] = (unsigned char)(value >> 8);
-    at[1] = (unsigned char)value;
+    value = __builtin_bswap16(value);
+    __builtin_memcpy(at, &value, sizeof value);
+}
+
+/* Bytes of a packet as they lie there, to be compared or hashed: WebAssembly has no instruction that swaps them. */
+static inline uint32_t plimsoll_raw32(const unsigned char *at) {
+    uint32_t value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return value;
+}
+
+static inline uint64_t plimsoll_raw64(const unsigned char *at) {
+    uint64_t value;
+    __builtin_memcpy(&value, at, sizeof value);
+    return value;
 }
 
 /* Sums the 16-bit words of a header, for the checksum of IPv4 (RFC 1071). */

@@ -501,9 +501,11 @@ fn prepare(
     for (name, program) in core::mem::take(&mut programs.programs) {
         changes[seats.thread(&name)].programs.push((name, program));
     }
+    for (change, units) in changes.iter_mut().zip(core::mem::take(&mut programs.units)) {
+        change.units = Some(Box::new(units));
+    }
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
-    change.units = programs.units.take();
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }

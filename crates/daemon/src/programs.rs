@@ -80,8 +80,8 @@ struct Loaded {
 pub(crate) struct NewPrograms {
     /// By tenant; none for a tenant that no longer has one.
     pub(crate) programs: Vec<(String, Option<Box<Hosted>>)>,
-    /// Coprocessors, where these are the first programs that use some.
-    pub(crate) units: Option<Box<Units>>,
+    /// Coprocessors, where these are the first programs that use some: for each engine thread.
+    pub(crate) units: Vec<Units>,
     /// The modules that are new while the policy's text is the same, one on each line.
     pub(crate) changes: String,
     pub(crate) prepared: Prepared,
@@ -241,9 +241,10 @@ impl Programs {
         }
         let uses = with_programs(checked).find(|(_, stated)| uses_units(stated));
         if let Some((tenant, stated)) = uses.filter(|_| !state.has_units) {
-            let started = Units::start()
-                .map_err(|error| failed(&tenant.name, stated, format!("no thread for it: {error}")));
-            new.units = Some(Box::new(started?));
+            let engine = &checked.config.engine;
+            let limited = engine.experiment.as_ref().is_none_or(|experiment| experiment.limiter);
+            new.units = Units::start(engine.threads.max(1) as usize, limited)
+                .map_err(|error| failed(&tenant.name, stated, format!("no thread for it: {error}")))?;
         }
         let gone = state.loaded.keys().filter(|name| !new.prepared.0.contains_key(*name));
         new.programs.extend(gone.map(|name| (name.clone(), None)));

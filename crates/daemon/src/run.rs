@@ -29,8 +29,8 @@ use crate::claim::{Claim, Mark, claim};
 use crate::connections;
 use crate::control::{Control, keep_even};
 use crate::dataplane::{
-    Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Whose, engine_config,
-    several, thread_of,
+    Counting, Dataplane, HeavyFlows, LaneSpec, Sent, Setup, SeveralError, Snapshot, Units, Whose,
+    engine_config, several, thread_of,
 };
 use crate::departures::DepartureLog;
 use crate::fleet::{self, FleetError};
@@ -391,7 +391,9 @@ fn build(
     }
     if config.engine.threads > 1 {
         let queues = core::iter::once(uplink).chain(further).collect();
-        return Ok((build_several(checked, logs, broker, queues, lanes)?, missing));
+        let mut engines = build_several(checked, logs, broker, queues, lanes)?;
+        put_units(&mut engines, units, checked);
+        return Ok((engines, missing));
     }
     let mut program = checked.program.clone();
     let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
@@ -403,9 +405,7 @@ fn build(
         lanes,
         log: logs.first().map(Arc::clone).unwrap_or_default(),
     });
-    if let Some(units) = units {
-        engine.set_units(units, &unit_weights(checked));
-    }
+    put_units(core::slice::from_mut(&mut engine), units, checked);
     if config.uplink.standby.is_some() {
         engine.set_standby(active, idle, config.uplink.hold_off, Nanos::ZERO);
     }
@@ -423,6 +423,12 @@ fn build(
         engine.set_drain_share(experiment.drain_share);
     }
     Ok((vec![engine], missing))
+}
+
+/// Gives engines their coprocessors, if there are some.
+fn put_units(engines: &mut [Dataplane], units: Vec<Units>, checked: &Checked) {
+    let weights = unit_weights(checked);
+    engines.iter_mut().zip(units).for_each(|(engine, units)| engine.set_units(Box::new(units), &weights));
 }
 
 /// Begins to record.

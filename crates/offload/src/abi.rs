@@ -137,13 +137,12 @@ pub(crate) struct Entry {
 impl Entry {
     #[inline]
     pub(crate) fn write(&self, to: &mut [u8; ENTRY]) {
-        to[..4].copy_from_slice(&self.data.to_le_bytes());
-        to[4..8].copy_from_slice(&self.len.to_le_bytes());
-        to[8..12].copy_from_slice(&self.buffer.to_le_bytes());
-        to[12..16].copy_from_slice(&self.size.to_le_bytes());
-        (to[16], to[17]) = (self.verdict, self.port);
-        to[18..20].fill(0);
-        to[20..24].copy_from_slice(&self.result.to_le_bytes());
+        // Four stores.
+        let both = |low: u32, high: u32| (u64::from(low) | u64::from(high) << 32).to_le_bytes();
+        let verdict = u32::from(self.verdict) | u32::from(self.port) << 8;
+        to[..8].copy_from_slice(&both(self.data, self.len));
+        to[8..16].copy_from_slice(&both(self.buffer, self.size));
+        to[16..24].copy_from_slice(&both(verdict, self.result));
         to[24..].copy_from_slice(&self.arrived.to_le_bytes());
     }
 

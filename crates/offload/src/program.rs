@@ -443,15 +443,18 @@ impl Program {
         head[8..12].copy_from_slice(&(packets.len() as u32).to_le_bytes());
         head[12..].copy_from_slice(&(self.slots.len() as u32).to_le_bytes());
         let (places, _) = places.as_chunks_mut();
-        for (number, (place, slot)) in places.iter_mut().zip(&self.slots).enumerate() {
+        let (given, added) = places.split_at_mut(packets.len());
+        let (size, arrived) = (self.pool.size(), now.as_u64());
+        for (place, packet) in given.iter_mut().zip(packets) {
+            let buffer = self.pool.address(packet.slot);
+            let &Packet { len, port, result, .. } = packet;
+            Entry { data: buffer, len, buffer, size, verdict: 0, port, result, arrived }.write(place);
+        }
+        for (place, slot) in added.iter_mut().zip(&self.slots[packets.len()..]) {
             let buffer = self.pool.address(*slot);
-            let (len, port, result) =
-                packets.get(number).map_or((0, 0, 0), |packet| (packet.len, packet.port, packet.result));
             // An added packet that gets no verdict is not sent.
-            let verdict = u8::from(number >= packets.len());
-            let size = self.pool.size();
-            Entry { data: buffer, len, buffer, size, verdict, port, result, arrived: now.as_u64() }
-                .write(place);
+            let verdict = 1;
+            Entry { data: buffer, len: 0, buffer, size, verdict, port: 0, result: 0, arrived }.write(place);
         }
     }
 

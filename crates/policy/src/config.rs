@@ -394,6 +394,8 @@ pub struct Experiment {
     pub slots: Option<u32>,
     /// Whether tenants have descriptors of their own; else they take them from each other.
     pub accounting: bool,
+    /// Whether tenants have shares of coprocessors; else these serve requests as they come.
+    pub limiter: bool,
 }
 
 /// The order in which tenants' received frames are delivered.
@@ -417,6 +419,7 @@ impl Default for Experiment {
             ring: None,
             slots: None,
             accounting: true,
+            limiter: true,
         }
     }
 }

@@ -280,6 +280,8 @@ mapping! {
         slots: Whole(1, 65_536),
         /// Whether tenants have descriptors of their own.
         accounting: Flag,
+        /// Whether tenants have shares of coprocessors.
+        limiter: Flag,
     }
 
     pub(crate) static API = "Api" {

@@ -43,7 +43,9 @@ impl Scenario {
     /// The policy file for a system that runs on the engine ([`SystemKind::on_engine`]).
     #[must_use]
     pub fn policy_file(&self, system: &System, wiring: &Wiring) -> String {
-        self.write(system, &self.sections(system), self.tenants.iter(), wiring)
+        let mut sections = self.sections(system);
+        sections.worsen(experiment(None, system).filter(|_| wiring.live));
+        self.write(system, &sections, self.tenants.iter(), wiring)
     }
 
     /// The policy file of one of several hosts, with the host's own sections where it has some. Tenants that live elsewhere
@@ -64,15 +66,11 @@ impl Scenario {
         }
         sections.backpressure = sections.backpressure.filter(|_| system.backpressure);
         sections.press_only(&here);
+        sections.worsen(experiment(Some(host), system).filter(|_| wiring.live));
         let mut named = BTreeSet::new();
         [&sections.policy, &sections.limits].into_iter().flatten().for_each(|tree| words(tree, &mut named));
         let named = |tenant: &Tenant| named.contains(tenant.name.as_str());
         let tenants = self.tenants.iter().filter(|tenant| at_home(tenant) || named(tenant));
-        if let Some(experiment) = experiment(host, system).filter(|_| wiring.live) {
-            let engine = sections.engine.get_or_insert_with(|| yaml::map([]));
-            // Fails only where `engine` is not a map, which the policy's reader reports.
-            let _ = yaml::set(engine, "experiment", experiment);
-        }
         self.write(system, &sections, tenants, wiring)
     }
 
@@ -254,11 +252,11 @@ impl Scenario {
     }
 }
 
-/// The engine's `experiment` that makes it behave as the file says of this host and system.
-fn experiment(host: &Host, system: &System) -> Option<Tree> {
+/// The engine's `experiment` that makes it behave as the file says of this system, and of this one of several hosts.
+fn experiment(host: Option<&Host>, system: &System) -> Option<Tree> {
     let mut entries = Vec::new();
     let mut say = |key: &str, value: String| entries.push((key.to_owned(), yaml::text(value)));
-    if let Some(receive) = &host.receive {
+    if let Some(receive) = host.and_then(|host| host.receive.as_ref()) {
         say("drain", receive.drain.to_string());
         say("cost", receive.cost.to_string());
         say("drain_share", receive.drain_share.clamp(1, 999).to_string());
@@ -270,6 +268,9 @@ fn experiment(host: &Host, system: &System) -> Option<Tree> {
     }
     if !system.accounting {
         say("accounting", "false".to_owned());
+    }
+    if !system.limiter {
+        say("limiter", "false".to_owned());
     }
     (!entries.is_empty()).then(|| yaml::map(entries))
 }
@@ -299,6 +300,14 @@ impl PolicySections {
             self.tenants = own.tenants.clone();
         }
         self.base = own.base.clone();
+    }
+
+    /// Makes the engine worse on purpose.
+    fn worsen(&mut self, experiment: Option<Tree>) {
+        let Some(experiment) = experiment else { return };
+        let engine = self.engine.get_or_insert_with(|| yaml::map([]));
+        // Fails only where `engine` is not a map, which the policy's reader reports.
+        let _ = yaml::set(engine, "experiment", experiment);
     }
 
     /// Leaves out of `backpressure` the tenants that do not live `here`; all of it if none of those that it names does. Where

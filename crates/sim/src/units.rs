@@ -5,11 +5,10 @@
 //! Not here: the operations (`plimsoll-offload` does them, as live), programs (`hosted`), which tenant is next (`plimsoll-smartnic`).
 //! Invariant: an engine serves one request at a time; each request that is taken is answered once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use plimsoll_offload::{Request, Unit, Way, Worker};
 use plimsoll_scenario::UnitCost;
-use plimsoll_smartnic::queue::WAITING;
 use plimsoll_smartnic::{Cost, Refused, Ticket, UnitQueue};
 use plimsoll_units::{Bytes, Nanos, Span};
 
@@ -51,11 +50,10 @@ pub(crate) struct Units {
 #[derive(Debug)]
 struct Server {
     cost: UnitCost,
-    gate: Gate,
-    /// Calls that wait for an engine.
-    issued: VecDeque<(Option<Ticket>, Made)>,
+    /// The queues that the daemon has.
+    queue: UnitQueue<Made>,
     /// Calls that engines serve, by their ends and by the order in which they began.
-    serving: BTreeMap<(Nanos, u64), (Option<Ticket>, Made)>,
+    serving: BTreeMap<(Nanos, u64), (Ticket, Made)>,
     begun: u64,
 }
 
@@ -67,15 +65,6 @@ struct Made {
     call: Call,
 }
 
-/// What lets calls into a coprocessor.
-#[derive(Debug)]
-enum Gate {
-    /// The queues and the limiter that the daemon has.
-    Shares(Box<UnitQueue<Made>>),
-    /// Calls are served as they come; as many of a tenant's wait as with the limiter.
-    Open { weights: Vec<u32>, waiting: Vec<usize> },
-}
-
 /// Why a call is not taken, as live.
 pub(crate) const NO_UNIT: &str = "program_no_unit";
 const FULL: &str = "program_unit_full";
@@ -85,11 +74,10 @@ impl Units {
     /// come.
     pub(crate) fn new(
         costs: [UnitCost; Unit::ALL.len()],
-        weights: [Vec<u32>; Unit::ALL.len()],
+        weights: &[Vec<u32>; Unit::ALL.len()],
         limited: bool,
     ) -> Self {
-        let mut weights = weights.into_iter();
-        let units = costs.map(|cost| Server::new(cost, weights.next().unwrap_or_default(), limited));
+        let units = Unit::ALL.map(|unit| Server::new(costs[unit as usize], &weights[unit as usize], limited));
         Self { units, worker: Worker::default() }
     }
 
@@ -99,7 +87,8 @@ impl Units {
     /// Why it is not taken.
     pub(crate) fn ask(&mut self, tenant: u32, call: Call, now: Nanos) -> Result<(), &'static str> {
         let unit = &mut self.units[call.request.operation.unit() as usize];
-        unit.take(Made { tenant, at: now, call }).map_err(|why| match why {
+        let cost = Cost(call.request.cost);
+        unit.queue.ask(tenant, cost, Made { tenant, at: now, call }).map_err(|why| match why {
             Refused::NoUnit => NO_UNIT,
             Refused::Full => FULL,
         })?;
@@ -127,46 +116,16 @@ impl Units {
 }
 
 impl Server {
-    fn new(cost: UnitCost, weights: Vec<u32>, limited: bool) -> Self {
-        let gate = match limited {
-            true => Gate::Shares(Box::new(UnitQueue::new(&weights))),
-            false => Gate::Open { waiting: vec![0; weights.len()], weights },
-        };
-        Self { cost, gate, issued: VecDeque::new(), serving: BTreeMap::new(), begun: 0 }
-    }
-
-    fn take(&mut self, made: Made) -> Result<(), Refused> {
-        let tenant = made.tenant;
-        match &mut self.gate {
-            Gate::Shares(queue) => queue.ask(tenant, Cost(made.call.request.cost), made),
-            Gate::Open { weights, waiting } => {
-                let may = weights.get(tenant as usize).is_some_and(|&weight| weight > 0);
-                if !may {
-                    return Err(Refused::NoUnit);
-                }
-                if waiting[tenant as usize] >= WAITING {
-                    return Err(Refused::Full);
-                }
-                waiting[tenant as usize] += 1;
-                self.issued.push_back((None, made));
-                Ok(())
-            }
-        }
+    fn new(cost: UnitCost, weights: &[u32], limited: bool) -> Self {
+        let queue = if limited { UnitQueue::new(weights) } else { UnitQueue::in_order(weights) };
+        Self { cost, queue, serving: BTreeMap::new(), begun: 0 }
     }
 
     /// Gives free engines the calls that may be served.
     fn serve(&mut self, now: Nanos) {
-        if let Gate::Shares(queue) = &mut self.gate {
-            while let Some((ticket, made)) = queue.poll() {
-                self.issued.push_back((Some(ticket), made));
-            }
-        }
         while self.serving.len() < self.cost.engines as usize
-            && let Some((ticket, made)) = self.issued.pop_front()
+            && let Some((ticket, made)) = self.queue.poll()
         {
-            if let Gate::Open { waiting, .. } = &mut self.gate {
-                waiting[made.tenant as usize] -= 1;
-            }
             let Request { packet, argument, .. } = &made.call.request;
             let takes = self.cost.time_of(Bytes::new((packet.len() + argument.len()) as u64));
             self.serving.insert((now + takes, self.begun), (ticket, made));
@@ -181,26 +140,21 @@ impl Server {
     /// Ends the call that is served first, and begins the next one.
     fn finish(&mut self, now: Nanos) -> Option<Made> {
         let (_, (ticket, made)) = self.serving.pop_first()?;
-        if let (Gate::Shares(queue), Some(ticket)) = (&mut self.gate, ticket) {
-            queue.complete(ticket);
-        }
+        self.queue.complete(ticket);
         self.serve(now);
         Some(made)
     }
 
     fn holds(&self) -> impl Iterator<Item = &Call> {
-        let waiting = match &self.gate {
-            Gate::Shares(queue) => Some(queue.waiting()),
-            Gate::Open { .. } => None,
-        };
-        let inside = self.issued.iter().chain(self.serving.values()).map(|(_, made)| made);
-        waiting.into_iter().flatten().chain(inside).map(|made| &made.call)
+        let inside = self.serving.values().map(|(_, made)| made);
+        self.queue.waiting().chain(inside).map(|made| &made.call)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use plimsoll_offload::Operation;
+    use plimsoll_smartnic::queue::WAITING;
     use plimsoll_units::BitRate;
 
     use super::*;
@@ -227,7 +181,7 @@ mod tests {
     /// A deflate unit of 8 Gb/s, a nanosecond for a byte, with 100 ns for each request.
     fn units(engines: u32, weights: &[u32], limited: bool) -> Units {
         let cost = UnitCost { engines, time: Span::ns(100), rate: Some(BitRate::gbps(8)) };
-        Units::new([cost; 3], [weights.to_vec(), weights.to_vec(), vec![0; weights.len()]], limited)
+        Units::new([cost; 3], &[weights.to_vec(), weights.to_vec(), vec![0; weights.len()]], limited)
     }
 
     const T: fn(u64) -> Nanos = Nanos::new;

@@ -1,4 +1,5 @@
 //! Requests that wait for a coprocessor: a bounded queue for each tenant, behind one limiter.
+//! For comparison there may be none: requests then enter the unit as they come.
 //!
 //! Why: the daemon and virtual time let requests into a unit by the same rules.
 //! From: FairNIC §3.4 and §4.4; `docs/programs.md`, "Coprocessors".
@@ -33,7 +34,7 @@ const QUANTUM: Cost = Cost(16 << 10);
 /// ```
 #[derive(Debug)]
 pub struct UnitQueue<T> {
-    limiter: Limiter,
+    order: Order,
     /// By tenant; 0: it may not use the unit.
     weights: Vec<u32>,
     waiting: Vec<VecDeque<(Cost, T)>>,
@@ -45,6 +46,15 @@ pub struct UnitQueue<T> {
     held: usize,
     /// Counts the limiters that this queue has had.
     epoch: u32,
+}
+
+/// Which request is next.
+#[derive(Debug)]
+enum Order {
+    /// The limiter says.
+    Shares(Limiter),
+    /// The oldest one: the tenants of all that wait.
+    Arrival(VecDeque<u32>),
 }
 
 /// A request that is in the unit: [`UnitQueue::complete`] takes it back.
@@ -77,8 +87,19 @@ impl<T> UnitQueue<T> {
     /// An empty queue for tenants with these weights; those with 0 may not use the unit.
     #[must_use]
     pub fn new(weights: &[u32]) -> Self {
+        Self::by(Order::Shares(limiter(weights)), weights)
+    }
+
+    /// Like [`UnitQueue::new`], but without a limiter: requests enter the unit in the order in which they come, and weights only say which
+    /// tenants may use it.
+    #[must_use]
+    pub fn in_order(weights: &[u32]) -> Self {
+        Self::by(Order::Arrival(VecDeque::new()), weights)
+    }
+
+    fn by(order: Order, weights: &[u32]) -> Self {
         Self {
-            limiter: limiter(weights),
+            order,
             weights: weights.to_vec(),
             waiting: weights.iter().map(|_| VecDeque::new()).collect(),
             offered: vec![false; weights.len()],
@@ -102,7 +123,10 @@ impl<T> UnitQueue<T> {
         self.weights = weights.to_vec();
         self.weights.resize(tenants, 0);
         self.waiting.resize_with(tenants, VecDeque::new);
-        self.limiter = limiter(&self.weights);
+        match &mut self.order {
+            Order::Shares(known) => *known = limiter(&self.weights),
+            Order::Arrival(tenants) => keep_in_order(tenants, &self.waiting),
+        }
         self.offered = vec![false; tenants];
         self.epoch += 1;
         (0..tenants).for_each(|tenant| self.offer(tenant));
@@ -123,7 +147,10 @@ impl<T> UnitQueue<T> {
         }
         self.waiting[tenant].push_back((cost.min(QUANTUM), request));
         self.held += 1;
-        self.offer(tenant);
+        match &mut self.order {
+            Order::Shares(_) => self.offer(tenant),
+            Order::Arrival(tenants) => tenants.push_back(tenant as u32),
+        }
         Ok(())
     }
 
@@ -132,7 +159,10 @@ impl<T> UnitQueue<T> {
         if self.inside >= INSIDE {
             return None;
         }
-        let tenant = self.limiter.poll_issue()?.tenant;
+        let tenant = match &mut self.order {
+            Order::Shares(limiter) => limiter.poll_issue()?.tenant,
+            Order::Arrival(tenants) => tenants.pop_front()?,
+        };
         let index = tenant as usize;
         self.offered[index] = false;
         let (cost, request) = self.waiting[index].pop_front()?;
@@ -144,8 +174,10 @@ impl<T> UnitQueue<T> {
     /// Takes note that a request has left the unit.
     pub fn complete(&mut self, ticket: Ticket) {
         (self.inside, self.held) = (self.inside - 1, self.held - 1);
-        if ticket.epoch == self.epoch {
-            self.limiter.handle_complete(ticket.tenant, ticket.cost);
+        if let Order::Shares(limiter) = &mut self.order
+            && ticket.epoch == self.epoch
+        {
+            limiter.handle_complete(ticket.tenant, ticket.cost);
         }
     }
 
@@ -160,12 +192,22 @@ impl<T> UnitQueue<T> {
         self.held
     }
 
-    /// Tells the limiter of a tenant's first request, if it does not know of it.
+    /// Tells the limiter of a tenant's first request, if there is a limiter and it does not know of it.
     fn offer(&mut self, tenant: usize) {
+        let Order::Shares(limiter) = &mut self.order else { return };
         let Some(&(cost, _)) = self.waiting[tenant].front().filter(|_| !self.offered[tenant]) else { return };
         // A tenant counts as one core: one of its requests is with the limiter at a time.
-        self.offered[tenant] = self.limiter.handle_request(tenant as u32, tenant as u32, cost).is_ok();
+        self.offered[tenant] = limiter.handle_request(tenant as u32, tenant as u32, cost).is_ok();
     }
+}
+
+/// Takes the requests out of the order of arrival that no longer wait.
+fn keep_in_order<T>(tenants: &mut VecDeque<u32>, waiting: &[VecDeque<T>]) {
+    let mut left: Vec<usize> = waiting.iter().map(VecDeque::len).collect();
+    tenants.retain(|&tenant| {
+        let left = &mut left[tenant as usize];
+        core::mem::replace(left, left.saturating_sub(1)) > 0
+    });
 }
 
 fn limiter(weights: &[u32]) -> Limiter {
@@ -227,6 +269,22 @@ mod tests {
         queue.ask(1, Cost(300), 7).expect("room");
         let (ticket, request) = queue.poll().expect("it need not wait for the others to be served");
         assert_eq!((ticket.tenant(), request), (1, 7));
+    }
+
+    #[test]
+    fn without_a_limiter_requests_are_served_as_they_come() {
+        let mut queue = UnitQueue::in_order(&[1, 1_000, 0]);
+        assert_eq!(queue.ask(2, Cost(1), 0), Err(Refused::NoUnit));
+        assert_eq!(fill(&mut queue, 0, 16_384), WAITING as u32);
+        queue.ask(1, Cost(1), 7).expect("room");
+        let inside: Vec<(Ticket, u32)> = std::iter::from_fn(|| queue.poll()).collect();
+        assert!(inside.iter().all(|(ticket, _)| ticket.tenant() == 0) && inside.len() == INSIDE);
+        inside.into_iter().for_each(|(ticket, _)| queue.complete(ticket));
+        queue.ask(0, Cost(1), 8).expect("room");
+        queue.ask(1, Cost(1), 9).expect("room");
+        assert_eq!(queue.set_weights(&[1, 1, 0], |_, &number| number != 8), 1);
+        let (first, second) = (queue.poll().expect("it waits").1, queue.poll().expect("it waits").1);
+        assert_eq!((first, second, queue.poll().is_none()), (7, 9, true));
     }
 
     #[test]

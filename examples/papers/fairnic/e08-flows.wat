@@ -1,294 +1,244 @@
-;; examples/programs/cohabitation/flows.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed by `wasm-tools print`: FN-E8 is
-;; to be the same on machines without a compiler. A test runs it with what this machine's clang makes of the source as well.
+;; examples/programs/cohabitation/flows.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed as text:
+;; the experiment is to be the same on machines without a compiler. `make program-texts` writes it anew.
 (module
   (type (;0;) (func))
   (type (;1;) (func (param i32) (result i32)))
-  (type (;2;) (func (param i32 i32 i32)))
   (table (;0;) 1 1 funcref)
   (memory (;0;) 2)
   (global (;0;) (mut i32) i32.const 78848)
   (export "memory" (memory 0))
   (export "plimsoll_abi_1" (func 0))
   (export "ingress" (func 1))
-  (export "egress" (func 4))
+  (export "egress" (func 3))
   (func (;0;) (type 0))
   (func (;1;) (type 1) (param i32) (result i32)
-    (local i32 i32 i32 i32 i32 i32 i32 i32 i32)
+    (local i32 i32 i32 i32 i32 i32 i32 i32)
     global.get 0
-    i32.const 32
+    i32.const 16
     i32.sub
     local.tee 1
     global.set 0
     block ;; label = @1
-      block ;; label = @2
-        local.get 0
-        i32.load offset=8
-        local.tee 2
-        br_if 0 (;@2;)
-        i32.const 0
-        local.set 2
-        br 1 (;@1;)
-      end
+      local.get 0
+      i32.load offset=8
+      local.tee 2
+      i32.eqz
+      br_if 0 (;@1;)
       local.get 0
       i32.const 33
       i32.add
+      local.set 0
+      local.get 2
       local.set 3
-      i32.const 0
-      local.set 4
       loop ;; label = @2
         block ;; label = @3
-          local.get 3
+          local.get 0
           i32.const -13
           i32.add
           i32.load
-          local.tee 5
+          local.tee 4
           i32.const 42
           i32.lt_u
           br_if 0 (;@3;)
-          local.get 3
+          local.get 0
           i32.const -17
           i32.add
           i32.load
-          local.tee 6
+          local.tee 5
           i32.load16_u offset=12 align=1
-          local.tee 7
           i32.const 8
-          i32.shl
-          local.get 7
-          i32.const 8
-          i32.shr_u
-          i32.or
-          i32.const 65535
-          i32.and
-          i32.const 2048
           i32.ne
           br_if 0 (;@3;)
-          local.get 6
+          local.get 5
           i32.load8_u offset=14
-          local.tee 7
+          local.tee 6
           i32.const 240
           i32.and
           i32.const 64
           i32.ne
           br_if 0 (;@3;)
-          local.get 7
+          local.get 6
           i32.const 2
           i32.shl
           i32.const 60
           i32.and
-          local.tee 7
+          local.tee 6
           i32.const 20
           i32.lt_u
           br_if 0 (;@3;)
-          local.get 5
-          local.get 7
+          local.get 4
+          local.get 6
           i32.const 22
           i32.add
-          local.tee 8
+          local.tee 7
           i32.lt_u
           br_if 0 (;@3;)
-          local.get 6
+          local.get 5
           i32.load8_u offset=23
           i32.const 17
           i32.ne
           br_if 0 (;@3;)
-          local.get 6
-          i32.load8_u offset=20
-          i32.const 8
-          i32.shl
-          i32.const 16128
+          local.get 5
+          i32.load16_u offset=20 align=1
+          i32.const 65343
           i32.and
-          local.get 6
-          i32.load8_u offset=21
-          i32.or
           br_if 0 (;@3;)
-          local.get 1
-          i32.const 14
-          i32.store offset=16
-          local.get 1
-          local.get 7
-          i32.const 14
-          i32.add
-          local.tee 7
-          i32.store offset=20
-          local.get 1
           local.get 6
-          local.get 7
+          i32.const 14
           i32.add
-          local.tee 9
-          i32.const 4
+          local.tee 6
+          local.get 5
+          local.get 6
           i32.add
-          i32.load8_u
+          local.tee 8
+          i32.load16_u offset=4 align=1
+          local.tee 6
           i32.const 8
           i32.shl
-          local.get 9
-          i32.const 5
-          i32.add
-          i32.load8_u
+          local.get 6
+          i32.const 8
+          i32.shr_u
           i32.or
-          local.get 7
+          i32.const 65535
+          i32.and
           i32.add
-          local.tee 7
-          i32.store offset=28
-          local.get 1
-          local.get 8
-          i32.store offset=24
+          local.tee 6
           local.get 7
-          local.get 8
           i32.lt_u
           br_if 0 (;@3;)
-          local.get 7
-          local.get 5
+          local.get 6
+          local.get 4
           i32.gt_u
           br_if 0 (;@3;)
-          local.get 7
           local.get 6
-          i32.load8_u offset=16
+          local.get 5
+          i32.load16_u offset=16 align=1
+          local.tee 4
           i32.const 8
           i32.shl
-          local.get 6
-          i32.load8_u offset=17
+          local.get 4
+          i32.const 8
+          i32.shr_u
           i32.or
+          i32.const 65535
+          i32.and
           i32.const 14
           i32.add
           i32.gt_u
           br_if 0 (;@3;)
           local.get 1
-          local.get 6
+          local.get 5
+          i32.load offset=30 align=1
+          local.tee 4
+          i32.const 24
+          i32.shl
+          local.get 4
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 4
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 4
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          local.tee 6
+          i32.store offset=4
           local.get 1
-          i32.const 16
-          i32.add
+          local.get 8
+          i32.load align=1
+          local.tee 4
+          i32.const 24
+          i32.shl
+          local.get 4
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 4
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 4
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          local.tee 7
+          i32.store offset=8
+          local.get 1
+          local.get 5
+          i32.load offset=26 align=1
+          local.tee 4
+          i32.const 24
+          i32.shl
+          local.get 4
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 4
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 4
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          local.tee 4
+          i32.store
+          local.get 1
           call 2
-          block ;; label = @4
-            local.get 1
-            call 3
-            local.tee 5
-            i32.load
-            local.get 1
-            i32.load
-            i32.ne
-            br_if 0 (;@4;)
-            local.get 5
-            i32.load offset=4
-            local.get 1
-            i32.load offset=4
-            i32.ne
-            br_if 0 (;@4;)
-            local.get 5
-            i32.load offset=8
-            local.get 1
-            i32.load offset=8
-            i32.ne
-            br_if 0 (;@4;)
-            local.get 3
-            i32.const -1
-            i32.add
-            i32.const 2
-            i32.store16
-          end
-          local.get 0
+          local.tee 5
+          i32.load
+          local.get 4
+          i32.ne
+          br_if 0 (;@3;)
+          local.get 5
+          i32.load offset=4
+          local.get 6
+          i32.ne
+          br_if 0 (;@3;)
+          local.get 5
           i32.load offset=8
-          local.set 2
+          local.get 7
+          i32.ne
+          br_if 0 (;@3;)
+          local.get 0
+          i32.const -1
+          i32.add
+          i32.const 2
+          i32.store16
         end
-        local.get 3
+        local.get 0
         i32.const 32
         i32.add
-        local.set 3
-        local.get 4
-        i32.const 1
+        local.set 0
+        local.get 3
+        i32.const -1
         i32.add
-        local.tee 4
-        local.get 2
-        i32.lt_u
+        local.tee 3
         br_if 0 (;@2;)
       end
     end
     local.get 1
-    i32.const 32
+    i32.const 16
     i32.add
     global.set 0
     local.get 2
   )
-  (func (;2;) (type 2) (param i32 i32 i32)
-    (local i32 i32)
-    local.get 0
-    local.get 1
-    local.get 2
-    i32.load
-    i32.add
-    local.tee 3
-    i32.load offset=12 align=1
-    local.tee 4
-    i32.const 24
-    i32.shl
-    local.get 4
-    i32.const 8
-    i32.shl
-    i32.const 16711680
-    i32.and
-    i32.or
-    local.get 4
-    i32.const 8
-    i32.shr_u
-    i32.const 65280
-    i32.and
-    local.get 4
-    i32.const 24
-    i32.shr_u
-    i32.or
-    i32.or
-    i32.store
-    local.get 0
-    local.get 3
-    i32.load offset=16 align=1
-    local.tee 4
-    i32.const 24
-    i32.shl
-    local.get 4
-    i32.const 8
-    i32.shl
-    i32.const 16711680
-    i32.and
-    i32.or
-    local.get 4
-    i32.const 8
-    i32.shr_u
-    i32.const 65280
-    i32.and
-    local.get 4
-    i32.const 24
-    i32.shr_u
-    i32.or
-    i32.or
-    i32.store offset=4
-    local.get 0
-    local.get 1
-    local.get 2
-    i32.load offset=4
-    i32.add
-    i32.load align=1
-    local.tee 4
-    i32.const 24
-    i32.shl
-    local.get 4
-    i32.const 8
-    i32.shl
-    i32.const 16711680
-    i32.and
-    i32.or
-    local.get 4
-    i32.const 8
-    i32.shr_u
-    i32.const 65280
-    i32.and
-    local.get 4
-    i32.const 24
-    i32.shr_u
-    i32.or
-    i32.or
-    i32.store offset=8
-  )
-  (func (;3;) (type 1) (param i32) (result i32)
+  (func (;2;) (type 1) (param i32) (result i32)
     (local i32 i32 i32 i32 i32 i32 i32 i32 i32)
     block ;; label = @1
       block ;; label = @2
@@ -402,10 +352,10 @@
     i32.and
     select
   )
-  (func (;4;) (type 1) (param i32) (result i32)
+  (func (;3;) (type 1) (param i32) (result i32)
     (local i32 i32 i32 i32 i32 i32 i32 i32 i32)
     global.get 0
-    i32.const 32
+    i32.const 16
     i32.sub
     local.tee 1
     global.set 0
@@ -439,16 +389,7 @@
           i32.load
           local.tee 6
           i32.load16_u offset=12 align=1
-          local.tee 7
           i32.const 8
-          i32.shl
-          local.get 7
-          i32.const 8
-          i32.shr_u
-          i32.or
-          i32.const 65535
-          i32.and
-          i32.const 2048
           i32.ne
           br_if 0 (;@3;)
           local.get 6
@@ -481,47 +422,30 @@
           i32.ne
           br_if 0 (;@3;)
           local.get 6
-          i32.load8_u offset=20
-          i32.const 8
-          i32.shl
-          i32.const 16128
+          i32.load16_u offset=20 align=1
+          i32.const 65343
           i32.and
-          local.get 6
-          i32.load8_u offset=21
-          i32.or
           br_if 0 (;@3;)
-          local.get 1
-          i32.const 14
-          i32.store offset=16
-          local.get 1
           local.get 7
           i32.const 14
           i32.add
           local.tee 7
-          i32.store offset=20
-          local.get 1
           local.get 6
           local.get 7
           i32.add
           local.tee 9
-          i32.const 4
-          i32.add
-          i32.load8_u
+          i32.load16_u offset=4 align=1
+          local.tee 7
           i32.const 8
           i32.shl
-          local.get 9
-          i32.const 5
-          i32.add
-          i32.load8_u
-          i32.or
           local.get 7
+          i32.const 8
+          i32.shr_u
+          i32.or
+          i32.const 65535
+          i32.and
           i32.add
           local.tee 7
-          i32.store offset=28
-          local.get 1
-          local.get 8
-          i32.store offset=24
-          local.get 7
           local.get 8
           i32.lt_u
           br_if 0 (;@3;)
@@ -531,30 +455,98 @@
           br_if 0 (;@3;)
           local.get 7
           local.get 6
-          i32.load8_u offset=16
+          i32.load16_u offset=16 align=1
+          local.tee 5
           i32.const 8
           i32.shl
-          local.get 6
-          i32.load8_u offset=17
+          local.get 5
+          i32.const 8
+          i32.shr_u
           i32.or
+          i32.const 65535
+          i32.and
           i32.const 14
           i32.add
           i32.gt_u
           br_if 0 (;@3;)
           local.get 1
-          local.get 6
-          local.get 1
-          i32.const 16
+          i32.const 8
           i32.add
-          call 2
+          local.tee 2
+          local.get 9
+          i32.load align=1
+          local.tee 5
+          i32.const 24
+          i32.shl
+          local.get 5
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 5
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 5
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          i32.store
           local.get 1
-          call 3
+          local.get 6
+          i32.load offset=26 align=1
+          local.tee 5
+          i32.const 24
+          i32.shl
+          local.get 5
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 5
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 5
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          i32.store
+          local.get 1
+          local.get 6
+          i32.load offset=30 align=1
+          local.tee 5
+          i32.const 24
+          i32.shl
+          local.get 5
+          i32.const 8
+          i32.shl
+          i32.const 16711680
+          i32.and
+          i32.or
+          local.get 5
+          i32.const 8
+          i32.shr_u
+          i32.const 65280
+          i32.and
+          local.get 5
+          i32.const 24
+          i32.shr_u
+          i32.or
+          i32.or
+          i32.store offset=4
+          local.get 1
+          call 2
           local.tee 5
           i32.const 8
           i32.add
-          local.get 1
-          i32.const 8
-          i32.add
+          local.get 2
           i32.load
           i32.store
           local.get 5
@@ -579,7 +571,7 @@
       end
     end
     local.get 1
-    i32.const 32
+    i32.const 16
     i32.add
     global.set 0
     local.get 2

@@ -1,5 +1,5 @@
-;; examples/programs/cohabitation/store.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed by `wasm-tools print`: FN-E8 is
-;; to be the same on machines without a compiler. A test runs it with what this machine's clang makes of the source as well.
+;; examples/programs/cohabitation/store.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed as text:
+;; the experiment is to be the same on machines without a compiler. `make program-texts` writes it anew.
 (module
   (type (;0;) (func))
   (type (;1;) (func (param i32) (result i32)))
@@ -48,16 +48,7 @@
           i32.load
           local.tee 7
           i32.load16_u offset=12 align=1
-          local.tee 8
           i32.const 8
-          i32.shl
-          local.get 8
-          i32.const 8
-          i32.shr_u
-          i32.or
-          i32.const 65535
-          i32.and
-          i32.const 2048
           i32.ne
           br_if 0 (;@3;)
           local.get 7
@@ -90,33 +81,29 @@
           i32.ne
           br_if 0 (;@3;)
           local.get 7
-          i32.load8_u offset=20
-          i32.const 8
-          i32.shl
-          i32.const 16128
+          i32.load16_u offset=20 align=1
+          i32.const 65343
           i32.and
-          local.get 7
-          i32.load8_u offset=21
-          i32.or
           br_if 0 (;@3;)
-          local.get 7
           local.get 8
           i32.const 14
           i32.add
           local.tee 10
+          local.get 7
+          local.get 10
           i32.add
-          local.tee 11
           i32.const 4
           i32.add
-          i32.load8_u
+          i32.load16_u align=1
+          local.tee 11
           i32.const 8
           i32.shl
           local.get 11
-          i32.const 5
-          i32.add
-          i32.load8_u
+          i32.const 8
+          i32.shr_u
           i32.or
-          local.get 10
+          i32.const 65535
+          i32.and
           i32.add
           local.tee 12
           local.get 9
@@ -128,12 +115,16 @@
           br_if 0 (;@3;)
           local.get 12
           local.get 7
-          i32.load8_u offset=16
+          i32.load16_u offset=16 align=1
+          local.tee 5
           i32.const 8
           i32.shl
-          local.get 7
-          i32.load8_u offset=17
+          local.get 5
+          i32.const 8
+          i32.shr_u
           i32.or
+          i32.const 65535
+          i32.and
           i32.const 14
           i32.add
           i32.gt_u
@@ -148,18 +139,19 @@
           local.get 7
           local.get 9
           i32.add
-          local.tee 5
-          i32.const 6
+          i32.const 4
           i32.add
-          i32.load8_u
+          i32.load align=1
+          i32.const -15794176
+          i32.and
+          local.tee 5
           i32.const 8
-          i32.shl
+          i32.shr_u
           i32.const 3840
           i32.and
           local.get 5
-          i32.const 7
-          i32.add
-          i32.load8_u
+          i32.const 24
+          i32.shr_u
           i32.or
           call 2
           i32.load
@@ -203,11 +195,10 @@
           local.get 7
           local.get 8
           i32.const 8
+          i32.shl
+          i32.const 67585
           i32.add
-          i32.store8 offset=17
-          local.get 7
-          i32.const 1
-          i32.store8 offset=16
+          i32.store16 offset=16 align=1
           i32.const 0
           local.set 4
           block ;; label = @4
@@ -216,26 +207,27 @@
             br_if 0 (;@4;)
             i32.const 0
             local.set 4
-            i32.const 15
+            i32.const 14
             local.set 1
             loop ;; label = @5
+              local.get 4
               local.get 7
               local.get 1
               i32.add
+              i32.load16_u align=1
               local.tee 9
-              i32.const -1
-              i32.add
-              i32.load8_u
               i32.const 8
               i32.shl
               local.get 9
-              i32.load8_u
+              i32.const 8
+              i32.shr_u
               i32.or
-              local.get 4
+              i32.const 65535
+              i32.and
               i32.add
               local.set 4
               local.get 1
-              i32.const -12
+              i32.const -11
               i32.add
               local.set 9
               local.get 1
@@ -345,11 +337,11 @@
           local.get 4
           local.get 8
           i32.add
-          local.set 7
+          local.set 6
           i32.const 0
           local.set 5
           loop ;; label = @4
-            local.get 7
+            local.get 6
             local.get 5
             i32.add
             local.tee 1
@@ -357,7 +349,7 @@
             i32.add
             local.tee 4
             i32.load8_u
-            local.set 8
+            local.set 7
             local.get 4
             local.get 1
             i32.const 14
@@ -366,7 +358,7 @@
             i32.load8_u
             i32.store8
             local.get 1
-            local.get 8
+            local.get 7
             i32.store8
             local.get 5
             i32.const 1
@@ -446,7 +438,7 @@
     local.get 2
   )
   (func (;3;) (type 1) (param i32) (result i32)
-    (local i32 i32 i32 i32 i32 i32 i32 i32 i32)
+    (local i32 i32 i32 i32 i32 i32 i32 i32)
     block ;; label = @1
       block ;; label = @2
         local.get 0
@@ -477,16 +469,7 @@
           i32.load
           local.tee 5
           i32.load16_u offset=12 align=1
-          local.tee 6
           i32.const 8
-          i32.shl
-          local.get 6
-          i32.const 8
-          i32.shr_u
-          i32.or
-          i32.const 65535
-          i32.and
-          i32.const 2048
           i32.ne
           br_if 0 (;@3;)
           local.get 5
@@ -519,33 +502,29 @@
           i32.ne
           br_if 0 (;@3;)
           local.get 5
-          i32.load8_u offset=20
-          i32.const 8
-          i32.shl
-          i32.const 16128
+          i32.load16_u offset=20 align=1
+          i32.const 65343
           i32.and
-          local.get 5
-          i32.load8_u offset=21
-          i32.or
           br_if 0 (;@3;)
-          local.get 5
           local.get 6
           i32.const 14
           i32.add
           local.tee 8
+          local.get 5
+          local.get 8
           i32.add
-          local.tee 9
           i32.const 4
           i32.add
-          i32.load8_u
+          i32.load16_u align=1
+          local.tee 8
           i32.const 8
           i32.shl
-          local.get 9
-          i32.const 5
-          i32.add
-          i32.load8_u
-          i32.or
           local.get 8
+          i32.const 8
+          i32.shr_u
+          i32.or
+          i32.const 65535
+          i32.and
           i32.add
           local.tee 8
           local.get 7
@@ -557,12 +536,16 @@
           br_if 0 (;@3;)
           local.get 8
           local.get 5
-          i32.load8_u offset=16
+          i32.load16_u offset=16 align=1
+          local.tee 4
           i32.const 8
           i32.shl
-          local.get 5
-          i32.load8_u offset=17
+          local.get 4
+          i32.const 8
+          i32.shr_u
           i32.or
+          i32.const 65535
+          i32.and
           i32.const 14
           i32.add
           i32.gt_u
@@ -576,18 +559,19 @@
           local.get 5
           local.get 7
           i32.add
-          local.tee 4
-          i32.const 6
+          i32.const 4
           i32.add
-          i32.load8_u
+          i32.load align=1
+          i32.const -15794176
+          i32.and
+          local.tee 4
           i32.const 8
-          i32.shl
+          i32.shr_u
           i32.const 3840
           i32.and
           local.get 4
-          i32.const 7
-          i32.add
-          i32.load8_u
+          i32.const 24
+          i32.shr_u
           i32.or
           local.tee 4
           i32.const 10

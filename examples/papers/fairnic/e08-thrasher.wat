@@ -1,5 +1,5 @@
-;; examples/programs/cohabitation/thrasher.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed by `wasm-tools print`: FN-E8 is
-;; to be the same on machines without a compiler. A test runs it with what this machine's clang makes of the source as well.
+;; examples/programs/cohabitation/thrasher.c, compiled with clang 14 (-Os -mbulk-memory -Wl,--strip-all) and printed as text:
+;; the experiment is to be the same on machines without a compiler. `make program-texts` writes it anew.
 (module
   (type (;0;) (func))
   (type (;1;) (func (param i32) (result i32)))

@@ -129,9 +129,10 @@ impl Dataplane {
     /// cannot move now.
     pub fn halt(&mut self, name: &str) -> Option<bool> {
         let index = self.lane_of(name)?;
+        let elsewhere = self.has_at_units(index);
         let lane = self.tenants.lane(index)?;
         lane.halted = lane.may_migrate();
-        lane.halted.then(|| lane.pool.in_use() == 0 && !lane.wrote)
+        lane.halted.then(|| lane.pool.in_use() == 0 && !lane.wrote && !elsewhere)
     }
 
     /// Reads a tenant's frames again.

@@ -1,109 +1,118 @@
-//! Requests of tenants' programs to coprocessors: they wait for their tenant's share of the unit.
+//! Requests of tenants' programs to coprocessors, and what comes back from there.
 //!
-//! Why: a unit serves what comes first, so that a tenant with longer requests would get most of it.
-//! From: FairNIC §3.4 and §4.4; the limiter is `plimsoll-smartnic`'s.
-//! Not here: the threads (`crate::units`), the programs (`hosted`).
-//! Invariant: a request comes back to the tenant that made it, to the program that it has then, or is lost for a counted reason.
+//! Why: a program's packets are its own thread's to send, whichever thread works on them meanwhile.
+//! From: FairNIC §3.4 and §4.4.
+//! Not here: the units' threads, which also decide whose request is next (`crate::units`); the programs (`hosted`).
+//! Invariant: a request comes back to the tenant that made it, to the program that it has then, or is lost for a counted reason. A tenant
+//! has at most [`MOST`] requests at a unit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use plimsoll_offload::{Request, Unit, Way};
-use plimsoll_smartnic::{Cost, Refused, Ticket, UnitQueue};
+use plimsoll_smartnic::Refused;
+use plimsoll_smartnic::queue::WAITING;
 use plimsoll_units::{Nanos, Span};
 
 use super::Dataplane;
 use super::drops::Loss;
-use crate::units::{Job, UnitThread};
+use crate::units::{Answer, Of, UnitPort};
 
 /// A tenant's weights at the units, in their order; 0: it may not use that one.
-pub type UnitWeights = [u32; Unit::ALL.len()];
+pub type UnitWeights = [u32; UNITS];
+
+const UNITS: usize = Unit::ALL.len();
+
+/// A tenant's requests at a unit at most, those included that wait there and those that have been answered and not been seen yet.
+const MOST: u32 = 2 * WAITING as u32;
 
 /// How soon the engine looks for what a unit has done, while it has something to do.
 const LOOK: Span = Span::micros(50);
 
-/// Whose request it is.
-#[derive(Clone, Debug)]
-struct Of {
-    lane: u32,
-    /// A reload may give the lane to another tenant, which must not get the packet.
-    tenant: Arc<str>,
-    way: Way,
-}
-
-/// The units, with the requests that wait for them.
+/// The units, as one engine thread sees them.
 #[derive(Debug)]
 pub struct Units {
-    units: Vec<Served>,
+    units: Vec<UnitPort>,
+    /// By lane.
+    lanes: Vec<AtUnits>,
+    /// Requests at all units.
+    held: usize,
 }
 
-/// One unit: requests of lanes wait, and its thread serves them.
-#[derive(Debug)]
-struct Served {
-    queue: UnitQueue<(Of, Request)>,
-    thread: UnitThread<(Of, Ticket)>,
+/// A lane's requests.
+#[derive(Clone, Debug, Default)]
+struct AtUnits {
+    /// The units that its tenant may use.
+    may: [bool; UNITS],
+    /// How many are at each unit, those of an earlier tenant included.
+    held: [u32; UNITS],
 }
 
 impl Units {
-    /// Starts the units' threads.
+    /// Starts the units' threads, for this many engine threads, each of which has one of the results. Without `limited` they serve requests
+    /// as these come.
     ///
     /// # Errors
     /// When the system has no more threads.
-    pub fn start() -> std::io::Result<Self> {
-        let serve = |unit| Ok(Served { queue: UnitQueue::new(&[]), thread: UnitThread::start(unit)? });
-        Ok(Self { units: Unit::ALL.into_iter().map(serve).collect::<std::io::Result<_>>()? })
+    pub fn start(threads: usize, limited: bool) -> std::io::Result<Vec<Self>> {
+        let new = || Self { units: Vec::with_capacity(UNITS), lanes: Vec::new(), held: 0 };
+        let mut all: Vec<Self> = (0..threads).map(|_| new()).collect();
+        for unit in Unit::ALL {
+            let ports = UnitPort::start(unit, threads, limited)?;
+            all.iter_mut().zip(ports).for_each(|(units, port)| units.units.push(port));
+        }
+        Ok(all)
     }
 
-    /// Sets the tenants' weights, by lane. Requests that wait go on waiting, but for those of tenants that are gone, which `stays` tells by
-    /// lane and name; answers how many these are.
-    fn set_weights(&mut self, weights: &[UnitWeights], stays: impl Fn(usize, &str) -> bool) -> usize {
-        let mut gone = 0;
-        for (number, unit) in self.units.iter_mut().enumerate() {
-            let of_unit: Vec<u32> = weights.iter().map(|weights| weights[number]).collect();
-            gone += unit.queue.set_weights(&of_unit, |lane, (of, _)| stays(lane as usize, &of.tenant));
+    /// Sets the weights of all tenants, by name, and `lanes`, the names of those that have a lane.
+    fn set_weights<'a>(
+        &mut self,
+        weights: &[(String, UnitWeights)],
+        lanes: impl Iterator<Item = Option<&'a str>>,
+    ) {
+        let weights: BTreeMap<&str, UnitWeights> =
+            weights.iter().map(|(name, weights)| (name.as_str(), *weights)).collect();
+        for (number, unit) in self.units.iter().enumerate() {
+            let of_unit = weights.iter().map(|(&name, weights)| (Arc::from(name), weights[number]));
+            unit.set_weights(of_unit.filter(|&(_, weight)| weight > 0).collect());
         }
-        gone
+        self.lanes.iter_mut().for_each(|lane| lane.may = [false; UNITS]);
+        for (lane, name) in lanes.enumerate() {
+            let stated = name.and_then(|name| weights.get(name));
+            if self.lanes.len() <= lane {
+                self.lanes.push(AtUnits::default());
+            }
+            self.lanes[lane].may = stated.map_or([false; UNITS], |weights| weights.map(|weight| weight > 0));
+        }
     }
 
     /// Takes a request of a tenant's program.
-    fn ask(&mut self, lane: u32, tenant: &Arc<str>, way: Way, request: Request) -> Result<(), Loss> {
-        let unit = &mut self.units[request.operation.unit() as usize];
-        let of = Of { lane, tenant: Arc::clone(tenant), way };
-        let asked = unit.queue.ask(lane, Cost(request.cost), (of, request));
-        asked.map_err(|why| match why {
-            Refused::NoUnit => Loss::ProgramNoUnit,
-            Refused::Full => Loss::ProgramUnitFull,
-        })?;
-        unit.feed();
+    fn ask(&mut self, of: Of, request: Request) -> Result<(), Loss> {
+        let number = request.operation.unit() as usize;
+        let lane = self.lanes.get_mut(of.lane as usize).filter(|lane| lane.may[number]);
+        let held = &mut lane.ok_or(Loss::ProgramNoUnit)?.held[number];
+        if *held >= MOST {
+            return Err(Loss::ProgramUnitFull);
+        }
+        (*held, self.held) = (*held + 1, self.held + 1);
+        self.units[number].ask(of, request);
         Ok(())
     }
 
-    /// Hands requests to the units, as far as the limiters let them go there.
-    fn feed(&mut self) {
-        self.units.iter_mut().for_each(Served::feed);
-    }
-
-    /// The next request that a unit has answered: whose it is, the request, and the result.
-    fn done(&mut self) -> Option<(Of, Request, u32)> {
-        self.units.iter_mut().find_map(|unit| {
-            let Job { of: (of, ticket), request, result } = unit.thread.done()?;
-            unit.queue.complete(ticket);
-            Some((of, request, result))
-        })
-    }
-
-    /// Requests that wait or are being served.
-    fn held(&self) -> usize {
-        self.units.iter().map(|unit| unit.queue.held()).sum()
-    }
-}
-
-impl Served {
-    /// Hands over what the limiter lets go.
-    fn feed(&mut self) {
-        while let Some((ticket, (of, request))) = self.queue.poll() {
-            // There is room for as many as may be inside.
-            let _ = self.thread.ask(Job { of: (of, ticket), request, result: 0 });
+    /// The next answer of a unit.
+    fn answer(&mut self) -> Option<Answer> {
+        let (number, answer) =
+            self.units.iter().enumerate().find_map(|(number, unit)| Some((number, unit.answer()?)))?;
+        self.held -= 1;
+        if let Some(lane) = self.lanes.get_mut(answer.of.lane as usize) {
+            lane.held[number] -= 1;
         }
+        Some(answer)
+    }
+
+    /// Whether requests of this lane are at units.
+    fn holds(&self, lane: u32) -> bool {
+        self.lanes.get(lane as usize).is_some_and(|lane| lane.held != [0; UNITS])
     }
 }
 
@@ -117,16 +126,11 @@ impl Dataplane {
     /// Sets the tenants' weights at the coprocessors.
     pub(super) fn weigh_units(&mut self, weights: &[(String, UnitWeights)]) {
         let Some(units) = &mut self.units else { return };
-        let lanes = &self.tenants.lanes;
-        let name = |lane: usize| {
-            lanes.get(lane)?.as_ref().filter(|lane| lane.tenant.is_some()).map(|lane| lane.name.as_str())
-        };
-        let of = |name: &str| {
-            weights.iter().find(|(known, _)| known == name).map_or([0; 3], |(_, weights)| *weights)
-        };
-        let by_lane: Vec<UnitWeights> = (0..lanes.len()).map(|lane| name(lane).map_or([0; 3], of)).collect();
-        let gone = units.set_weights(&by_lane, |lane, tenant| name(lane) == Some(tenant));
-        self.uplink.tally.lost_many(Loss::ReceiverGone, gone as u64);
+        let lanes = self.tenants.lanes.iter().map(|lane| {
+            let lane = lane.as_ref().filter(|lane| lane.tenant.is_some())?;
+            Some(lane.name.as_str())
+        });
+        units.set_weights(weights, lanes);
     }
 
     /// Takes a request of a tenant's program to a coprocessor.
@@ -138,7 +142,7 @@ impl Dataplane {
         request: Request,
     ) -> Result<(), Loss> {
         let Some(units) = &mut self.units else { return Err(Loss::ProgramNoUnit) };
-        units.ask(lane, tenant, way, request)
+        units.ask(Of { lane, tenant: Arc::clone(tenant), way }, request)
     }
 
     /// Gives programs back what coprocessors have answered. Answers when to look again, while some have something to do.
@@ -146,12 +150,23 @@ impl Dataplane {
         if self.at_units() == 0 {
             return None;
         }
-        while let Some((of, request, result)) = self.units.as_mut()?.done() {
+        while let Some(Answer { of, outcome }) = self.units.as_mut()?.answer() {
             let lane =
                 self.tenants.lane(of.lane).filter(|lane| lane.tenant.is_some() && *lane.name == *of.tenant);
             let Some(lane) = lane else {
                 self.uplink.tally.lost(Loss::ReceiverGone);
                 continue;
+            };
+            let (request, result) = match outcome {
+                Ok(answered) => answered,
+                Err(Refused::NoUnit) => {
+                    lane.tally.lost(Loss::ProgramNoUnit);
+                    continue;
+                }
+                Err(Refused::Full) => {
+                    lane.tally.lost(Loss::ProgramUnitFull);
+                    continue;
+                }
             };
             let back = lane.program.as_mut().map(|hosted| hosted.come_back(&request, result, of.way));
             match (back, of.way) {
@@ -163,91 +178,16 @@ impl Dataplane {
             }
         }
         self.scheduler.ring(now);
-        let units = self.units.as_mut()?;
-        units.feed();
-        (units.held() > 0).then(|| now + LOOK)
+        (self.at_units() > 0).then(|| now + LOOK)
     }
 
     /// Packets at coprocessors.
     pub(super) fn at_units(&self) -> usize {
-        self.units.as_ref().map_or(0, |units| units.held())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::{Duration, Instant};
-
-    use plimsoll_offload::Operation;
-    use plimsoll_smartnic::queue::WAITING as MOST;
-
-    use super::*;
-
-    fn request(length: usize) -> Request {
-        let packet = (0..length as u32).map(|n| ((n * n) >> 3) as u8).collect();
-        Request {
-            operation: Operation::Deflate,
-            packet,
-            offset: 0,
-            most: 2_048,
-            argument: Vec::new(),
-            cost: length as u32,
-        }
+        self.units.as_ref().map_or(0, |units| units.held)
     }
 
-    fn units(weights: &[UnitWeights]) -> Units {
-        let mut units = Units::start().expect("threads");
-        units.set_weights(weights, |_, _| true);
-        units
-    }
-
-    #[test]
-    fn tenants_that_always_want_a_unit_get_its_bytes_by_weight() {
-        let mut units = units(&[[1, 0, 0], [3, 0, 0]]);
-        let names: [Arc<str>; 2] = ["a".into(), "b".into()];
-        // The one with the smaller share has the longer requests, and as many of them.
-        let lengths = [1_500, 200];
-        let mut served = [0_u64; 2];
-        let begun = Instant::now();
-        while served[0] < 1_000_000 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "not in time: {served:?}");
-            for lane in 0..2 {
-                while units
-                    .ask(lane, &names[lane as usize], Way::Egress, request(lengths[lane as usize]))
-                    .is_ok()
-                {}
-            }
-            units.feed();
-            while let Some((of, request, _)) = units.done() {
-                served[of.lane as usize] += u64::from(request.cost);
-            }
-        }
-        let ratio = served[1] as f64 / served[0] as f64;
-        assert!((2.7..3.3).contains(&ratio), "{served:?}");
-    }
-
-    #[test]
-    fn other_weights_take_effect_while_requests_are_served_and_wait() {
-        let mut units = units(&[[1, 0, 0]]);
-        let name: Arc<str> = "a".into();
-        let asked = (0..).take_while(|_| units.ask(0, &name, Way::Ingress, request(1_000)).is_ok()).count();
-        assert!(asked >= MOST, "{asked}: some are in the unit at once");
-        assert_eq!(units.set_weights(&[[0; 3], [1, 0, 0]], |_, tenant| tenant == "a"), 0);
-        assert_eq!(units.ask(0, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
-        assert_eq!(units.ask(2, &name, Way::Ingress, request(9)), Err(Loss::ProgramNoUnit));
-        units.ask(1, &name, Way::Ingress, request(9)).expect("it may");
-        let (mut back, begun) = (0, Instant::now());
-        while units.held() > 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "{back} are back");
-            units.feed();
-            back += std::iter::from_fn(|| units.done()).count();
-        }
-        assert_eq!(back, asked + 1);
-        (0..MOST).for_each(|_| units.ask(1, &name, Way::Ingress, request(1_000)).expect("room"));
-        let gone = units.set_weights(&[[0; 3], [1, 0, 0]], |_, _| false);
-        assert!(
-            (1..=MOST).contains(&gone) && units.held() == MOST - gone,
-            "what was not in the unit is gone"
-        );
+    /// Whether packets of this lane are at coprocessors.
+    pub(super) fn has_at_units(&self, lane: u32) -> bool {
+        self.units.as_ref().is_some_and(|units| units.holds(lane))
     }
 }

@@ -548,7 +548,7 @@ proptest! {
 }
 
 /// Sends each packet to this operation from byte 46 on, and passes those that come back, with the result in bytes 42 to 45.
-fn through_unit(name: &str, operation: u8, argument: u32) -> String {
+pub(crate) fn through_unit(name: &str, operation: u8, argument: u32) -> String {
     let ask = format!(
         "(if (i32.lt_u (i32.load8_u offset=17 (local.get $at)) (i32.const 128))
             (then
@@ -572,7 +572,7 @@ fn until(world: &mut World, mut holds: impl FnMut(&mut World, Vec<Vec<u8>>) -> b
 }
 
 fn with_units(world: &mut World, weights: [u32; 3]) {
-    let units = Units::start().expect("threads");
+    let units = Units::start(1, true).expect("threads").remove(0);
     world.engine.set_units(Box::new(units), &[("a".to_owned(), weights)]);
 }
 

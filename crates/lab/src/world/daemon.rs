@@ -331,6 +331,7 @@ fn policy(scenario: &Scenario, system: &System, tenants: &[Member], socket: &Pat
         tenants: tenants.iter().map(port).collect(),
         uplink: tap(WORLD, UPLINK),
         api: Some(format!("{{socket: {}}}", socket.display())),
+        live: true,
         ..Wiring::default()
     };
     scenario.policy_file(system, &wiring)

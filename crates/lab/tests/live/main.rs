@@ -8,6 +8,7 @@ mod itself;
 mod mimic;
 mod papers;
 mod picnic;
+mod programs;
 mod short_queues;
 mod signals;
 mod support;

@@ -3,4 +3,5 @@
 mod hostile;
 mod runs;
 mod support;
+mod texts;
 mod verified;

@@ -7,7 +7,6 @@ use plimsoll_document::Mark;
 
 use crate::config::{EngineConfig, Port};
 use crate::law::{Law, Problem, Problems};
-use crate::offload::UnitWeights;
 use crate::program::Program;
 use crate::read::syntax::{TenantEntry, UplinkEntry};
 
@@ -42,10 +41,6 @@ impl Stated<'_> {
             let help = "write `threads: 1`, or open the uplink by `port: {af_packet: NAME}` or `port: {af_xdp: NAME}`, which have a queue for each thread";
             return Some((why, help.to_owned()));
         }
-        let units = |tenant: &&TenantEntry| {
-            let program = tenant.program.as_ref().map(|stated| &stated.program);
-            program.is_some_and(|program| program.units != UnitWeights::default())
-        };
         let mediated = self.tenants.iter().find(|tenant| tenant.ecn.mediate().is_some());
         let alone = if self.overlay {
             "tenants of other hosts (`overlay`)"
@@ -55,8 +50,6 @@ impl Stated<'_> {
             "a `standby` of the uplink"
         } else if mediated.is_some() {
             "`ecn: mediated`"
-        } else if self.tenants.iter().find(units).is_some() {
-            "a program with coprocessors (`units`)"
         } else if self.engine.experiment.is_some() {
             "`experiment`"
         } else {

@@ -253,8 +253,9 @@ fn experiment(reader: &mut Reader, tree: &Tree) -> Experiment {
             }
         }
     }
-    if let Some(flag) = keys.get("accounting").and_then(|tree| reader.flag(tree, "`accounting`")) {
-        experiment.accounting = flag;
+    for (key, into) in [("accounting", &mut experiment.accounting), ("limiter", &mut experiment.limiter)] {
+        let flag = keys.get(key).and_then(|tree| reader.flag(tree, &format!("`{key}`")));
+        *into = flag.unwrap_or(*into);
     }
     experiment
 }

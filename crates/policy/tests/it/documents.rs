@@ -233,6 +233,9 @@ fn an_experiment_says_what_is_worse_and_contradicts_nothing() {
     assert_eq!(own.program.tenants[0].descriptors, 200);
     let shared = check("experiment: {accounting: false}", "").expect("legal");
     assert!(shared.program.tenants.iter().all(|tenant| tenant.descriptors == 1_000));
+    let open = check("experiment: {limiter: false}", "").expect("legal").config.engine.experiment;
+    let open = open.expect("stated");
+    assert!(!open.limiter && open.accounting);
 
     let overlay = "overlay: {kind: geneve, vni: 7, host: h, hosts: {h: {address: 192.0.2.1, \
                    tenants: {a: 02:00:00:00:0a:01, b: 02:00:00:00:0a:02}}}, feedback: {key: /k, control: CONTROL}}\n";

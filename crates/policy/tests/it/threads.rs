@@ -62,13 +62,10 @@ fn what_several_threads_cannot_do_yet_is_refused_with_a_way_out() {
     assert!(told.contains("a `standby` of the uplink works with one thread only"), "{told}");
     let told = refused("port: memory", ", ecn: mediated", "");
     assert!(told.contains("`ecn: mediated` works with one thread only"), "{told}");
-    assert_eq!(
-        refused("port: memory", ", program: {module: a.wasm}", ""),
-        "",
-        "it runs on its tenant's thread"
-    );
-    let told = refused("port: memory", ", program: {module: a.wasm, units: {aes: 1}}", "");
-    assert!(told.contains("coprocessors (`units`) works with one thread only"), "{told}");
+    for program in ["module: a.wasm", "module: a.wasm, units: {aes: 1}"] {
+        let told = refused("port: memory", &format!(", program: {{{program}}}"), "");
+        assert_eq!(told, "", "it runs on its tenant's thread, and a coprocessor serves all threads");
+    }
     let told = refused("port: memory", "", ", backpressure: {tenants: [a], heavy: 1kpps}");
     assert!(told.contains("`backpressure` works with one thread only"), "{told}");
 }

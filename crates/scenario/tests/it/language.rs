@@ -398,7 +398,7 @@ fn a_tenants_program_lies_beside_the_scenario_and_only_the_systems_that_state_it
 #[test]
 fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {
     let text = "name: t\nrate: 8Mbps\nduration: 2s\n\
-                systems: [plimsoll, worse: {kind: plimsoll, ingress: shared, accounting: false}]\n\
+                systems: [plimsoll, worse: {kind: plimsoll, ingress: shared, accounting: false, limiter: false}]\n\
                 hosts: {a: {receive: {ring: 64, drain: 10us, cost: 40us, drain_share: 50%}}, b: {}}\n\
                 engine: {ring: 256}\ntenants: {x: {host: a}, y: {host: b}}\n\
                 workloads: {ask: {tenant: x, to: y, kind: probe}}\n";
@@ -411,6 +411,7 @@ fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {
             .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
     };
     let told = |host, system, live| file(host, system, live).config.engine.experiment;
+    let worse_only = Experiment { accounting: false, limiter: false, ..Experiment::default() };
     let slow = Experiment {
         drain: Span::micros(10),
         cost: Span::micros(40),
@@ -421,9 +422,16 @@ fn a_live_host_is_as_slow_as_the_file_says_and_one_in_virtual_time_is_not() {
     };
     assert_eq!((told(0, 0, false), told(1, 0, true)), (None, None));
     assert_eq!(told(0, 0, true), Some(slow.clone()));
-    let worse = Experiment { ingress: IngressOrder::Shared, accounting: false, ..slow };
+    let worse = Experiment { ingress: IngressOrder::Shared, accounting: false, limiter: false, ..slow };
     assert_eq!(told(0, 1, true), Some(worse));
-    assert_eq!(told(1, 1, true), Some(Experiment { accounting: false, ..Experiment::default() }));
+    assert_eq!(told(1, 1, true), Some(worse_only.clone()));
+    let alone = |system: usize, live| {
+        let wiring = Wiring { uplink: "memory".to_owned(), live, ..Wiring::default() };
+        let text = scenario.policy_file(&scenario.systems[system], &wiring);
+        let checked = plimsoll_policy::check_str("p.yaml", &text);
+        checked.unwrap_or_else(|errors| panic!("{}", errors.render(false))).config.engine.experiment
+    };
+    assert_eq!((alone(0, true), alone(1, false), alone(1, true)), (None, None, Some(worse_only)));
     assert_eq!(file(0, 0, true).config.engine.ring, 256);
 }
 

@@ -73,7 +73,7 @@ impl Builder<'_> {
             }
         }
         if weights.iter().flatten().any(|&weight| weight > 0) {
-            receive.set_units(Box::new(Units::new(host.programs.units, weights, self.system.limiter)));
+            receive.set_units(Box::new(Units::new(host.programs.units, &weights, self.system.limiter)));
         }
         Ok(())
     }

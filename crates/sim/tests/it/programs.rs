@@ -284,7 +284,11 @@ fn example(file: &str, change: impl FnOnce(&str) -> String) -> Scenario {
 
 /// The example of hostile programs, with the programs that it names, compiled from these sources.
 fn hostile(change: impl FnOnce(&str) -> String) -> Scenario {
-    let mut scenario = example("programs/virtual.yaml", change);
+    with_hostile(example("programs/virtual.yaml", change))
+}
+
+/// An example with its modules, as `make` would compile them.
+fn with_hostile(mut scenario: Scenario) -> Scenario {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/programs");
     for source in HOSTILE {
         let name = source.rsplit('/').next().unwrap_or(source);
@@ -316,6 +320,13 @@ fn the_example_holds_and_can_fail() {
     let results = run(&slow, &options, &|_| {}).unwrap_or_else(|error| panic!("{error}")).results;
     let verdicts = judge(&slow, &results);
     assert!(verdicts.iter().any(|verdict| verdict.status == Status::Failed), "{verdicts:?}");
+}
+
+/// 64 tenants' programs at once: a neighbour fares as without them.
+#[test]
+fn a_crowd_of_programs_costs_a_neighbour_nothing() {
+    let scenario = with_hostile(example("programs/crowd.yaml", str::to_owned));
+    assert_holds(&scenario, &outcome(&scenario, 1));
 }
 
 /// FN-E8: a switch and a store beside a thrasher and a compressor fare as alone on their cores; where all share a core they do not.

@@ -1,5 +1,10 @@
 //! Programs on cores of their own: nothing of what they decide is lost, and the engine does not wait for them.
 
+use std::cell::RefCell;
+
+use plimsoll_daemon::Part;
+use plimsoll_offload::Pace;
+
 use super::*;
 
 /// A core that this process may use.
@@ -113,6 +118,39 @@ fn the_engine_goes_on_while_a_core_is_busy_and_what_it_cannot_take_is_its_tenant
     let at_uplink: u64 = world.losses("uplink").iter().map(|(_, count)| count).sum();
     assert_eq!(came + busy + at_uplink, sent);
     assert!(world.losses("b").is_empty());
+}
+
+/// The packets that its tenant gets in each turn that programs have in one turn of the engine.
+fn by_program_turns(world: &mut World) -> Vec<usize> {
+    let (tenant, came) = (RefCell::new(&mut world.tenants[0]), RefCell::new(Vec::new()));
+    let now = world.now + STEP;
+    world.engine.turn_by(&|part| {
+        if part == Part::Deliver {
+            came.borrow_mut().push(drain(&mut tenant.borrow_mut()).len());
+        }
+        now
+    });
+    world.now = now;
+    came.into_inner()
+}
+
+#[test]
+fn one_batch_of_a_core_is_taken_back_in_a_turn() {
+    let mut world = own_world(&each("ingress", ""));
+    for _ in 0..200 {
+        (0..4 * Pace::BATCH as u32).for_each(|told| arrive(&mut world, &udp(ELSEWHERE, A, 1, told, 60)));
+        world.run(STEP, STEP);
+        drain(&mut world.tenants[0]);
+        // By now the core is done with all batches that it was given.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let came = by_program_turns(&mut world);
+        assert!(came.iter().all(|&packets| packets <= Pace::BATCH), "{came:?}");
+        if came.iter().sum::<usize>() > Pace::BATCH {
+            return;
+        }
+        settle(&mut world);
+    }
+    panic!("more than one batch was never done");
 }
 
 #[test]

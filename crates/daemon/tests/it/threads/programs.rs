@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use plimsoll_daemon::{Hosted, ProgramNow, program_limits};
-use plimsoll_offload::{Metering, Module, Program, Runtime};
+use plimsoll_daemon::{Hosted, ProgramNow, Units, program_limits};
+use plimsoll_offload::{Metering, Module, Operation, Program, Runtime};
 
 use super::*;
-use crate::programs::{each, hosted_of, module, stated};
+use crate::programs::{each, hosted_of, module, stated, through_unit};
 
 impl Host {
     /// Gives programs that pass every packet to some of the tenants `t0`, `t1` and so on.
@@ -135,5 +135,83 @@ fn a_reload_gives_a_tenant_of_any_thread_a_program_with_which_it_stays() {
                 assert_eq!(moved, may_move, "to {to}");
             }
         }
+    });
+}
+
+/// Turns until a packet has come, as coprocessors are threads.
+fn settle(host: &mut Host) {
+    let begun = Instant::now();
+    host.turn();
+    while host.engines.iter().any(|engine| engine.pending()) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "not in time");
+        host.turn();
+    }
+    host.turns(10);
+}
+
+#[test]
+fn programs_of_several_threads_have_the_same_coprocessors_and_get_their_own_packets_back() {
+    let mut host = Host::new(TWO, 2);
+    let asks = module(&through_unit("ingress", Operation::Match.number(), 8));
+    for (number, name) in ["a", "b", "c"].into_iter().enumerate() {
+        host.engines[number % 2].start_program(name, hosted_of(&policy(TWO), name, &asks, &stated()));
+    }
+    let weights = [("a".to_owned(), [0, 0, 1]), ("b".to_owned(), [0, 0, 3]), ("c".to_owned(), [1, 0, 0])];
+    for (engine, units) in host.engines.iter_mut().zip(Units::start(2, true).expect("threads")) {
+        engine.set_units(Box::new(units), &weights);
+    }
+    for tenant in 0..3 {
+        host.send(tenant, &udp(tenant as u8 + 1, 99, 1, 0, 100));
+    }
+    host.turns(30);
+    for n in 0..40 {
+        for tenant in 1..4 {
+            host.wires[0].send(&udp(99, tenant, tenant.into(), n << 8, 200), None).expect("sent");
+        }
+    }
+    settle(&mut host);
+    for tenant in 0..2 {
+        let came = drain(&mut host.tenants[tenant]);
+        assert_eq!(came.len(), 40, "{tenant}");
+        assert!(came.iter().all(|frame| number(frame).0 == tenant as u16 + 1), "each has its own");
+    }
+    assert_eq!(host.losses("c"), [("program_no_unit", 40)], "it may use another one only");
+    for (name, thread) in [("a", 0), ("b", 1)] {
+        assert_eq!(host.losses(name), []);
+        let on_thread = host.programs(name)[thread].expect("it runs there");
+        assert_eq!((on_thread.packets, on_thread.to_units), (80, 40));
+    }
+}
+
+#[test]
+fn a_reload_of_several_threads_brings_coprocessors() {
+    let text = |units: &str| {
+        format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, engine: {{threads: 2}}, tenants: {{a: {{port: memory}}, b: {{port: memory, program: {{module: asks.wasm{units}}}}}}}}}"
+        )
+    };
+    let before = "{uplink: {port: memory, rate: 1Gbps}, engine: {threads: 2}, tenants: {a: {port: memory}, b: {port: memory}}}";
+    live(before, async |control, folder, tenants, _| {
+        let asks = module(&through_unit("ingress", Operation::Match.number(), 8));
+        std::fs::write(folder.join("asks.wasm"), asks).expect("written");
+        for (number, tenant) in (1..).zip(tenants.iter_mut()) {
+            tenant.send(&udp(number, 99, 1, 0, 100), None).expect("sent");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        for (units, comes) in [("", 0), (", units: {regex: 1}", 20), (", units: {aes: 1}", 0)] {
+            std::fs::write(control.file(), text(units)).expect("written");
+            control.reload(&Asker::default(), false).await.expect("reloaded");
+            for n in 0..20 {
+                tenants[0].send(&udp(1, 2, 7, n << 8, 200), None).expect("sent");
+            }
+            let (mut came, begun, wait) = (0, Instant::now(), if comes > 0 { 20_000 } else { 100 });
+            while (came < comes || comes == 0) && begun.elapsed() < Duration::from_millis(wait) {
+                std::thread::sleep(Duration::from_millis(1));
+                came += drain(&mut tenants[1]).len();
+            }
+            assert_eq!(came, comes, "{units}");
+        }
+        let stats = Stats::from(&control.handle().ask(Command::Snapshot).await.expect("they run"));
+        assert_eq!(stats.tenants["b"].drops["program_no_unit"], 40);
     });
 }
