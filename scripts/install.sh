@@ -12,7 +12,7 @@ bin=$destdir$prefix/bin
 man=$destdir$prefix/share/man/man1
 share=$destdir$prefix/share/plimsoll
 doc=$destdir$prefix/share/doc/plimsoll
-install -d "$bin" "$man" "$share/schema" "$doc/examples" "$destdir$unitdir" \
+install -d "$bin" "$man" "$share/schema" "$doc/examples" "$destdir$unitdir" "$destdir$prefix/lib/cni" \
     "$destdir$prefix/share/bash-completion/completions" \
     "$destdir$prefix/share/zsh/site-functions" \
     "$destdir$prefix/share/fish/vendor_completions.d"
@@ -20,6 +20,8 @@ install -d "$bin" "$man" "$share/schema" "$doc/examples" "$destdir$unitdir" \
 # Replaced in one step: a daemon that runs goes on with its own file, and its broker too.
 install -m 0755 "$binary" "$bin/plimsoll.next"
 mv -f "$bin/plimsoll.next" "$bin/plimsoll"
+# The same program under another name is a CNI plugin.
+ln -sf ../../bin/plimsoll "$destdir$prefix/lib/cni/plimsoll-cni"
 "$binary" man "$man" >/dev/null
 "$binary" completions bash >"$destdir$prefix/share/bash-completion/completions/plimsoll"
 "$binary" completions zsh >"$destdir$prefix/share/zsh/site-functions/_plimsoll"
@@ -27,7 +29,7 @@ mv -f "$bin/plimsoll.next" "$bin/plimsoll"
 sed "s|@BIN@|$prefix/bin|g" "$here/../dist/plimsoll.service" >"$destdir$unitdir/plimsoll.service"
 install -m 0644 "$here/../dist/prometheus/plimsoll.rules.yml" "$here/../dist/grafana/plimsoll.json" "$share"
 "$binary" schema api >"$share/openapi.json"
-for of in policy sub-policy scenario; do
+for of in policy sub-policy included scenario; do
     "$binary" schema $of >"$share/schema/$of.json"
 done
 for example in plimsoll shop fleet-host; do

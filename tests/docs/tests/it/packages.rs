@@ -35,8 +35,9 @@ impl Package {
     fn paths(&self) -> Vec<String> {
         let listed = run(Command::new("dpkg-deb").arg("--contents").arg(&self.deb));
         let paths = listed.lines().filter(|line| !line.starts_with('d'));
-        let paths =
-            paths.filter_map(|line| Some(line.split_once(" ./")?.1.trim_start_matches("usr/").to_owned()));
+        let paths = paths.filter_map(|line| {
+            Some(line.split_once(" ./")?.1.split(" -> ").next()?.trim_start_matches("usr/").to_owned())
+        });
         paths.collect()
     }
 
