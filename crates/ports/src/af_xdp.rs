@@ -26,7 +26,7 @@ use plimsoll_wire::VnetHeader;
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
-use crate::contract::{Capabilities, Fds, Received, Trouble};
+use crate::contract::{Batch, Capabilities, Fds, MOST_LENT, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
@@ -238,8 +238,7 @@ impl XdpSocket {
             return self.queue.refresh().map(|()| None);
         };
         let len = place.len as usize;
-        let frame = if len < room { self.queue.umem.bytes(place.addr, len) } else { None };
-        let taken = frame.map(|frame| {
+        let taken = self.queue.frame(place.addr, len, room).map(|frame| {
             self.unfinished.note(frame);
             take(frame, &Received { len, ..Received::default() })
         });
@@ -250,6 +249,45 @@ impl XdpSocket {
         }
         self.queue.refill(place.addr);
         Ok(taken)
+    }
+
+    /// Takes up to `most` frames of less than `room` bytes; see [`crate::Port::receive_batch`].
+    ///
+    /// # Errors
+    /// As for [`XdpSocket::receive`].
+    pub fn receive_batch(
+        &mut self,
+        room: usize,
+        most: usize,
+        batch: &mut impl Batch,
+    ) -> Result<usize, Trouble> {
+        let mut places = [(0, 0); MOST_LENT];
+        let mut came = 0;
+        for place in places.iter_mut().take(most) {
+            let Some(libc::xdp_desc { addr, len, .. }) = self.queue.next_received() else { break };
+            *place = (addr, len as usize);
+            came += 1;
+        }
+        if came == 0 {
+            return self.queue.refresh().map(|()| 0);
+        }
+        let places = &places[..came];
+        for (at, &(addr, len)) in places.iter().enumerate() {
+            if let Some(frame) = self.queue.frame(addr, len, room) {
+                batch.look(at, frame);
+            }
+        }
+        for (at, &(addr, len)) in places.iter().enumerate() {
+            if let Some(frame) = self.queue.frame(addr, len, room) {
+                self.unfinished.note(frame);
+                batch.take(at, frame, &Received { len, ..Received::default() });
+                self.counters.received(len);
+            } else {
+                self.counters.lose(DropReason::Oversize);
+            }
+            self.queue.refill(addr);
+        }
+        Ok(came)
     }
 
     /// Stages one frame to be sent with others; see [`crate::Port::send`]. It is counted when it has left.

@@ -33,6 +33,17 @@ pub struct Received {
     pub waited: Option<Span>,
 }
 
+/// Takes frames of a port, a batch at a time: [`crate::Port::receive_batch`].
+pub trait Batch {
+    /// Looks at the frame in this place of the batch, which stays where it lies.
+    fn look(&mut self, at: usize, frame: &[u8]);
+    /// Takes the frame in this place of the batch, which was looked at before.
+    fn take(&mut self, at: usize, frame: &[u8], received: &Received);
+}
+
+/// Most frames of a [`Batch`].
+pub const MOST_LENT: usize = 64;
+
 /// Why a port as a whole carries no frames now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {

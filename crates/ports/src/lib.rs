@@ -40,7 +40,7 @@ mod vhost_user;
 pub use af_packet::{PacketConfig, PacketSocket};
 pub use af_xdp::{XdpAttempt, XdpConfig, XdpHelper, XdpMode, XdpQueues, XdpSocket};
 pub use apart::{Apart, Behaviour, Served, Shown};
-pub use contract::{Capabilities, FRAME_ROOM, Fds, Level, Outgoing, Received, Trouble};
+pub use contract::{Batch, Capabilities, FRAME_ROOM, Fds, Level, MOST_LENT, Outgoing, Received, Trouble};
 pub use counters::{Counters, DropReason, PairCounters, Sending};
 pub use error::PortError;
 pub use frame::Frame;

@@ -16,7 +16,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use plimsoll_wire::VnetHeader;
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use crate::contract::{Capabilities, Fds, Received, Trouble};
+use crate::contract::{Batch, Capabilities, Fds, Received, Trouble};
 use crate::counters::{Counters, DropReason, Sending};
 use crate::error::PortError;
 use crate::ledger::{Ledger, Refused};
@@ -146,8 +146,7 @@ impl MemoryPort {
             return if self.inbox.full.is_abandoned() { Err(Trouble::Gone) } else { self.rest() };
         };
         self.inbox.note = slot.note;
-        let frame = slot.bytes.get(..slot.len).filter(|frame| frame.len() <= room);
-        let taken = if let Some(frame) = frame {
+        let taken = if let Some(frame) = slot.frame(room) {
             self.counters.received(frame.len());
             let vnet = self.config.segmentation.then_some(slot.vnet);
             Some(take(frame, &Received { len: frame.len(), vnet, ..Received::default() }))
@@ -158,6 +157,50 @@ impl MemoryPort {
         // There is room: exactly `slots` buffers exist. Without a sender the buffer is simply freed.
         let _ = self.inbox.empty.push(slot);
         Ok(taken)
+    }
+
+    /// Takes up to `most` frames, each of at most `room` bytes; see [`crate::Port::receive_batch`].
+    ///
+    /// # Errors
+    /// As for [`MemoryPort::receive`].
+    #[inline]
+    pub fn receive_batch(
+        &mut self,
+        room: usize,
+        most: usize,
+        batch: &mut impl Batch,
+    ) -> Result<usize, Trouble> {
+        let most = self.inbox.full.slots().min(most);
+        if most == 0 {
+            return if self.inbox.full.is_abandoned() {
+                Err(Trouble::Gone)
+            } else {
+                self.rest::<()>().map(|_| 0)
+            };
+        }
+        if let Ok(slots) = self.inbox.full.read_chunk(most) {
+            let (front, back) = slots.as_slices();
+            for (at, slot) in front.iter().chain(back).enumerate() {
+                if let Some(frame) = slot.frame(room) {
+                    batch.look(at, frame);
+                }
+            }
+        }
+        // One by one: a slot must have left this ring before its sender has it again.
+        for at in 0..most {
+            let Ok(slot) = self.inbox.full.pop() else { return Ok(at) };
+            self.inbox.note = slot.note;
+            if let Some(frame) = slot.frame(room) {
+                self.counters.received(frame.len());
+                let vnet = self.config.segmentation.then_some(slot.vnet);
+                batch.take(at, frame, &Received { len: frame.len(), vnet, ..Received::default() });
+            } else {
+                self.counters.lose(DropReason::Oversize);
+            }
+            // There is room: exactly `slots` buffers exist. Without a sender the buffer is simply freed.
+            let _ = self.inbox.empty.push(slot);
+        }
+        Ok(most)
     }
 
     /// Whether no frame waits, and the other end, which is still there, rings no bell.
@@ -402,6 +445,14 @@ struct Slot {
     bytes: Box<[u8]>,
 }
 
+impl Slot {
+    /// Its frame, if that has at most `room` bytes.
+    #[inline]
+    fn frame(&self, room: usize) -> Option<&[u8]> {
+        self.bytes.get(..self.len).filter(|frame| frame.len() <= room)
+    }
+}
+
 /// The sending side of an end.
 #[derive(Debug)]
 struct Sender {
@@ -504,6 +555,39 @@ mod tests {
 
     fn pair(slots: usize) -> (MemoryPort, MemoryPort) {
         MemoryPort::pair("test", MemoryConfig { slots, frame: 128, ..MemoryConfig::default() }).unwrap()
+    }
+
+    /// Notes what a batch is asked.
+    #[derive(Default)]
+    struct Asked(Vec<(&'static str, usize, u8)>);
+
+    impl Batch for Asked {
+        fn look(&mut self, at: usize, frame: &[u8]) {
+            self.0.push(("look", at, frame[0]));
+        }
+
+        fn take(&mut self, at: usize, frame: &[u8], received: &Received) {
+            assert_eq!(received.len, frame.len());
+            self.0.push(("take", at, frame[0]));
+        }
+    }
+
+    #[test]
+    fn a_batch_looks_at_all_frames_before_it_takes_one_and_slots_go_back() {
+        let (mut a, mut b) = pair(3);
+        for round in 0..4 {
+            for (mark, len) in [(1, 20), (2, 100), (3, 20)] {
+                assert_eq!(a.send(&vec![mark; len], None), Ok(Sending::Sent), "round {round}");
+            }
+            let mut asked = Asked::default();
+            // The second frame is too long for the room.
+            assert_eq!(b.receive_batch(60, 64, &mut asked), Ok(3));
+            assert_eq!(asked.0, [("look", 0, 1), ("look", 2, 3), ("take", 0, 1), ("take", 2, 3)]);
+        }
+        assert_eq!((b.counters().rx_packets, b.counters().rx_dropped(DropReason::Oversize)), (8, 4));
+        assert_eq!(b.receive_batch(60, 64, &mut Asked::default()), Ok(0));
+        drop(a);
+        assert_eq!(b.receive_batch(60, 64, &mut Asked::default()), Err(Trouble::Gone));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use plimsoll_wire::VnetHeader;
 use crate::af_packet::PacketSocket;
 use crate::af_xdp::XdpSocket;
 use crate::apart::Apart;
-use crate::contract::{Capabilities, Fds, Level, Outgoing, Received, Trouble};
+use crate::contract::{Batch, Capabilities, Fds, Level, MOST_LENT, Outgoing, Received, Trouble};
 use crate::counters::{Counters, DropReason, PairCounters, Sending};
 use crate::error::PortError;
 use crate::frame::Frame;
@@ -93,6 +93,40 @@ impl Port {
                 Ok(received.map(|received| take(&buffer[..received.len], &received)))
             }
         }
+    }
+
+    /// Takes up to `most` frames, and up to [`MOST_LENT`], each of at most as many bytes as `buffer` has. Where the port has them in its
+    /// memory, the batch looks at all of them before it takes the first; otherwise at each one before it takes that. Answers how many
+    /// frames came, those included that are too long, which are lost; 0 when none waits.
+    ///
+    /// # Errors
+    /// As for [`Port::receive`]. What came before is taken.
+    #[inline]
+    pub fn receive_batch(
+        &mut self,
+        buffer: &mut [u8],
+        most: usize,
+        batch: &mut impl Batch,
+    ) -> Result<usize, Trouble> {
+        let most = most.min(MOST_LENT);
+        match self {
+            Self::Memory(port) => return port.receive_batch(buffer.len(), most, batch),
+            Self::AfXdp(port) => return port.receive_batch(buffer.len(), most, batch),
+            _ => {}
+        }
+        for at in 0..most {
+            let taken = self.receive_with(buffer, |frame, received| {
+                batch.look(at, frame);
+                batch.take(at, frame, received);
+            });
+            match taken {
+                Ok(Some(())) => {}
+                Err(trouble) if at == 0 => return Err(trouble),
+                // Trouble comes again with the next call.
+                Ok(None) | Err(_) => return Ok(at),
+            }
+        }
+        Ok(most)
     }
 
     /// Sends one frame. A port without virtio-net headers refuses a `vnet` that asks for an offload.

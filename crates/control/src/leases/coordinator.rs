@@ -207,6 +207,7 @@ impl Coordinator {
             track: Track::Lost,
             need: 0,
             rate: 0,
+            share: 0,
         });
         self.demands.push(Demand::new(measured));
         self.held.push(Limits { all: placement.limits.clone(), behind, offer: u64::MAX });
@@ -318,6 +319,7 @@ impl Coordinator {
         for &id in &self.active {
             let member = &mut self.members[id as usize];
             member.rate = self.fill.found(member.leaf);
+            member.share = member.rate;
             let behind = if member.is_behind { &self.held[id as usize].behind[..] } else { &[] };
             let least = behind.iter().min_by_key(|behind| behind.offer);
             let limit =
@@ -483,10 +485,14 @@ impl Coordinator {
         if !self.parts.spans_limit(id) {
             return;
         }
+        let here = match self.program.limit(id).scope {
+            Scope::Subtree(node) => node.0,
+            _ => self.tree.nodes as u32 + id.0,
+        };
         self.passing.fill(0);
         for &member in &limit.members {
-            let Member { class, thread, rate, held_by, .. } = self.members[member as usize];
-            self.passing[thread as usize] += rate;
+            let Member { class, thread, rate, share, held_by, .. } = self.members[member as usize];
+            self.passing[thread as usize] += if held_by == here { rate } else { share };
             if limit.by_match {
                 self.parts.add(&self.tree, class, thread, rate, held_by != UNHELD);
             }

@@ -33,6 +33,8 @@ pub(super) struct Member {
     pub(super) need: u64,
     /// Bits per second that it gets.
     pub(super) rate: u64,
+    /// Bits per second that the policy gives it.
+    pub(super) share: u64,
 }
 
 /// What a thread says of a member, and what follows from it.

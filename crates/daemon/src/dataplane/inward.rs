@@ -1,4 +1,12 @@
-//! The way in: frames from the uplink wait in the receive queue of their tenant.
+//! The way in, in stages: frames from the uplink wait in the receive queue of their tenant.
+//!
+//! ```text
+//! fetch → queue | share → take → look up → deliver → account
+//! ```
+//!
+//! Each stage goes over a batch: up to 64 frames that a port lends at once (`fetch`), and the frames of a tenant's visit (`take`), whose
+//! number the turn's fairness bounds. Packets of other hosts are unwrapped in part before the queue, to tell whose they are, and then when
+//! their turn has come (`fleet`).
 //!
 //! Why: a tenant that is flooded, or whose device is slow, must lose its own time and packets, and no other tenant's.
 //! From: PicNIC §5.2: fetch and tell tenants apart first, which costs little; parse, check and deliver after, in the order
@@ -7,31 +15,36 @@
 //! Invariant: a frame that was fetched is delivered, or lost for a counted reason; frames that are not for one tenant have a
 //! queue of their own, beside the tenants'.
 
+mod account;
 mod bound;
 mod deliver;
 mod fetch;
 mod known;
+mod look_up;
+mod queue;
+mod share;
+mod take;
 
 use core::num::NonZeroU32;
 
-use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, NotQueued, Station, Verdict};
+use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
-use plimsoll_ports::{Port, Received};
+use plimsoll_ports::Received;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::overlay::MOST_PIECES;
-use plimsoll_wire::{Ecn, VnetHeader, alike};
+use plimsoll_wire::{VnetHeader, alike};
 
-use super::apart::Charged;
+use super::Lane;
 use super::cpu::Core;
 use super::crossing::Via;
-use super::drops::Loss;
-use super::hosted::{LONGEST_CALL, Lifted, ProgramNow, is_in_pool};
+use super::hosted::{Lifted, is_in_pool};
 use super::mac_table::Mac;
 use super::pool::{Buffer, Pool};
 use super::sources::Sources;
-use super::{BATCH, Dataplane, Lane, Part};
 pub(super) use bound::is_for_the_host;
 pub(super) use known::KnownFlows;
+pub(super) use queue::Provenance;
+use take::Visit;
 
 /// Frames that wait on their way in.
 #[derive(Debug)]
@@ -47,10 +60,8 @@ pub(crate) struct Inward {
     knows: bool,
     /// The stations of flows with frames that are not counted yet.
     uncounted: Vec<u32>,
-    /// The frames of the last quantum.
-    taken: [(Arrival, Verdict); QUANTUM],
-    /// When each frame of the last quantum was fetched, and how long it had been in the kernel.
-    delivered: [(Nanos, Option<Span>); MOST],
+    /// The frames of the last visit, taken out while they are delivered.
+    visit: Option<Box<Visit>>,
     /// How long each station's frames were in the kernel, in this epoch.
     before: Vec<Before>,
     /// The way of the frame that is stored, or delivered.
@@ -74,17 +85,6 @@ struct Waits {
     followed: bool,
     /// The number of that datagram, equal for pieces with the same headers.
     datagram: Option<NonZeroU32>,
-}
-
-/// Where a frame for a station came from.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Provenance {
-    /// The host in whose name it came, if that is not proven.
-    pub(super) source: Option<usize>,
-    /// Whether it came in one datagram with the frame that follows.
-    pub(super) followed: bool,
-    /// The number of that datagram, equal for pieces with the same headers.
-    pub(super) datagram: Option<NonZeroU32>,
 }
 
 /// How long frames were in the kernel before they were fetched.
@@ -123,19 +123,8 @@ const QUANTUM: usize = 8;
 /// Most frames delivered so where they came in one datagram: they are joined for a tenant that takes them so.
 const MOST: usize = QUANTUM + MOST_PIECES;
 
-/// Most frames delivered in a turn, and most frames fetched.
-const DELIVERIES: usize = 128;
-const FETCHES: usize = 512;
-
-/// Time that programs may take before frames have their turn to depart; the last call that begins within it ends.
-const PROGRAMS: Span = Span::micros(100);
-
 /// How long a look at the thread's CPU clock is good for.
 const LOOK: Span = Span::micros(500);
-
-/// Frames that are fetched at once, unless they come from other hosts of a fleet, as one that has to be opened takes a microsecond. The
-/// clock is read once for them, and the delays of a tenant's frames among them are noted together.
-const FETCH: usize = 128;
 
 impl Inward {
     pub(crate) fn new(program: &Program, lanes: &[Option<Box<Lane>>]) -> Self {
@@ -143,7 +132,6 @@ impl Inward {
         let known = (0..stations.len()).map(|at| KnownFlows::for_station(at, true)).collect();
         let pools = stations.iter().map(Inward::pool).collect();
         let (ingress, drain) = (Ingress::new(&stations), Drain::new(DRAIN_SHARE));
-        let delivered = [(Nanos::ZERO, None); MOST];
         let before = vec![Before::default(); stations.len()];
         let sources = vec![Sources::default(); stations.len()];
         Self {
@@ -154,8 +142,7 @@ impl Inward {
             ingress,
             drain,
             pools,
-            taken: [(Arrival::NONE, Verdict::Pass); QUANTUM],
-            delivered,
+            visit: Some(Box::default()),
             before,
             via: Via::Uplink,
             looked: (Nanos::ZERO, Span::ZERO),
@@ -319,95 +306,6 @@ impl Inward {
         };
         self.ingress.take_all(station).into_iter().filter_map(frame).collect()
     }
-
-    /// Notes when a frame of a quantum was fetched, and how long it had been in the kernel.
-    #[inline]
-    pub(super) fn note_taken(&mut self, station: u32, number: usize, (at, waited): (Nanos, Option<Span>)) {
-        self.delivered[number] = (at, waited);
-        if waited.is_some() {
-            self.before[station as usize].note(waited);
-        }
-    }
-
-    /// Adds a frame that has waited in a queue, and was counted there.
-    pub(super) fn store_again(
-        &mut self,
-        station: u32,
-        frame: &[u8],
-        received: &Received,
-        now: Nanos,
-    ) -> Result<(), Loss> {
-        let stored = self.store(station, frame, received, Provenance::default(), now);
-        self.ingress.counted_elsewhere(station, u32::try_from(frame.len()).unwrap_or(u32::MAX));
-        stored
-    }
-
-    /// Adds a frame to its station's queue, unless the queue is full, its tenant is over its ceiling, or unsealed frames
-    /// in its host's name have used up their part of the queue.
-    pub(super) fn store(
-        &mut self,
-        station: u32,
-        frame: &[u8],
-        received: &Received,
-        Provenance { source, followed, datagram }: Provenance,
-        now: Nanos,
-    ) -> Result<(), Loss> {
-        let place = Sources::place(source);
-        if place.is_some() && self.is_over_share(station, place) {
-            self.ingress.drop(station, u32::try_from(frame.len()).unwrap_or(u32::MAX), now);
-            return Err(Loss::SourceOverShare);
-        }
-        let waits =
-            Waits { vnet: received.vnet, waited: received.waited, place, via: self.via, followed, datagram };
-        self.queue(station, frame, waits, now)?;
-        if place.is_some() {
-            self.sources[station as usize].begin(place);
-        }
-        Ok(())
-    }
-
-    /// Whether the frames of one place have used up their part of a station's queue that has room.
-    fn is_over_share(&self, station: u32, place: Option<u8>) -> bool {
-        let free = self.ingress.slots(station).saturating_sub(self.ingress.waiting(station).len() as u32);
-        free > 0 && !self.sources[station as usize].admit(place, free)
-    }
-
-    /// Adds a frame with this address to its station's queue.
-    #[inline]
-    pub(super) fn offer(&mut self, station: u32, addr: u64, frame: &[u8], now: Nanos) -> Result<(), Loss> {
-        offer(&mut self.ingress, station, (addr, frame), now)
-    }
-
-    fn queue(&mut self, station: u32, frame: &[u8], waits: Waits, now: Nanos) -> Result<(), Loss> {
-        let Self { ingress, pools, .. } = self;
-        let pool = pools[station as usize].as_mut().expect("in its place between deliveries");
-        let Some(buffer) = pool.take(frame.len()) else {
-            let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-            return Err(loss_of(ingress.drop(station, len, now)));
-        };
-        if let Err(why) = offer(ingress, station, (buffer.address(station), frame), now) {
-            pool.give(buffer);
-            return Err(why);
-        }
-        pool.bytes_mut(buffer)[..frame.len()].copy_from_slice(frame);
-        pool.set_held(buffer, waits);
-        Ok(())
-    }
-}
-
-#[inline]
-fn offer(ingress: &mut Ingress, station: u32, (addr, frame): (u64, &[u8]), now: Nanos) -> Result<(), Loss> {
-    let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-    let ecn = if ingress.has_maximum(station) { Ecn::of(frame) } else { None };
-    let arrival = Arrival { addr, len, at: now, ecn: ecn.unwrap_or_default() };
-    ingress.offer(station, arrival).map_err(loss_of)
-}
-
-fn loss_of(why: NotQueued) -> Loss {
-    match why {
-        NotQueued::Full => Loss::IngressFull,
-        NotQueued::OverMax => Loss::IngressOverMax,
-    }
 }
 
 /// Whether a frame with the same headers may come that is taken for this one's like: of other frames nothing is kept. Segments that
@@ -432,146 +330,4 @@ fn stations(program: &Program, lanes: &[Option<Box<Lane>>]) -> Vec<Station> {
     };
     let common = Station { weight: 1, slots: DEFAULT_SLOTS, ceiling: None };
     core::iter::once(common).chain(lanes.iter().map(|lane| station(lane).unwrap_or(common))).collect()
-}
-
-impl Dataplane {
-    /// Sets the part of the time, in thousandths, that fetching may take while frames wait. To be called before any frame
-    /// has arrived.
-    pub fn set_drain_share(&mut self, share: u32) {
-        self.inward.drain = Drain::new(share);
-    }
-
-    /// Fetches frames from the uplink, within fetching's share of the time, and delivers waiting frames, each tenant's by
-    /// its share. Answers how many were fetched and delivered. `begun` is when the part of the turn before this one began, which may
-    /// have written to tenants.
-    pub(super) fn take_in(
-        &mut self,
-        core: &mut impl Core,
-        begun: Nanos,
-        clock: &impl Fn(Part) -> Nanos,
-    ) -> usize {
-        let (mut fetched, mut delivered, mut programs) = (0, 0, Span::ZERO);
-        let mut now = clock(Part::Depart);
-        self.backpressure.near.end(now.since(begun));
-        self.part_took(now.since(begun), Charged::No, now);
-        let mut empty = !self.uplink_may_have_frames();
-        let (batch, quantum) = core.batches(self.fetches_at_once(), QUANTUM);
-        while delivered < DELIVERIES {
-            if core.is_busy(now) {
-                break;
-            }
-            if fetched < FETCHES && !empty && self.inward.may_fetch(core, now) {
-                let count = self.fetch(core, batch, now);
-                (fetched, empty) = (fetched + count, count < batch);
-                let after = clock(Part::Fetch);
-                self.inward.drain.fetched(core.fetched(count, after.since(now)));
-                now = after;
-            } else if let Some(station) = self.inward.ingress.next(now) {
-                if self.runs_program(station) {
-                    let (count, after) = self.take_programs_turn(core, station, now, clock);
-                    (delivered, programs) = (delivered + count, programs + after.since(now));
-                    now = after;
-                    if programs >= PROGRAMS {
-                        break;
-                    }
-                    continue;
-                }
-                let count = self.deliver_some(station, quantum, now);
-                delivered += count;
-                if let Some(lane) = station.checked_sub(COMMON + 1) {
-                    self.note_moved(lane as usize);
-                }
-                let after = clock(Part::Deliver);
-                self.note_delays(station, count, after);
-                self.inward.processed(station, core.delivered(count, after.since(now)), after);
-                self.part_took(after.since(now), Charged::Yes, after);
-                now = after;
-            } else {
-                core.idle();
-                break;
-            }
-        }
-        fetched + delivered
-    }
-
-    /// Whether a station's program is to run, rather than frames be delivered to it: it runs once it has a batch, or all that there is.
-    fn runs_program(&self, station: u32) -> bool {
-        self.inward.ingress.has_work(station) && {
-            let lane = self.tenants.lanes.get((station - 1) as usize).and_then(Option::as_ref);
-            let hosted = lane.and_then(|lane| lane.program.as_ref());
-            hosted.is_none_or(|hosted| hosted.is_full()) || !self.inward.may_take(station)
-        }
-    }
-
-    /// Runs a station's program, and charges it for the time.
-    fn take_programs_turn(
-        &mut self,
-        core: &impl Core,
-        station: u32,
-        now: Nanos,
-        clock: &impl Fn(Part) -> Nanos,
-    ) -> (usize, Nanos) {
-        let lane = station - 1;
-        let before = self.program_now(lane);
-        self.inward.look_at_clock(core, now);
-        let count = self.run_program(lane, now);
-        self.note_moved(lane as usize);
-        let after = clock(Part::Deliver);
-        let took = after.since(now);
-        let hosted = self.tenants.lane(lane).and_then(|lane| lane.program.as_deref_mut());
-        // A call on a core of its own is measured there.
-        let hosted = hosted.filter(|hosted| hosted.is_here());
-        let is_here = hosted.is_some();
-        hosted.into_iter().for_each(|hosted| hosted.took(count, took));
-        self.inward.processed(station, took, after);
-        let seen = self.program_now(lane);
-        let calls = (seen.calls - before.calls).max(1);
-        let is_too_long = |span: Span| span >= LONGEST_CALL.times(calls);
-        // One that was ended is counted already.
-        if is_here
-            && is_too_long(took)
-            && seen.overruns == before.overruns
-            && is_too_long(self.inward.used_since(core, now))
-        {
-            self.note_long_call(lane, after);
-        }
-        // What a program takes is no sign of memory that keeps the thread waiting.
-        self.copying.part += 1;
-        (count, after)
-    }
-
-    /// What a lane's program has done so far.
-    fn program_now(&mut self, lane: u32) -> ProgramNow {
-        let hosted = self.tenants.lane(lane).and_then(|lane| lane.program.as_ref());
-        hosted.map(|hosted| hosted.now).unwrap_or_default()
-    }
-
-    /// Most frames that are fetched before others that wait may be delivered.
-    fn fetches_at_once(&self) -> usize {
-        if self.fleet.is_some() { BATCH } else { FETCH }
-    }
-
-    fn uplink_may_have_frames(&self) -> bool {
-        self.uplink.ready || self.uplink.port.as_ref().is_some_and(Port::must_be_asked)
-    }
-
-    /// Looks at each frame from now on, as if its flow were not known. Frames fare the same, and take longer.
-    pub fn look_at_each_frame(&mut self) {
-        self.count_known();
-        self.inward.knows = false;
-        self.inward.known.clear();
-        self.inward.forget_flows();
-    }
-
-    /// Counts the frames of flows that are known which are not counted yet: once for all frames of a flow, as each count costs a
-    /// look-up.
-    pub(super) fn count_known(&mut self) {
-        let mut stations = core::mem::take(&mut self.inward.uncounted);
-        for station in stations.drain(..) {
-            let Some(mut known) = self.inward.known[station as usize].take() else { continue };
-            known.take_uncounted().flatten().for_each(|bound| self.count_delivered(bound));
-            self.inward.known[station as usize] = Some(known);
-        }
-        self.inward.uncounted = stations;
-    }
 }

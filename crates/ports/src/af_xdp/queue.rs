@@ -135,6 +135,11 @@ impl Queue {
         Some(self.receive.take())
     }
 
+    /// The bytes of a frame that the kernel has received, if they are less than `room`.
+    pub(super) fn frame(&self, address: u64, len: usize, room: usize) -> Option<&[u8]> {
+        if len < room { self.umem.bytes(address, len) } else { None }
+    }
+
     /// Puts the frame at `address` back into the fill ring; shows the kernel every [`RELEASE_EVERY`] frames.
     pub(super) fn refill(&mut self, address: u64) {
         // The kernel's address is behind its headroom; the frame begins at a multiple of the chunk.

@@ -87,32 +87,31 @@ impl Dataplane {
         self.tenants.has_programs && !self.backpressure.mediates && self.backpressure.heavy.is_none()
     }
 
-    /// Hands a frame that lies in the pool of its tenant's program over to the program. False where it is lost.
+    /// Hands a frame that lies in the pool of its tenant's program over to the program. Answers when it was fetched, and how long it had
+    /// been in the kernel; `None` where it is lost.
     pub(in super::super) fn deliver_in_pool(
         &mut self,
         station: u32,
         (arrival, verdict): (&Arrival, Verdict),
-        number: usize,
         now: Nanos,
-    ) -> bool {
+    ) -> Option<(Nanos, Option<Span>)> {
         let index = station - COMMON - 1;
         self.inward.via = Via::Uplink;
-        let Some(lane) = self.tenants.lane(index) else { return false };
-        let Some(hosted) = &mut lane.program else { return false };
-        let Some(Arrived { slot, sender, waited }) = hosted.arrived.pop_front() else { return false };
+        let lane = self.tenants.lane(index)?;
+        let hosted = lane.program.as_mut()?;
+        let Arrived { slot, sender, waited } = hosted.arrived.pop_front()?;
         let untouched = lane.untouched;
         let frame = &mut hosted.program.bytes_mut(slot)[..arrival.len as usize];
         if verdict != Verdict::Pass && (verdict != Verdict::Mark || untouched || !Ecn::Ce.write(frame)) {
             hosted.program.give(slot);
             self.arrivals_tally().lost(Loss::IngressOverMax);
-            return false;
+            return None;
         }
         hosted.incoming.push_back(Packet::new(slot, arrival.len, Packet::NETWORK));
         hosted.now.direct += 1;
-        self.inward.note_taken(station, number, (arrival.at, waited));
         self.inward.set_work(index, true);
         self.learn_outside(sender, now);
-        true
+        Some((arrival.at, waited))
     }
 
     /// Takes the frames that wait at a tenant's station out of the pool of its program, which is to be replaced.

@@ -7,7 +7,7 @@
 
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
-use plimsoll_ports::{Frame, Port, Received, Sending};
+use plimsoll_ports::{Frame, Port, Received};
 use plimsoll_units::Nanos;
 use plimsoll_wire::{Ecn, Front, Offload, OffloadKind, parse};
 
@@ -15,10 +15,9 @@ use super::super::Dataplane;
 use super::super::crossing::Via;
 use super::super::depart::Handed;
 use super::super::drops::{Event, Loss};
-use super::super::emit::{Emitted, Part};
+use super::super::emit::Part;
 use super::super::flows::Hashed;
 use super::super::heavy::{HashedCount, markable};
-use super::super::lane::Lane;
 use super::super::mac_table::{Learned, Mac, Owner, is_group};
 use super::super::outward::{check, on_wire};
 use super::super::press::{Act, Way};
@@ -189,29 +188,9 @@ impl Dataplane {
         self.count_undelivered(&handed);
     }
 
-    /// Like [`Dataplane::deliver`], for a frame that is [`Bound::plain`], where no connection is mediated.
-    #[inline]
-    pub(in super::super) fn deliver_plain(&mut self, frame: &[u8], to: u32) {
-        let lane = self.tenants.lane(to);
-        let handed = if let Some(Lane { program: None, port: Some(port), wrote, conduct, .. }) = lane {
-            let sending = port.send(frame, None);
-            *wrote = true;
-            conduct.touched = self.copying.part;
-            if sending == Ok(Sending::Sent) {
-                return;
-            }
-            self.lane_refused(sending.map(Emitted::from), to)
-        } else {
-            let mut part = Part::whole(frame.len() as u32, &Offload::PLAIN);
-            self.send_lane(&Frame::whole(frame), &Offload::PLAIN, &mut part, to)
-        };
-        self.blame_sender(&handed, to);
-        self.count_undelivered(&handed);
-    }
-
     /// Counts a frame from the uplink that was not delivered, if it was not.
     #[inline]
-    fn count_undelivered(&mut self, handed: &Handed) {
+    pub(super) fn count_undelivered(&mut self, handed: &Handed) {
         match handed {
             Handed::Lost(why) => self.arrivals_tally().lost(*why),
             Handed::Refused(why) => self.arrivals_tally().undelivered(*why),

@@ -1,87 +1,50 @@
-//! Delivering: frames that have waited at a station go to their receiver.
+//! Delivering: the frames of a batch go to their receivers.
 //!
-//! Why: a tenant's frames are delivered several at a time, so that what they share is looked up once.
+//! Why: frames that go to one port one after the other find its lane once, and its ring at hand.
 //! From: PicNIC §5.2: what costs most of the time comes after the queue, and is charged to the tenant.
-//! Not here: which station is next (`nic`'s ingress), and what a frame's headers decide (`depart`).
+//! Not here: what a frame's headers decide (`bound`), and the receiver's port (`depart::hand`).
 //! Invariant: the frames of a station leave in their order; each is delivered, or lost for a counted reason.
 
-use core::num::NonZeroU32;
+use core::ops::Range;
 
-use plimsoll_control::backpressure::{FlowSource, SenderMac};
-use plimsoll_nic::Verdict;
-use plimsoll_ports::Received;
+use plimsoll_control::backpressure::FlowSource;
+use plimsoll_ports::{Frame, Received, Sending};
 use plimsoll_units::Nanos;
-use plimsoll_wire::Ecn;
+use plimsoll_wire::Offload;
 
 use super::super::Dataplane;
 use super::super::crossing::Via;
-use super::super::drops::Loss;
-use super::super::hosted::is_in_pool;
-use super::super::pool::Buffer;
+use super::super::emit::{Emitted, Part};
+use super::super::lane::Lane;
+use super::super::pool::Pool;
 use super::known::KnownFlows;
-use super::{COMMON, Inward, MOST, QUANTUM, Waits, can_be_known, source_of};
+use super::look_up::FROM_OUTSIDE;
+use super::take::Visit;
+use super::{COMMON, QUANTUM, Waits, can_be_known, source_of};
 
 impl Dataplane {
-    /// Delivers the station's oldest frames, at most `quantum`; answers how many.
+    /// Delivers the station's oldest frames, at most `quantum`: one visit through all stages behind the queue. Answers how many.
     pub(super) fn deliver_some(&mut self, station: u32, quantum: usize, now: Nanos) -> usize {
         let at = station as usize;
-        let wrapped = self.fleet.is_some();
-        let Inward { ingress, taken, .. } = &mut self.inward;
-        let count = ingress.take_some(station, &mut taken[..quantum.min(QUANTUM)], now);
         // These are taken out meanwhile, so that frames can be read while ports are written.
         let mut pool = self.inward.pools[at].take().expect("in its place between deliveries");
-        for (arrival, _) in self.inward.taken[..count].iter().filter(|(arrival, _)| !is_in_pool(arrival)) {
-            pool.fetch(Buffer::from_address(arrival.addr).1);
-        }
+        let mut visit = self.inward.visit.take().expect("in its place between deliveries");
         let mut known = self.inward.known[at].take();
         let was_uncounted = known.as_ref().is_some_and(|known| known.is_uncounted());
-        let (mut delivered, mut number, mut last) = (0, 0, false);
-        loop {
-            let next = if number < count {
-                Some(self.inward.taken[number])
-            } else if wrapped && (delivered < quantum || last && delivered < MOST) {
-                // Frames between hosts that came in one datagram are delivered together.
-                self.inward.ingress.take(station, now)
-            } else {
-                None
-            };
-            let Some((arrival, verdict)) = next else { break };
-            number += 1;
-            if is_in_pool(&arrival) {
-                delivered += usize::from(self.deliver_in_pool(station, (&arrival, verdict), delivered, now));
-                continue;
-            }
-            let (_, buffer) = Buffer::from_address(arrival.addr);
-            let Waits { vnet, waited, place, via, followed, datagram } = *pool.held(buffer);
-            self.inward.via = via;
-            last = followed;
-            if place.is_some() {
-                self.inward.sources[at].end(place);
-            }
-            let frame = &mut pool.bytes_mut(buffer)[..arrival.len as usize];
-            if verdict != Verdict::Pass && !self.signal_inward(frame, station, verdict) {
-                pool.give(buffer);
-                continue;
-            }
-            self.inward.note_taken(station, delivered, (arrival.at, waited));
-            let lane = self.inward.lane_of(station, &arrival);
-            let received = Received { len: frame.len(), vnet, at: None, waited };
-            if wrapped {
-                let waits = number < count || self.inward.has_waiting(station);
-                self.note_following(waits && (followed || delivered + 1 < quantum));
-            }
-            self.deliver_from((frame, &received), (known.as_deref_mut(), datagram), lane, now);
-            pool.give(buffer);
-            delivered += 1;
+        self.take(station, (&mut visit, &mut pool), quantum, now);
+        if self.fleet.is_some() {
+            self.deliver_wrapped(station, (&visit, &mut pool), known.as_deref_mut(), quantum, now);
+        } else {
+            self.deliver_batch(station, (&mut visit, &mut pool), known.as_deref_mut(), now);
         }
         self.inward.via = Via::Uplink;
-        if wrapped {
-            self.end_joining(now);
-        }
+        self.inward.account(station, &mut visit, &mut pool);
         if !was_uncounted && known.as_ref().is_some_and(|known| known.is_uncounted()) {
             self.inward.uncounted.push(station);
         }
+        let delivered = visit.delivered().len();
         self.inward.known[at] = known;
+        self.inward.visit = Some(visit);
         self.inward.pools[at] = Some(pool);
         delivered
     }
@@ -91,44 +54,103 @@ impl Dataplane {
         while self.inward.has_waiting(COMMON) && self.deliver_some(COMMON, QUANTUM, now) > 0 {}
     }
 
-    /// Marks a frame that has waited for too long behind its tenant's maximum; `false`: it is lost, also where the tenant's packets
-    /// may not be changed.
-    #[cold]
-    fn signal_inward(&mut self, frame: &mut [u8], station: u32, verdict: Verdict) -> bool {
-        let lane =
-            station.checked_sub(COMMON + 1).and_then(|lane| self.tenants.lanes.get(lane as usize)?.as_ref());
-        let untouched = lane.is_some_and(|lane| lane.untouched);
-        if verdict == Verdict::Mark && !untouched && Ecn::Ce.write(frame) {
-            return true;
-        }
-        self.arrivals_tally().lost(Loss::IngressOverMax);
-        false
-    }
-
-    /// Notes the delays of the last `count` frames of a station: they end when the last of them was delivered. Frames that were fetched
-    /// together are noted together.
-    pub(super) fn note_delays(&mut self, station: u32, count: usize, now: Nanos) {
-        let lane = station.checked_sub(1).and_then(|lane| self.tenants.lane(lane));
-        let Some(lane) = lane else { return };
-        for together in self.inward.delivered[..count].chunk_by(|one, next| one == next) {
-            let &[(at, waited), ..] = together else { continue };
-            lane.recent.delivered(waited, now.since(at), together.len() as u32, &lane.halves);
-        }
-    }
-
-    /// Delivers one frame to its receiver, which is looked up unless the frame's flow is `known`.
-    fn deliver_from(
+    /// Delivers a batch: frames of known flows together, and each other one by itself.
+    fn deliver_batch(
         &mut self,
-        (frame, received): (&mut [u8], &Received),
-        (known, datagram): (Option<&mut KnownFlows>, Option<NonZeroU32>),
-        lane: Option<u32>,
+        station: u32,
+        (visit, pool): (&mut Visit, &mut Pool<Waits>),
+        mut known: Option<&mut KnownFlows>,
         now: Nanos,
     ) {
-        if self.fleet.is_some() {
-            return self.unwrap(frame, received, (known, datagram), lane, now);
+        let mut at = 0;
+        while at < visit.count {
+            let end = match known.as_deref_mut() {
+                Some(known) => {
+                    let end = self.look_up(station, visit, (&*pool, &*known), at, now);
+                    self.deliver_found((&*visit, &mut *pool), known, at..end, now);
+                    end
+                }
+                None => at,
+            };
+            if end == at {
+                self.deliver_alone(station, (&mut *visit, &mut *pool), known.as_deref_mut(), at, now);
+            }
+            at = end.max(at + 1);
         }
-        let from = FlowSource::Elsewhere(SenderMac::default());
-        self.deliver_known((frame, received), known, (lane, from), now);
+    }
+
+    /// Delivers frames whose flows are known.
+    fn deliver_found(
+        &mut self,
+        (visit, pool): (&Visit, &mut Pool<Waits>),
+        known: &mut KnownFlows,
+        mut places: Range<usize>,
+        now: Nanos,
+    ) {
+        while !places.is_empty() {
+            let first = places.start;
+            let flow = usize::from(visit.flows[first]);
+            if let Some(to) = self.plain(known, flow) {
+                let alike = |&at: &usize| known.plain(visit.flows[at].into()) == Some(to);
+                places.start += places.clone().take_while(alike).count();
+                self.deliver_run((first..places.start).map(|at| visit.frame(pool, at)), to);
+            } else {
+                places.start += 1;
+                self.deliver_bound(visit.frame_mut(pool, first), known, flow, now);
+            }
+        }
+    }
+
+    /// Delivers a frame whose flow is not known, or whose receiver has to be looked up, or that lies in the pool of a program.
+    fn deliver_alone(
+        &mut self,
+        station: u32,
+        (visit, pool): (&mut Visit, &mut Pool<Waits>),
+        known: Option<&mut KnownFlows>,
+        at: usize,
+        now: Nanos,
+    ) {
+        let (arrival, verdict) = visit.taken[at];
+        if visit.is_in_pool(at) {
+            if let Some(noted) = self.deliver_in_pool(station, (&arrival, verdict), now) {
+                visit.note(noted);
+            }
+            return;
+        }
+        let &Waits { vnet, waited, via, .. } = visit.waits(pool, at);
+        self.inward.via = via;
+        let lane = self.inward.lane_of(station, &arrival);
+        let frame = visit.frame_mut(pool, at);
+        let received = Received { len: frame.len(), vnet, at: None, waited };
+        // Where a frame without a lane goes depends on addresses that were learned.
+        match known.filter(|_| lane.is_some()) {
+            Some(known) => self.deliver_new((frame, &received), known, (lane, FROM_OUTSIDE), now),
+            None => self.deliver_once(frame, &received, (lane, FROM_OUTSIDE), now),
+        }
+    }
+
+    /// Delivers the frames that are in packets of other hosts, one after the other.
+    fn deliver_wrapped(
+        &mut self,
+        station: u32,
+        (visit, pool): (&Visit, &mut Pool<Waits>),
+        mut known: Option<&mut KnownFlows>,
+        quantum: usize,
+        now: Nanos,
+    ) {
+        for at in 0..visit.count {
+            let arrival = visit.taken[at].0;
+            let &Waits { vnet, waited, via, followed, datagram, .. } = visit.waits(pool, at);
+            self.inward.via = via;
+            let lane = self.inward.lane_of(station, &arrival);
+            let waits = at + 1 < visit.count || self.inward.has_waiting(station);
+            self.note_following(waits && (followed || at + 1 < quantum));
+            let packet = visit.frame_mut(pool, at);
+            let received = Received { len: packet.len(), vnet, at: None, waited };
+            self.unwrap(packet, &received, (known.as_deref_mut(), datagram), lane, now);
+        }
+        self.inward.via = Via::Uplink;
+        self.end_joining(now);
     }
 
     /// Delivers a frame that is not wrapped to its receiver, which is looked up unless the frame's flow is `known`.
@@ -139,40 +161,73 @@ impl Dataplane {
         (lane, from): (Option<u32>, FlowSource),
         now: Nanos,
     ) {
-        // Where a frame without a lane goes depends on addresses that were learned.
-        let known = known.filter(|_| lane.is_some());
-        let found = known.as_ref().and_then(|known| known.find(frame, received, from));
-        let plain = known.as_ref().zip(found).and_then(|(known, at)| known.plain(at));
-        if let Some(to) = plain.filter(|_| !self.backpressure.mediates) {
-            self.learn_sender(frame, now);
-            return self.deliver_plain(frame, to);
-        }
-        let Some(known) = known.filter(|_| found.is_some() || can_be_known(frame, received)) else {
+        let Some(known) = known.filter(|_| lane.is_some()) else {
             return self.deliver_once(frame, received, (lane, from), now);
         };
-        let at = found.unwrap_or_else(|| known.next());
-        let bound = known.bound(at);
-        if found.is_some() {
-            self.learn_sender(frame, now);
-        } else {
-            bound.iter_mut().for_each(|bound| self.count_delivered(bound));
-            self.look_at(frame, received, (lane, from), now, bound);
-            known.copy(at, frame, received);
+        let Some(flow) = known.find(frame, received, from) else {
+            return self.deliver_new((frame, received), known, (lane, from), now);
+        };
+        if self.fleet.is_none() {
+            self.learn_outside(source_of(frame), now);
         }
-        if let Some(bound) = known.bound(at) {
+        match self.plain(known, flow) {
+            Some(to) => self.deliver_run(core::iter::once(&*frame), to),
+            None => self.deliver_bound(frame, known, flow, now),
+        }
+    }
+
+    /// The lane of a known flow's frames, where nothing is to be done but to hand them on.
+    #[inline]
+    fn plain(&self, known: &KnownFlows, flow: usize) -> Option<u32> {
+        if self.backpressure.mediates { None } else { known.plain(flow) }
+    }
+
+    /// Hands frames on to a tenant, for whom nothing else is to be done ([`super::bound::Bound::plain`]).
+    #[inline]
+    fn deliver_run<'f>(&mut self, mut frames: impl Iterator<Item = &'f [u8]>, to: u32) {
+        let part = self.copying.part;
+        while let Some(Lane { program: None, port: Some(port), wrote, conduct, .. }) = self.tenants.lane(to) {
+            (*wrote, conduct.touched) = (true, part);
+            let sendings = frames.by_ref().map(|frame| port.send(frame, None));
+            let Some(refused) = { sendings }.find(|sending| *sending != Ok(Sending::Sent)) else { return };
+            let handed = self.lane_refused(refused.map(Emitted::from), to);
+            self.blame_sender(&handed, to);
+            self.count_undelivered(&handed);
+        }
+        for frame in frames {
+            let mut part = Part::whole(frame.len() as u32, &Offload::PLAIN);
+            let handed = self.send_one(&Frame::whole(frame), &Offload::PLAIN, &mut part, to);
+            self.count_undelivered(&handed);
+        }
+    }
+
+    /// Delivers a frame of a known flow, which is counted or slowed down, or has work to be done.
+    fn deliver_bound(&mut self, frame: &mut [u8], known: &mut KnownFlows, flow: usize, now: Nanos) {
+        if let Some(bound) = known.bound(flow) {
             self.deliver(frame, bound, now);
             if bound.is_uncounted() {
-                known.note_uncounted(at);
+                known.note_uncounted(flow);
             }
         }
     }
 
-    /// Learns a frame's sender behind the uplink. In a fleet the map states where each tenant is.
-    #[inline]
-    fn learn_sender(&mut self, frame: &[u8], now: Nanos) {
-        if self.fleet.is_none() {
-            self.learn_outside(source_of(frame), now);
+    /// Looks at a frame whose flow is not known, which takes the place of another one, and delivers it.
+    fn deliver_new(
+        &mut self,
+        (frame, received): (&mut [u8], &Received),
+        known: &mut KnownFlows,
+        of: (Option<u32>, FlowSource),
+        now: Nanos,
+    ) {
+        if !can_be_known(frame, received) {
+            return self.deliver_once(frame, received, of, now);
         }
+        let flow = known.next();
+        let bound = known.bound(flow);
+        bound.iter_mut().for_each(|bound| self.count_delivered(bound));
+        self.look_at(frame, received, of, now, bound);
+        known.copy(flow, frame, received);
+        self.deliver_bound(frame, known, flow, now);
     }
 
     /// Looks at one frame, delivers it and counts it; nothing is kept of its headers.

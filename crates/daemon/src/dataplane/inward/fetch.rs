@@ -1,17 +1,57 @@
 //! Fetching: frames leave the uplink's port, and each is copied once, into the buffers of its tenant.
 //!
-//! Why: the port's memory must be free again soon, and a frame that waits must take its own tenant's room only.
+//! Why: the port's memory must be free again soon. The port lends up to 64 frames at once: first the tenants of all of them are looked up
+//! by their addresses, and then each is queued (`queue`) where it lies.
 //! From: PicNIC §5.2: drain early, and tell tenants apart by one look at the destination address.
-//! Not here: frames of a fleet's hosts, which are unwrapped first (`fleet`), and what happens after the queue (`deliver`).
+//! Not here: frames of a fleet's hosts, which are unwrapped first (`fleet`), and what happens after the queue (`take`).
 //! Invariant: a frame that was fetched waits at one station, or is lost for a counted reason.
 
-use plimsoll_ports::{Received, Trouble};
+use plimsoll_ports::{Batch, MOST_LENT, Received, Trouble};
 use plimsoll_units::Nanos;
 
+use super::super::drops::Tally;
 use super::super::fleet::Came;
 use super::super::mac_table::{Mac, MacTable, Owner};
+use super::super::tenants::Tenants;
 use super::super::{Buffers, Core, Dataplane};
 use super::{COMMON, Inward, Provenance};
+
+/// A batch of frames that the uplink's port lends.
+struct Lent<'a, C> {
+    core: &'a C,
+    inward: &'a mut Inward,
+    macs: &'a MacTable,
+    tenants: &'a mut Tenants,
+    tally: &'a mut Tally,
+    /// Whether programs of tenants take frames where those are queued.
+    direct: bool,
+    now: Nanos,
+    /// By a frame's place: the station of its destination address.
+    stations: [u32; MOST_LENT],
+}
+
+impl<C: Core> Batch for Lent<'_, C> {
+    #[inline]
+    fn look(&mut self, at: usize, frame: &[u8]) {
+        self.stations[at] = frame.first_chunk().map_or(COMMON, |&mac| self.inward.station_of(self.macs, mac));
+    }
+
+    #[inline]
+    fn take(&mut self, at: usize, frame: &[u8], received: &Received) {
+        let (station, now) = (self.stations[at], self.now);
+        let queue = self.core.queue(station);
+        let stored = if self.direct
+            && queue == station
+            && let Some(hosted) = self.tenants.program_at(station)
+            && let Some(stored) = hosted.store_direct(self.inward, station, (frame, received), now)
+        {
+            stored
+        } else {
+            self.inward.store(queue, frame, received, Provenance::default(), now)
+        };
+        stored.unwrap_or_else(|why| self.tally.lost(why));
+    }
+}
 
 impl Dataplane {
     /// Fetches a batch from the uplink, each frame into the queue of the tenant with its destination address. Answers how many they were.
@@ -24,20 +64,12 @@ impl Dataplane {
         while fetched < batch {
             let Self { uplink, inward, macs, tenants, buffers: Buffers { landing, .. }, .. } = self;
             let Some(port) = &mut uplink.port else { break };
-            let stored = port.receive_with(landing, |frame, received| {
-                let station = frame.first_chunk().map_or(COMMON, |&mac| inward.station_of(macs, mac));
-                if direct
-                    && core.queue(station) == station
-                    && let Some(hosted) = tenants.program_at(station)
-                    && let Some(stored) = hosted.store_direct(inward, station, (frame, received), now)
-                {
-                    return stored;
-                }
-                inward.store(core.queue(station), frame, received, Provenance::default(), now)
-            });
-            let Some(stored) = self.brought(stored) else { break };
-            fetched += 1;
-            stored.unwrap_or_else(|why| self.uplink.tally.lost(why));
+            let tally = &mut uplink.tally;
+            let mut lent =
+                Lent { core, inward, macs, tenants, tally, direct, now, stations: [COMMON; MOST_LENT] };
+            let came = port.receive_batch(landing, batch - fetched, &mut lent);
+            let Some(came) = self.brought(came.map(|came| (came > 0).then_some(came))) else { break };
+            fetched += came;
         }
         fetched
     }
