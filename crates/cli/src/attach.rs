@@ -159,6 +159,11 @@ fn steps(ends: &Ends) -> Vec<Step> {
     steps
 }
 
+/// Removes what drops packets of an interface that has gone, where that does not go with it.
+pub(crate) fn forget(host: &str) {
+    let _ = run(&words(&rule("-D", host))); // it may not be there
+}
+
 /// What drops IPv4 packets from an interface where the kernel has no such filter of `tc`.
 fn rule(action: &str, host: &str) -> String {
     format!("iptables -t raw {action} PREROUTING -i {host} -j DROP")
@@ -238,11 +243,15 @@ fn unknown_bridge(ends: &Ends) -> String {
     )
 }
 
-/// Undoes [`take_over`], or what it did before a failure. Without a bridge the interface was attached before, and stays so.
-pub(crate) fn put_back(ends: &Ends) {
-    if ends.bridge.is_none() {
-        return;
+/// Undoes what was done before a failure. Without a bridge the interface was attached before, and stays so.
+fn put_back(ends: &Ends) {
+    if ends.bridge.is_some() {
+        give_back(ends);
     }
+}
+
+/// Undoes [`take_over`], also that of an earlier run.
+pub(crate) fn give_back(ends: &Ends) {
     let mut lines = undoing(ends);
     let link = lines.pop().unwrap_or_default();
     let _: Vec<_> = lines.iter().map(|line| run(&words(line))).collect();

@@ -72,14 +72,18 @@ fn execute(text: &str) -> Result<Option<Value>, Refusal> {
 
 /// Makes the container a tenant, with an interface of its own or with the one that an earlier plugin of a chain has made.
 fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
-    let attachment = Attachment::new(network, call);
+    network.judge(call)?;
+    let mut attachment = Attachment::new(network, call);
     let folder = Folder::lock(&network.tenants)?;
-    folder.sweep();
-    if folder.has(&attachment) {
-        // What a call that was ended halfway has left.
-        take_away(network, &folder, &attachment, text)?;
-    }
-    let in_force = |file: &str| folder.write(&attachment, file).and_then(|()| reload(network));
+    folder.sweep(&tenants_up(network));
+    // What an earlier call that was ended halfway has left.
+    take_away(network, &folder, &attachment, text)?;
+    attachment.pin()?;
+    let in_force = |file: &str| {
+        folder.write(&attachment, file)?;
+        reload(network)?;
+        is_included(network, &attachment)
+    };
     let added = match network.previous() {
         Some(previous) => {
             chain::add(call, |ends| in_force(&attachment.file_of_veth(ends))).map(|()| previous.clone())
@@ -97,19 +101,42 @@ fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
 
 /// Takes the tenant away, with its interface and its addresses; nothing that is not there is missed.
 fn delete(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
+    if !network.tenants.exists() {
+        return ipam::delete(network, text);
+    }
     let folder = Folder::lock(&network.tenants)?;
     take_away(network, &folder, &Attachment::new(network, call), text)
 }
 
 fn take_away(network: &Network, folder: &Folder, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
-    if folder.remove(attachment)? {
+    let removed = folder.remove(attachment)?;
+    // An earlier call may have been ended between the file and the reload.
+    if removed || tenants_up(network).iter().any(|tenant| attachment.is_tenant(tenant)) {
         forget(network);
     }
+    attachment.unpin();
     ipam::delete(network, text)
+}
+
+/// Tenants whose ports the daemon has; none if no daemon answers.
+fn tenants_up(network: &Network) -> Vec<String> {
+    let stats: Result<Stats, _> = Client::new(&network.socket).get("/v1/stats");
+    let tenants = stats.map(|stats| stats.tenants).unwrap_or_default();
+    tenants.into_iter().filter(|(_, port)| port.port.is_some()).map(|(name, _)| name).collect()
+}
+
+/// Checks that the daemon has taken the tenant in.
+fn is_included(network: &Network, attachment: &Attachment) -> Result<(), Refusal> {
+    if tenants_up(network).iter().any(|tenant| attachment.is_tenant(tenant)) {
+        return Ok(());
+    }
+    let message = format!("the daemon's policy does not include {}", network.tenants.display());
+    Err(Refusal::new(Code::Config, message).details("state `include` there, or this network's `tenants`"))
 }
 
 /// Reports what of an attachment is missing.
 fn check(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
+    network.judge(call)?;
     let attachment = Attachment::new(network, call);
     let folder = Folder::lock(&network.tenants)?;
     let Some(tenant) = folder.tenant(&attachment)? else {
@@ -123,13 +150,17 @@ fn check(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
             .details("`plimsoll status` says why"));
     }
     device::find(call)?.has(network.stated_addresses())?;
+    if network.previous().is_some_and(|_| network.ipam.kind.is_empty()) {
+        chain::check(call)?;
+    }
     ipam::check(network, text)
 }
 
-/// Removes all tenants of this network but those of valid attachments.
+/// Removes this network's tenants that are not listed as valid.
 fn collect(network: &Network, text: &str) -> Result<(), Refusal> {
+    let valid = network.valid()?;
     let folder = Folder::lock(&network.tenants)?;
-    let valid = network.valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface));
+    let valid = valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface));
     if folder.keep_only(&network.name, &valid.collect::<Vec<_>>())? > 0 {
         forget(network);
     }
@@ -160,7 +191,7 @@ fn forget(network: &Network) {
 fn unreachable(error: ClientError) -> Refusal {
     match error {
         ClientError::Refused(why) => {
-            Refusal::new(Code::Refused, "the daemon refused the tenant").details(why)
+            Refusal::new(Code::Refused, "the daemon refused the policy with this tenant").details(why)
         }
         ClientError::Unreachable { .. } | ClientError::HungUp { .. } => {
             Refusal::new(Code::TryAgain, "the daemon does not answer").details(error.to_string())

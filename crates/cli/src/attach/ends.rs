@@ -66,7 +66,7 @@ const ATTACHED: &str = "attached by plimsoll, before: ";
 
 impl Ends {
     /// How the host's end was before it was attached for the first time, as far as that is known.
-    pub(super) fn before(&self) -> First {
+    pub(crate) fn before(&self) -> First {
         let first = self.first.as_ref();
         First {
             bridge: self.bridge.clone().or_else(|| first?.bridge.clone()),

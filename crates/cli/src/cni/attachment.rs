@@ -6,10 +6,13 @@
 //! Invariant: one call at a time changes the folder; a file is there whole or not at all.
 
 use std::fs::{self, File};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use plimsoll_ports::netns::{Netns, NetnsRef};
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::answer::{Code, Refusal};
 use super::config::{Call, Network};
@@ -34,13 +37,13 @@ impl Attachment {
     pub(super) fn new(network: &Network, call: &Call) -> Self {
         let label = network.stated_name().or(call.pod.as_deref()).unwrap_or(&call.container);
         let bare = Self::of(network, &call.container, &call.interface);
-        let tenant = format!("{}-{}", word(label), &bare.id[..8]);
+        let tenant = format!("{}-{}", word(label), &bare.id[..SUFFIX_LEN]);
         Self { netns: call.netns.clone(), tenant, keys: network.keys(call), ..bare }
     }
 
     /// The attachment of a container of which nothing else is known.
     pub(super) fn of(network: &Network, container: &str, interface: &str) -> Self {
-        let id = format!("{:012x}", hash(&[&network.name, container, interface]) & 0xffff_ffff_ffff);
+        let id = digest(&[&network.name, container, interface]);
         let (container, interface) = (container.to_owned(), interface.to_owned());
         let (netns, tenant, keys) = (String::new(), String::new(), Map::new());
         Self { id, network: network.name.clone(), container, interface, netns, tenant, keys }
@@ -50,17 +53,24 @@ impl Attachment {
     pub(super) fn file(&self, mtu: Option<u16>, given: &Given) -> Result<String, Refusal> {
         let addresses: Vec<&str> = given.ips.iter().map(|ip| ip.address.as_str()).collect();
         let alone = |address: &&str| address.split('/').next().unwrap_or_default().to_owned();
-        let mut interface = json!({ "addresses": addresses, "routes": given.routes_in_policy()? });
+        let alone: Vec<String> = addresses.iter().map(alone).collect();
+        let mut interface = json!({});
+        // A policy has no empty lists.
+        for (key, list) in [("addresses", json!(addresses)), ("routes", json!(given.routes_in_policy()?))] {
+            if list != json!([]) {
+                interface[key] = list;
+            }
+        }
         if let Some(mtu) = mtu {
             interface["mtu"] = mtu.into();
         }
-        let mut stated = json!({
-            "port": { "tap": { "netns": self.netns, "name": self.interface } },
-            "interface": interface,
-        });
+        let mut stated = json!({ "port": { "tap": { "netns": self.netns, "name": self.interface } } });
+        if interface != json!({}) {
+            stated["interface"] = interface;
+        }
         // Without addresses of its own a tenant may send from any that no other states.
-        if !addresses.is_empty() {
-            stated["addresses"] = addresses.iter().map(alone).collect::<Vec<_>>().into();
+        if !alone.is_empty() {
+            stated["addresses"] = alone.into();
         }
         Ok(self.text(&stated))
     }
@@ -83,6 +93,41 @@ impl Attachment {
 
     fn name(&self) -> String {
         format!("{PREFIX}{}{SUFFIX}", self.id)
+    }
+
+    /// Whether a tenant of this name is this attachment's.
+    pub(super) fn is_tenant(&self, name: &str) -> bool {
+        name.strip_suffix(&self.id[..SUFFIX_LEN]).is_some_and(|label| label.ends_with('-'))
+    }
+
+    /// Gives the container's namespace a name of its own where it is known by a process alone: when the process has gone, another may
+    /// have its number.
+    pub(super) fn pin(&mut self) -> Result<(), Refusal> {
+        let process = self.netns.strip_prefix("/proc/").and_then(|rest| rest.strip_suffix("/ns/net"));
+        let Some(process) = process.filter(|process| process.bytes().all(|byte| byte.is_ascii_digit()))
+        else {
+            return Ok(());
+        };
+        let pinned = Command::new("ip").args(["netns", "attach", &self.pinned(), process]).output();
+        let failed =
+            |why: &str| Refusal::new(Code::Io, format!("cannot name the namespace {}: {why}", self.netns));
+        let pinned = pinned.map_err(|error| failed(&error.to_string()))?;
+        if !pinned.status.success() {
+            return Err(failed(String::from_utf8_lossy(&pinned.stderr).trim()));
+        }
+        self.netns = format!("/run/netns/{}", self.pinned());
+        Ok(())
+    }
+
+    /// Takes that name away, if there is one.
+    pub(super) fn unpin(&self) {
+        if Path::new("/run/netns").join(self.pinned()).exists() {
+            let _ = Command::new("ip").args(["netns", "del", &self.pinned()]).output();
+        }
+    }
+
+    fn pinned(&self) -> String {
+        format!("plimsoll-{}", &self.id[..12])
     }
 }
 
@@ -110,20 +155,27 @@ impl Folder {
         Ok(Self { path: path.to_owned(), _lock: open().map_err(failed)? })
     }
 
-    pub(super) fn has(&self, attachment: &Attachment) -> bool {
-        self.path.join(attachment.name()).exists()
-    }
-
     pub(super) fn write(&self, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
         // Hidden, so that no policy includes it before it is whole.
         let beside = self.path.join(format!(".{}", attachment.name()));
         let file = self.path.join(attachment.name());
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, &file));
-        written.map_err(|error| self.failed("write", &attachment.name(), &error))
+        let write = || {
+            let mut new = File::create(&beside)?;
+            new.write_all(text.as_bytes())?;
+            // Before it has its name: after a power cut a file without its content would keep the daemon from starting.
+            new.sync_all()?;
+            fs::rename(&beside, &file)
+        };
+        write().map_err(|error| self.failed("write", &attachment.name(), &error))
     }
 
     /// Removes an attachment's file; false if there is none.
     pub(super) fn remove(&self, attachment: &Attachment) -> Result<bool, Refusal> {
+        if let Ok(text) = fs::read_to_string(self.path.join(attachment.name()))
+            && let Some(host) = veth_in(&text)
+        {
+            crate::attach::forget(host);
+        }
         match fs::remove_file(self.path.join(attachment.name())) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
@@ -141,9 +193,13 @@ impl Folder {
     }
 
     /// Removes the files of containers whose network namespaces have gone, as after a restart of the machine: the daemon would not
-    /// take in a new tenant beside one whose namespace is missing.
-    pub(super) fn sweep(&self) {
-        let gone = |text: &str| netns_in(text).is_some_and(|netns| !Path::new(netns).exists());
+    /// take in a new tenant beside one whose namespace is missing. Tenants that are `up` stay, whatever this process sees.
+    pub(super) fn sweep(&self, up: &[String]) {
+        let is_up = |text: &str| tenant_in(text).is_some_and(|tenant| up.iter().any(|name| name == tenant));
+        let gone = |text: &str| {
+            let netns = netns_in(text).map(|netns| Netns::open(&NetnsRef::Path(PathBuf::from(netns))));
+            netns.is_some_and(|netns| netns.is_err()) && !is_up(text)
+        };
         for (file, _) in self.files().into_iter().filter(|(_, text)| gone(text)) {
             let _ = fs::remove_file(self.path.join(file)); // the daemon's refusal tells what stays
         }
@@ -182,6 +238,8 @@ const NETWORK: &str = "# network: ";
 const NETNS: &str = "# namespace: ";
 /// Characters of a tenant's name that come from its container's; a tenant's name has 64 at most.
 const LABEL: usize = 40;
+/// Characters of a tenant's name that tell it from others.
+const SUFFIX_LEN: usize = 12;
 
 fn tenant_in(text: &str) -> Option<&str> {
     let line = text.lines().skip_while(|line| *line != "tenants:").nth(1)?;
@@ -192,6 +250,11 @@ fn netns_in(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix(NETNS))
 }
 
+fn veth_in(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once(r#"{"af_packet":""#)?;
+    rest.split_once('"').map(|(host, _)| host)
+}
+
 /// A name that a tenant's may begin with.
 fn word(label: &str) -> String {
     let fine = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.') { c } else { '-' };
@@ -199,10 +262,10 @@ fn word(label: &str) -> String {
     if word.starts_with(|c: char| c.is_ascii_alphabetic()) { word } else { format!("c-{word}") }
 }
 
-/// FNV-1a of words, the same on every machine and with every version.
-fn hash(words: &[&str]) -> u64 {
-    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+/// A digest of words, of which nobody finds two alike: a container's id may be its owner's choice.
+fn digest(words: &[&str]) -> String {
+    let text = words.iter().flat_map(|word| word.bytes().chain([0])).collect::<Vec<u8>>();
+    Sha256::digest(text)[..16].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -238,16 +301,13 @@ mod tests {
         {
             assert_eq!(word(label), expected);
         }
-        assert!(word(&"x".repeat(300)).len() + 9 <= 64);
+        assert!(word(&"x".repeat(300)).len() + 1 + SUFFIX_LEN <= 64);
     }
 
     #[test]
     fn a_containers_owner_states_an_envelope_and_nothing_else() {
-        let refused = |more: &str| {
-            Network::read(&format!(r#"{{"cniVersion": "1.1.0", "name": "lan", {more}}}"#))
-                .expect_err("refused")
-                .message
-        };
+        let refused =
+            |more: &str| network(&format!(", {more}")).judge(&Call::default()).expect_err("refused").message;
         assert!(refused(r#""args": {"cni": {"plimsoll": {"policy": "/etc/shadow"}}}"#).contains("`policy`"));
         assert!(refused(r#""tenant": {"port": "memory"}"#).contains("states itself"));
         assert!(

@@ -12,19 +12,30 @@ use plimsoll_ports::netns::NetnsRef;
 use super::answer::{Code, Refusal};
 use super::config::Call;
 use crate::attach::ends::{self, Ends};
-use crate::attach::{put_back, take_over};
+use crate::attach::{give_back, take_over};
 use crate::failure::Failure;
 
 /// Takes the host's end of the container's veth out of its bridge, and has `in_force` make it a tenant's port.
 pub(super) fn add(call: &Call, in_force: impl FnOnce(&Ends) -> Result<(), Refusal>) -> Result<(), Refusal> {
     let netns = NetnsRef::Path(PathBuf::from(&call.netns));
     let ends = ends::find_in(&netns, Some(&call.interface), "the container").map_err(no_veth)?;
-    if ends.bridge.is_none() {
+    // An earlier call that was ended halfway may have taken it out of its bridge.
+    if ends.before().bridge.is_none() {
         let message = format!("the host's end `{}` of `{}` is in no bridge", ends.host, call.interface);
         return Err(Refusal::new(Code::Config, message).details(BEHIND));
     }
     take_over(&ends, &mut |_| {}).map_err(|failure| Refusal::new(Code::Io, failure.words()))?;
-    in_force(&ends).inspect_err(|_| put_back(&ends))
+    in_force(&ends).inspect_err(|_| give_back(&ends))
+}
+
+/// Checks that the host's end has not gone back to a bridge, past the engine.
+pub(super) fn check(call: &Call) -> Result<(), Refusal> {
+    let netns = NetnsRef::Path(PathBuf::from(&call.netns));
+    let ends = ends::find_in(&netns, Some(&call.interface), "the container").map_err(no_veth)?;
+    let Some(bridge) = ends.bridge else { return Ok(()) };
+    let message = format!("the host's end `{}` is in the bridge `{bridge}` again", ends.host);
+    Err(Refusal::new(Code::Missing, message)
+        .details("its packets pass by the engine: start the container again"))
 }
 
 fn no_veth(failure: Failure) -> Refusal {

@@ -5,9 +5,10 @@
 //! Not here: what a tenant may be, which the daemon checks.
 //! Invariant: what the container's owner can state is what [`OWNERS`] lists; all else is the operator's.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::answer::{Code, Refusal};
@@ -16,6 +17,8 @@ use super::answer::{Code, Refusal};
 pub(super) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 /// What a container's owner may state of its tenant, by `args` or CNI_ARGS.
 const OWNERS: [&str; 6] = ["min", "max", "weight", "burst", "delay", "ingress"];
+/// The begin of a pod's annotations that are keys of its tenant.
+const ANNOTATION: &str = "plimsoll.io/";
 /// What the plugin states itself.
 const OURS: [&str; 3] = ["port", "addresses", "interface"];
 
@@ -33,18 +36,32 @@ pub(super) struct Network {
     #[serde(default = "tenants")]
     pub tenants: PathBuf,
     /// Keys of each tenant.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     tenant: Map<String, Value>,
+    /// Those of [`OWNERS`] that a container's owner may state here.
+    owners: Option<Vec<String>>,
     pub mtu: Option<u16>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub ipam: Ipam,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     runtime_config: Runtime,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     args: Args,
-    #[serde(default, rename = "cni.dev/valid-attachments")]
-    pub valid: Vec<Valid>,
+    #[serde(default, rename = "cni.dev/valid-attachments", deserialize_with = "stated")]
+    valid: Option<Vec<Valid>>,
     prev_result: Option<Value>,
+}
+
+/// `null` is what is not stated: it is how Go writes an empty list or map.
+pub(super) fn or_null<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+/// A list that is there, as `null` if it is empty.
+fn stated<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    or_null(from).map(Some)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -56,6 +73,8 @@ pub(super) struct Ipam {
 #[derive(Debug, Default, Deserialize)]
 struct Runtime {
     bandwidth: Option<Bandwidth>,
+    #[serde(default, rename = "io.kubernetes.cri.pod-annotations", deserialize_with = "or_null")]
+    annotations: BTreeMap<String, String>,
 }
 
 /// Bits per second; 0: no limit.
@@ -70,13 +89,13 @@ struct Bandwidth {
 
 #[derive(Debug, Default, Deserialize)]
 struct Args {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     cni: CniArgs,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct CniArgs {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     plimsoll: Map<String, Value>,
 }
 
@@ -118,13 +137,40 @@ impl Network {
         if network.name.is_empty() || network.name.contains(char::is_control) {
             return Err(Refusal::new(Code::Config, "the network has no name"));
         }
-        if let Some(key) = network.tenant.keys().find(|key| OURS.contains(&key.as_str())) {
+        Ok(network)
+    }
+
+    /// Refuses keys that the operator or the container's owner may not state. What must be removed is removed whatever they state.
+    pub(super) fn judge(&self, call: &Call) -> Result<(), Refusal> {
+        if let Some(key) = self.tenant.keys().find(|key| OURS.contains(&key.as_str())) {
             let message = format!("`tenant` has `{key}`, which this plugin states itself");
             return Err(Refusal::new(Code::Config, message).details("leave it out"));
         }
-        let owners = network.args.cni.plimsoll.keys().cloned();
-        refuse_others(owners.filter(|key| key != "name"))?;
-        Ok(network)
+        let allowed: Vec<&str> = match &self.owners {
+            Some(owners) => owners.iter().map(String::as_str).filter(|key| OWNERS.contains(key)).collect(),
+            None => OWNERS.to_vec(),
+        };
+        let owned = self.owned(call);
+        let Some(key) = owned.keys().find(|key| !allowed.contains(&key.as_str())) else { return Ok(()) };
+        let message = format!("a container may not state `{key}` of its tenant");
+        Err(Refusal::new(Code::Config, message).details(format!("it may state: {}", allowed.join(", "))))
+    }
+
+    /// What the container's owner states: by `args`, by annotations of its pod, by CNI_ARGS.
+    fn owned(&self, call: &Call) -> Map<String, Value> {
+        let args = self.args.cni.plimsoll.clone().into_iter().filter(|(key, _)| key != "name");
+        let annotations = self.runtime_config.annotations.iter();
+        let annotations = annotations
+            .filter_map(|(key, text)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), value(text))));
+        args.chain(annotations).chain(call.keys.clone()).collect()
+    }
+
+    /// The attachments that the runtime knows.
+    pub(super) fn valid(&self) -> Result<&[Valid], Refusal> {
+        self.valid.as_deref().ok_or_else(|| {
+            Refusal::new(Code::Config, "the configuration has no `cni.dev/valid-attachments`")
+                .details("GC removes what is not listed there, so the list must be there, if only as []")
+        })
     }
 
     /// Whether the configuration is of this version of CNI, or a later one.
@@ -136,8 +182,7 @@ impl Network {
     /// The keys of a tenant: the operator's for all, then what the container's owner asks for, then what the runtime does.
     pub(super) fn keys(&self, call: &Call) -> Map<String, Value> {
         let mut keys = self.tenant.clone();
-        keys.extend(self.args.cni.plimsoll.clone().into_iter().filter(|(key, _)| key != "name"));
-        keys.extend(call.keys.clone());
+        keys.extend(self.owned(call));
         keys.extend(self.given());
         keys
     }
@@ -176,7 +221,7 @@ impl Network {
 }
 
 /// The container of a call.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Call {
     pub container: String,
     /// Path of its network namespace; empty where it has gone.
@@ -196,7 +241,7 @@ impl Call {
         let wrong = |name: &str, what: &str| Refusal::new(Code::Environment, format!("{name} {what}"));
         let (container, netns, interface) =
             (stated("CNI_CONTAINERID"), stated("CNI_NETNS"), stated("CNI_IFNAME"));
-        if !is_word(&container, "_.-", 253) {
+        if !is_word(&container, "_.-", 253) || !container.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             return Err(wrong("CNI_CONTAINERID", "is no container's id"));
         }
         // As the kernel: no slash and no space.
@@ -205,7 +250,7 @@ impl Call {
         {
             return Err(wrong("CNI_IFNAME", "is no interface's name"));
         }
-        if needs_netns && !netns.starts_with('/') {
+        if needs_netns && !netns.starts_with('/') || netns.contains(char::is_control) {
             return Err(wrong("CNI_NETNS", "is no path of a network namespace"));
         }
         let args = stated("CNI_ARGS");
@@ -216,7 +261,6 @@ impl Call {
             Some((key.strip_prefix("PLIMSOLL_")?.to_ascii_lowercase(), self::value(value)))
         });
         let keys: Map<String, Value> = own.collect();
-        refuse_others(keys.keys().cloned())?;
         let pod = pod.map(|(namespace, name)| format!("{namespace}.{name}"));
         Ok(Self { container, netns, interface, pod, keys })
     }
@@ -226,12 +270,6 @@ impl Call {
 fn value(text: &str) -> Value {
     let found: Option<Value> = serde_json::from_str(text).ok();
     found.filter(|found| found.is_u64() || found.is_object()).unwrap_or_else(|| text.into())
-}
-
-fn refuse_others(mut keys: impl Iterator<Item = String>) -> Result<(), Refusal> {
-    let Some(key) = keys.find(|key| !OWNERS.contains(&key.as_str())) else { return Ok(()) };
-    let message = format!("a container may not state `{key}` of its tenant");
-    Err(Refusal::new(Code::Config, message).details(format!("it may state: {}", OWNERS.join(", "))))
 }
 
 fn is_word(text: &str, others: &str, most: usize) -> bool {

@@ -20,6 +20,8 @@ pub(super) struct Device {
     pub mac: String,
     pub mtu: u32,
     #[serde(default)]
+    flags: Vec<String>,
+    #[serde(default)]
     addr_info: Vec<Address>,
 }
 
@@ -48,8 +50,12 @@ pub(super) fn find(call: &Call) -> Result<Device, Refusal> {
 }
 
 impl Device {
-    /// Checks that it has these addresses.
+    /// Checks that it is up and has these addresses.
     pub(super) fn has(&self, addresses: Vec<String>) -> Result<(), Refusal> {
+        if !self.flags.iter().any(|flag| flag == "UP") {
+            let refusal = Refusal::new(Code::Missing, "the container's interface is down");
+            return Err(refusal.details("its owner has set it down: `ip link set up` in the container"));
+        }
         let own = |wanted: &str| {
             self.addr_info.iter().any(|own| {
                 own.local

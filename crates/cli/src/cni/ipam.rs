@@ -5,22 +5,23 @@
 //! Not here: setting the addresses (the daemon).
 //! Invariant: a refusal of the other plugin is passed on as it is; without a plugin there are no addresses.
 
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{Code, Refusal};
-use super::config::Network;
+use super::config::{Network, or_null};
 
 /// What an IPAM plugin gave a container.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Given {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub ips: Vec<Address>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_null")]
     pub routes: Vec<Route>,
     #[serde(default = "nothing")]
     pub dns: Value,
@@ -102,17 +103,51 @@ fn call(network: &Network, text: &str, command: Option<&str>) -> Result<String, 
     let failed = |why: String| Refusal::new(Code::Ipam, format!("the IPAM plugin `{kind}` failed: {why}"));
     let mut plugin = Command::new(find(kind)?);
     plugin.envs(command.map(|command| ("CNI_COMMAND", command)));
+    // Plugins refuse arguments that they do not know.
+    let args = std::env::var("CNI_ARGS").unwrap_or_default();
+    let args: Vec<&str> = args.split(';').filter(|arg| !arg.starts_with(OURS)).collect();
+    plugin.env("CNI_ARGS", args.join(";"));
     let started = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-    let mut process = started.map_err(|error| failed(error.to_string()))?;
-    let told = process.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
-    let done = process.wait_with_output().map_err(|error| failed(error.to_string()))?;
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    if done.status.success() {
-        return told.map(|()| said).map_err(|error| failed(error.to_string()));
+    let process = started.map_err(|error| failed(error.to_string()))?;
+    let (status, said) = ended(process, text).map_err(|error| failed(error.to_string()))?;
+    if status.success() {
+        return Ok(said);
     }
     let passed_on = serde_json::from_str(&said).ok().filter(|answer: &Value| answer["code"].is_u64());
-    Err(Refusal { passed_on, ..failed(format!("{}: {}", done.status, said.trim())) })
+    Err(Refusal { passed_on, ..failed(format!("{status}: {}", said.trim())) })
 }
+
+/// What a plugin says until it ends. One that does not end is killed, as no other call goes on meanwhile.
+fn ended(mut process: Child, text: &str) -> io::Result<(ExitStatus, String)> {
+    let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
+    // A plugin that does not read its input says why at its end.
+    let _ = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
+    let reader = std::thread::spawn(move || {
+        let mut said = String::new();
+        stdout.map_or(Ok(0), |stdout| stdout.take(LONGEST).read_to_string(&mut said)).map(|_| said)
+    });
+    let end = Instant::now() + PATIENCE;
+    let status = loop {
+        match process.try_wait()? {
+            Some(status) => break status,
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+            None => {
+                process.kill()?;
+                process.wait()?;
+                return Err(io::Error::other(format!("it takes longer than {} s", PATIENCE.as_secs())));
+            }
+        }
+    };
+    let said = reader.join().unwrap_or_else(|_| Err(io::Error::other("its answer cannot be read")))?;
+    Ok((status, said))
+}
+
+/// The begin of arguments that are this plugin's.
+const OURS: &str = "PLIMSOLL_";
+/// Longest time that a plugin may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest answer.
+const LONGEST: u64 = 1 << 20;
 
 /// The plugin's program, in the folders of CNI_PATH.
 fn find(kind: &str) -> Result<PathBuf, Refusal> {

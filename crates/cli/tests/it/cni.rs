@@ -9,7 +9,8 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -78,20 +79,30 @@ impl Host {
     }
 
     fn call_plugin(&self, plugin: &Path, command: &str, container: &str, network: &Value) -> Output {
-        let mut plugin = self.stage.command("host", plugin.to_str().expect("UTF-8"));
+        let netns = format!("/run/netns/{}", self.stage.netns(container));
+        self.spawn(plugin, command, (container, &netns), "", network).wait_with_output().expect("it ends")
+    }
+
+    /// Starts a plugin for a container in a namespace, with these arguments.
+    fn spawn(
+        &self,
+        plugin: &Path,
+        command: &str,
+        (container, netns): (&str, &str),
+        args: &str,
+        network: &Value,
+    ) -> Child {
+        // Not `ip netns exec`, whose mounts, names of namespaces among them, nobody else sees.
+        let mut command_line = Command::new("nsenter");
+        command_line.arg(format!("--net=/run/netns/{}", self.stage.netns("host"))).arg(plugin);
+        let plugin = &mut command_line;
         plugin.env("CNI_COMMAND", command).env("CNI_CONTAINERID", container).env("CNI_IFNAME", "eth0");
-        plugin
-            .env("CNI_NETNS", format!("/run/netns/{}", self.stage.netns(container)))
-            .env("CNI_PATH", PLUGINS);
-        let mut process = plugin
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it runs");
+        plugin.env("CNI_NETNS", netns).env("CNI_PATH", PLUGINS).env("CNI_ARGS", args);
+        let piped = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = piped.spawn().expect("it runs");
         let text = network.to_string();
         process.stdin.take().expect("piped").write_all(text.as_bytes()).expect("written");
-        process.wait_with_output().expect("it ends")
+        process
     }
 
     /// A call that must succeed, and its answer.
@@ -272,13 +283,27 @@ fn behind_bridge_a_container_keeps_its_interface() {
     assert!(code == 100 && said.contains("min"), "{said}");
     assert!(host.stage.ping("a", gateway, 56), "it is in its bridge again");
     let network = chained(&json!({ "tenant": { "max": "40Mbps" } }));
-    assert_eq!(host.succeeds("ADD", "a", &network), previous, "the result of the plugin before");
+    for _ in 0..2 {
+        assert_eq!(host.succeeds("ADD", "a", &network), previous, "the result of the plugin before");
+    }
     host.stage.eventually("it reaches its gateway by the engine", || host.stage.ping("a", gateway, 56));
-    let stats = host.stage.client().text("GET", "/v1/stats").expect("it answers");
-    let stats: Value = serde_json::from_str(&stats).expect("JSON");
-    let (_, tenant) = stats["tenants"].as_object().expect("tenants").iter().next().expect("one");
-    assert!(tenant["rx_packets"].as_u64() > Some(0), "{tenant}");
+    // Counters are read at most twenty times a second.
+    host.stage.eventually("the engine has counted its packets", || {
+        let stats = host.stage.client().text("GET", "/v1/stats").expect("it answers");
+        let stats: Value = serde_json::from_str(&stats).expect("JSON");
+        let tenants = stats["tenants"].as_object().expect("tenants");
+        tenants.values().any(|tenant| tenant["rx_packets"].as_u64() > Some(0))
+    });
     host.succeeds("CHECK", "a", &network);
+    let shown = Command::new("ip")
+        .args(["-n", &host.stage.netns("host"), "-o", "link", "show", "type", "veth"])
+        .output();
+    let shown = String::from_utf8_lossy(&shown.expect("it runs").stdout).into_owned();
+    let mut veths = shown.lines().filter_map(|line| line.split(": ").nth(1)?.split('@').next());
+    let end = veths.find(|name| !name.starts_with("up")).expect("the host's end");
+    on_host(&["link", "set", end, "master", "br0"]);
+    let (code, said) = host.fails("CHECK", "a", &network);
+    assert!(code == 101 && said.contains("in the bridge `br0` again"), "{said}");
     host.succeeds("DEL", "a", &network);
     assert_eq!((host.tenants().len(), host.files()), (0, 0));
 
@@ -297,6 +322,117 @@ fn behind_bridge_a_container_keeps_its_interface() {
     ]);
     let (code, said) = host.fails("ADD", "b", &network);
     assert!(code == 7 && said.contains("in no bridge") && said.contains("behind `bridge`"), "{said}");
+}
+
+/// A container's owner states keys by the three ways that runtimes have; other plugins are spared them.
+#[test]
+fn a_containers_owner_states_its_envelope() {
+    let Some(host) = Host::start("cnio") else { return };
+    let annotations = json!({ "plimsoll.io/weight": "3", "other.io/max": "1Mbps" });
+    let network = host.network(&json!({
+        "tenant": { "max": "500Mbps" },
+        "args": { "cni": { "plimsoll": { "min": "5Mbps" } } },
+        "runtimeConfig": { "io.kubernetes.cri.pod-annotations": annotations },
+    }));
+    let plugin = host.stage.file("plimsoll-cni");
+    let netns = format!("/run/netns/{}", host.stage.netns("a"));
+    let args = "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=web;IgnoreUnknown=1;PLIMSOLL_MAX=40Mbps";
+    let added =
+        host.spawn(&plugin, "ADD", ("a", &netns), args, &network).wait_with_output().expect("it ends");
+    assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stdout));
+    let tenants = host.tenants();
+    assert!(tenants.len() == 1 && tenants[0].starts_with("ns.web-"), "{tenants:?}");
+    let folder = fs::read_dir(host.stage.file("tenants.d")).expect("the folder").flatten();
+    let file = folder.map(|entry| entry.path()).find(|path| path.extension().is_some()).expect("a file");
+    let text = fs::read_to_string(file).expect("readable");
+    for line in ["max: \"40Mbps\"", "min: \"5Mbps\"", "weight: 3"] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    host.succeeds("DEL", "a", &network);
+    let strict =
+        host.network(&json!({ "owners": ["min"], "args": { "cni": { "plimsoll": { "max": "1Gbps" } } } }));
+    let (code, said) = host.fails("ADD", "a", &strict);
+    assert!(code == 7 && said.contains("may not state `max`") && said.contains("may state: min"), "{said}");
+    host.succeeds("DEL", "a", &strict);
+}
+
+#[test]
+fn a_call_that_is_killed_is_made_up_for_by_the_next() {
+    let Some(host) = Host::start("cnik") else { return };
+    let network = host.network(&json!({}));
+    let (plugin, netns) = (host.stage.file("plimsoll-cni"), format!("/run/netns/{}", host.stage.netns("a")));
+    for millis in 0..24 {
+        let command = if millis % 3 == 2 { "DEL" } else { "ADD" };
+        let mut killed = host.spawn(&plugin, command, ("a", &netns), "", &network);
+        std::thread::sleep(Duration::from_millis(millis));
+        killed.kill().expect("killed");
+        killed.wait().expect("it ends");
+        host.succeeds("ADD", "a", &network);
+        assert_eq!((host.tenants().len(), host.files()), (1, 1), "{command} after {millis} ms");
+        if millis % 2 == 0 {
+            host.succeeds("DEL", "a", &network);
+            assert_eq!((host.tenants().len(), host.files()), (0, 0), "{command} after {millis} ms");
+        }
+    }
+}
+
+/// A process's number may be another process's after it has gone: its namespace has a name of its own meanwhile.
+#[test]
+fn a_namespace_known_by_a_process_keeps_its_name() {
+    let Some(host) = Host::start("cnin") else { return };
+    let network = host.network(&json!({}));
+    let mut process = host.stage.command("a", "sleep").arg("60").spawn().expect("it runs");
+    let netns = format!("/proc/{}/ns/net", process.id());
+    let plugin = host.stage.file("plimsoll-cni");
+    let call = |command: &str| {
+        let call = host.spawn(&plugin, command, ("a", &netns), "", &network);
+        let done = call.wait_with_output().expect("it ends");
+        assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stdout));
+    };
+    let named = || {
+        let names = fs::read_dir("/run/netns").expect("names").flatten();
+        names.filter(|entry| entry.file_name().to_string_lossy().starts_with("plimsoll-")).count()
+    };
+    let before = named();
+    host.stage.eventually("the process is in its namespace", || {
+        let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        let its = of(&process.id().to_string());
+        its.is_some() && its != of("self")
+    });
+    call("ADD");
+    assert!(host.has_interface("a") && named() == before + 1);
+    process.kill().expect("killed");
+    process.wait().expect("it ends");
+    call("DEL");
+    assert!(!host.has_interface("a") && named() == before);
+}
+
+#[test]
+fn what_a_configuration_leaves_out_is_left_out() {
+    let Some(mut host) = Host::start("cnil") else { return };
+    // Without addresses the container sets its own.
+    let bare = host.network(&json!({ "ipam": {}, "args": null, "runtimeConfig": null }));
+    let added = host.succeeds("ADD", "a", &bare);
+    assert!(added["ips"].as_array().is_some_and(Vec::is_empty) && host.has_interface("a"), "{added}");
+    host.succeeds("DEL", "a", &bare);
+    let routes = host.network(&json!({}));
+    let mut without = routes.clone();
+    without["ipam"].as_object_mut().expect("an object").remove("routes");
+    host.succeeds("ADD", "a", &without);
+    host.succeeds("DEL", "a", &without);
+    let (code, said) = host.fails("GC", "a", &host.network(&json!({ "cniVersion": "1.1.0", "ipam": {} })));
+    assert!(code == 7 && said.contains("valid-attachments"), "{said}");
+    // A policy that does not include the folder.
+    let policy = host.stage.read("policy.yaml");
+    let policy = policy.replace("include: tenants.d\n", "");
+    fs::write(host.stage.file("policy.yaml"), policy).expect("written");
+    host.daemon = None;
+    host.run_daemon();
+    let (code, said) = host.fails("ADD", "a", &routes);
+    assert!(code == 7 && said.contains("does not include"), "{said}");
+    assert_eq!(host.files(), 0);
+    fs::remove_dir_all(host.stage.file("tenants.d")).expect("removed");
+    host.succeeds("DEL", "a", &routes);
 }
 
 #[test]

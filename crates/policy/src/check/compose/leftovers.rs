@@ -157,7 +157,7 @@ impl Composer<'_> {
         let problem = Problem::error(Law::Orphan, draft.at, message).label("no parent");
         let help = format!(
             "list `{0}` among the children of a class, as in `wfq: {{{0}: 1}}`, or match it: \
-             `match: {{tenant: {0}}}`",
+             `match: {{tenant: {0}}}`; or list `others`, all tenants without a place of their own",
             draft.name
         );
         self.problems.push(problem.help(help));
