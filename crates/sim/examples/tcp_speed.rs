@@ -1,6 +1,6 @@
 //! What a data packet and its share of an acknowledgement cost, through both ends of a connection.
 //!
-//! $ cargo run --release -p plimsoll-sim --example tcp_speed [PACKETS]
+//! $ cargo run --release -p plimsoll-sim --example tcp_speed PACKETS
 
 use std::collections::VecDeque;
 use std::hint::black_box;
