@@ -1,12 +1,13 @@
 //! The CPU time of each tenant, and the tenant that has had least of its share.
 //!
 //! Why: a packet's cost depends on its kind, so that equal packets or bytes are not equal time (PicNIC §5.2).
-//! From: start-time fair queueing (Goyal et al., SIGCOMM 1996) over CPU time: a tenant's tag grows by what it is charged over
-//! its weight, and the least tag is next. A tenant that wakes is raised to the tag of the one served last, less a credit: its
-//! silence earns it no more, and what it had while others were silent is not held against it.
+//! From: fair queueing by finish tags (WFQ; Demers et al., SIGCOMM 1989) over CPU time: a tenant's tag grows by what it is charged
+//! over its weight. Next is the tenant whose tag will be least after its next charge, which is expected to be as its last: so a short
+//! piece of work does not wait for a long one of each other tenant. A tenant that wakes is raised to the tag of the one served last:
+//! its silence earns it nothing, and what it had while others were silent is not held against it.
 //! Not here: queues.
-//! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for the credit and one charge
-//! each, however long a charge is; integers, so that the order is the same on every machine.
+//! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for one charge each, however long a
+//! charge is; integers, so that the order is the same on every machine.
 
 use plimsoll_queues::RankQueue;
 use plimsoll_units::Span;
@@ -16,8 +17,10 @@ use plimsoll_units::Span;
 pub(super) struct CpuShare {
     /// By tenant: its tag, CPU time over weight.
     used: Vec<u64>,
+    /// By tenant: its last charge over its weight, which the next one is expected to be.
+    last: Vec<u64>,
     weights: Vec<u32>,
-    /// Tenants with packets waiting, by `used`.
+    /// Tenants with packets waiting, by what their tags will be after their next charge.
     ready: RankQueue,
     /// The greatest `used` that a tenant had when it was charged.
     level: u64,
@@ -27,6 +30,7 @@ impl CpuShare {
     pub(super) fn new(weights: &[u32]) -> Self {
         Self {
             used: vec![0; weights.len()],
+            last: vec![0; weights.len()],
             weights: weights.iter().map(|&weight| weight.max(1)).collect(),
             ready: RankQueue::new(weights.len()),
             level: 0,
@@ -37,12 +41,11 @@ impl CpuShare {
         self.ready.first().map(|(_, tenant)| tenant)
     }
 
-    /// A tenant has packets waiting again. Its silence has earned it the credit and no more.
+    /// A tenant has packets waiting again. Its silence has earned it nothing.
     pub(super) fn wake(&mut self, tenant: u32) {
-        let credit = fine(CREDIT) / u64::from(self.weights[tenant as usize]);
         let used = &mut self.used[tenant as usize];
-        *used = (*used).max(self.level.saturating_sub(credit));
-        self.ready.set(tenant, *used);
+        *used = (*used).max(self.level);
+        self.ready.set(tenant, *used + self.last[tenant as usize]);
     }
 
     /// Whether a tenant is one of those that may be next.
@@ -57,11 +60,12 @@ impl CpuShare {
 
     pub(super) fn charge(&mut self, tenant: u32, cost: Span) {
         let cost = fine(cost.min(LONGEST)) / u64::from(self.weights[tenant as usize]);
-        let used = &mut self.used[tenant as usize];
+        let (used, last) = (&mut self.used[tenant as usize], &mut self.last[tenant as usize]);
         self.level = self.level.max(*used);
-        *used += cost.max(1);
+        *last = cost.max(1);
+        *used += *last;
         if self.ready.rank(tenant).is_some() {
-            self.ready.set(tenant, *used);
+            self.ready.set(tenant, *used + *last);
         }
         if self.level > HIGHEST {
             self.lower();
@@ -75,6 +79,7 @@ impl CpuShare {
         let further = weights.get(self.weights.len()..).unwrap_or_default();
         self.weights.extend(further.iter().map(|&weight| weight.max(1)));
         self.used.resize(self.weights.len(), 0);
+        self.last.resize(self.weights.len(), 0);
         self.ready.grow(self.weights.len());
     }
 
@@ -86,7 +91,7 @@ impl CpuShare {
         for (tenant, used) in (0..).zip(&mut self.used) {
             *used = used.saturating_sub(by);
             if self.ready.rank(tenant).is_some() {
-                self.ready.set(tenant, *used);
+                self.ready.set(tenant, *used + self.last[tenant as usize]);
             }
         }
     }
@@ -101,8 +106,6 @@ fn fine(cost: Span) -> u64 {
 const FINE: u32 = 14;
 /// Tags are lowered when one is beyond this: after three days of a core for a tenant of weight 1.
 const HIGHEST: u64 = 1 << 62;
-/// The most that silence earns: enough for a batch of packets, not for a millisecond.
-const CREDIT: Span = Span::micros(10);
 /// A charge beyond this counts as this. No packet and no call of a program takes so long, so the machine had stopped, and the tenant
 /// is not to wait until all others have had as much.
 const LONGEST: Span = Span::millis(20);
