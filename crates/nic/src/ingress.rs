@@ -20,7 +20,7 @@
 //! for addr in 0..100 {
 //!     ingress.offer(flood, packet(addr)).ok();
 //! }
-//! ingress.charge(flood, Span::micros(40));
+//! ingress.charge(flood, Span::micros(40), Nanos::ZERO);
 //! ingress.offer(shop, packet(100)).expect("the flood has filled its own queue only");
 //!
 //! let now = Nanos::ZERO + Span::micros(40);
@@ -329,9 +329,9 @@ impl Ingress {
 
     /// Charges the CPU time that the tenant's packets took, as measured. Until it is charged a tenant stays next.
     #[inline]
-    pub fn charge(&mut self, tenant: u32, cost: Span) {
+    pub fn charge(&mut self, tenant: u32, cost: Span, now: Nanos) {
         self.stations[tenant as usize].epoch.cpu += cost;
-        self.share.charge(tenant, cost);
+        self.share.charge(tenant, cost, now);
     }
 
     /// How many tenants there are.

@@ -217,7 +217,7 @@ impl Dataplane {
                 lane.tally.event(Event::CopyStalled);
             }
             if charged == Charged::No {
-                self.inward.charge_lane(only, took);
+                self.inward.charge_lane(only, took, now);
             }
             return self.move_apart(only, Whither::Apart(took), now);
         }

@@ -161,8 +161,8 @@ impl Inward {
     }
 
     /// Charges the time in which a station's frames were delivered.
-    fn processed(&mut self, station: u32, took: Span) {
-        self.ingress.charge(station, took);
+    fn processed(&mut self, station: u32, took: Span, now: Nanos) {
+        self.ingress.charge(station, took, now);
         self.drain.processed(took);
     }
 
@@ -175,11 +175,11 @@ impl Inward {
     }
 
     /// Charges a lane for time in which its memory kept the thread waiting outside the way in.
-    pub(crate) fn charge_lane(&mut self, lane: usize, took: Span) {
+    pub(crate) fn charge_lane(&mut self, lane: usize, took: Span, now: Nanos) {
         if let Ok(station) = u32::try_from(lane + 1)
             && station < self.stations()
         {
-            self.ingress.charge(station, took);
+            self.ingress.charge(station, took, now);
         }
     }
 

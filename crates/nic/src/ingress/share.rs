@@ -1,39 +1,42 @@
-//! The CPU time of each tenant, and the tenant that has had least of its share.
+//! The CPU time of each tenant in the recent past, and the tenant that has had least of its share.
 //!
 //! Why: a packet's cost depends on its kind, so that equal packets or bytes are not equal time (PicNIC §5.2).
-//! From: fair queueing by finish tags (WFQ; Demers et al., SIGCOMM 1989) over CPU time: a tenant's tag grows by what it is charged
-//! over its weight. Next is the tenant whose tag will be least after its next charge, which is expected to be as its last: so a short
-//! piece of work does not wait for a long one of each other tenant. A tenant that wakes is raised to the tag of the one served last:
-//! its silence earns it nothing, and what it had while others were silent is not held against it.
+//! From: an exponentially weighted average of CPU time for each tenant, decayed forward: instead of every average falling
+//! with time, what is charged weighs more the later it comes. The order is the same, and a charge moves one tenant only
+//! (Cormode et al., "Forward decay", ICDE 2009). A tenant that wakes is raised to the level of the one served last, less a
+//! credit, as a start tag in SFQ: the average alone would let a tenant that was silent hold the CPU for a millisecond.
 //! Not here: queues.
-//! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for one charge each, however long a
-//! charge is; integers, so that the order is the same on every machine.
+//! Invariant: two tenants that wait all the time get CPU in the ratio of their weights, but for the credit and one charge
+//! each in a half-life (what fades is forgiven); integers, so that the order is the same on every machine.
 
 use plimsoll_queues::RankQueue;
-use plimsoll_units::Span;
+use plimsoll_units::{Nanos, Span};
 
 /// The order of tenants by CPU time.
 #[derive(Clone, Debug)]
 pub(super) struct CpuShare {
-    /// By tenant: its tag, CPU time over weight.
+    /// By tenant: CPU time over weight, inflated.
     used: Vec<u64>,
-    /// By tenant: its last charge over its weight, which the next one is expected to be.
-    last: Vec<u64>,
     weights: Vec<u32>,
-    /// Tenants with packets waiting, by what their tags will be after their next charge.
+    /// Tenants with packets waiting, by `used`.
     ready: RankQueue,
     /// The greatest `used` that a tenant had when it was charged.
     level: u64,
+    /// Half-lives since the start that the ranks have been deflated by.
+    era: u64,
+    /// By how much a charge now is inflated: whole doublings in the era, and the rest in 65,536ths.
+    inflation: u64,
 }
 
 impl CpuShare {
     pub(super) fn new(weights: &[u32]) -> Self {
         Self {
             used: vec![0; weights.len()],
-            last: vec![0; weights.len()],
             weights: weights.iter().map(|&weight| weight.max(1)).collect(),
             ready: RankQueue::new(weights.len()),
             level: 0,
+            era: 0,
+            inflation: ONE,
         }
     }
 
@@ -41,11 +44,12 @@ impl CpuShare {
         self.ready.first().map(|(_, tenant)| tenant)
     }
 
-    /// A tenant has packets waiting again. Its silence has earned it nothing.
+    /// A tenant has packets waiting again. Its silence has earned it the credit and no more.
     pub(super) fn wake(&mut self, tenant: u32) {
+        let credit = inflated(CREDIT, self.inflation) / u64::from(self.weights[tenant as usize]);
         let used = &mut self.used[tenant as usize];
-        *used = (*used).max(self.level);
-        self.ready.set(tenant, *used + self.last[tenant as usize]);
+        *used = (*used).max(self.level.saturating_sub(credit));
+        self.ready.set(tenant, *used);
     }
 
     /// Whether a tenant is one of those that may be next.
@@ -58,17 +62,14 @@ impl CpuShare {
         self.ready.remove(tenant);
     }
 
-    pub(super) fn charge(&mut self, tenant: u32, cost: Span) {
-        let cost = fine(cost.min(LONGEST)) / u64::from(self.weights[tenant as usize]);
-        let (used, last) = (&mut self.used[tenant as usize], &mut self.last[tenant as usize]);
+    pub(super) fn charge(&mut self, tenant: u32, cost: Span, now: Nanos) {
+        self.advance(now);
+        let cost = inflated(cost.min(LONGEST), self.inflation);
+        let used = &mut self.used[tenant as usize];
         self.level = self.level.max(*used);
-        *last = cost.max(1);
-        *used += *last;
+        *used = used.saturating_add((cost / u64::from(self.weights[tenant as usize])).max(1));
         if self.ready.rank(tenant).is_some() {
-            self.ready.set(tenant, *used + *last);
-        }
-        if self.level > HIGHEST {
-            self.lower();
+            self.ready.set(tenant, *used);
         }
     }
 
@@ -79,75 +80,51 @@ impl CpuShare {
         let further = weights.get(self.weights.len()..).unwrap_or_default();
         self.weights.extend(further.iter().map(|&weight| weight.max(1)));
         self.used.resize(self.weights.len(), 0);
-        self.last.resize(self.weights.len(), 0);
         self.ready.grow(self.weights.len());
     }
 
-    /// Takes as much from all tags. Those that become equal are of tenants that have been silent for long.
-    #[cold]
-    fn lower(&mut self) {
-        let by = self.level - HIGHEST / 2;
-        self.level -= by;
+    /// Raises the weight of new charges by as much as old ones have faded.
+    fn advance(&mut self, now: Nanos) {
+        let lives = now.as_u64() >> HALF_LIFE_BITS;
+        let doublings = lives.saturating_sub(self.era);
+        if doublings >= ERA {
+            self.deflate(doublings);
+            self.era = self.era.max(lives);
+        }
+        let doublings = lives.saturating_sub(self.era);
+        let part = (now.as_u64() & (HALF_LIFE - 1)) >> (HALF_LIFE_BITS - 16);
+        self.inflation = (ONE + part) << doublings;
+    }
+
+    /// Divides all ranks, once in an era: they keep their order, or become equal.
+    fn deflate(&mut self, doublings: u64) {
+        let deflated =
+            |rank: u64| rank.checked_shr(u32::try_from(doublings).unwrap_or(u32::MAX)).unwrap_or(0);
+        self.level = deflated(self.level);
         for (tenant, used) in (0..).zip(&mut self.used) {
-            *used = used.saturating_sub(by);
+            *used = deflated(*used);
             if self.ready.rank(tenant).is_some() {
-                self.ready.set(tenant, *used + self.last[tenant as usize]);
+                self.ready.set(tenant, *used);
             }
         }
     }
 }
 
-/// CPU time in parts of a nanosecond.
-fn fine(cost: Span) -> u64 {
-    cost.as_u64() << FINE
+/// Nanoseconds of CPU, in parts fine enough for any weight, times the inflation: at most 2^(30 + 8 + 14).
+fn inflated(cost: Span, inflation: u64) -> u64 {
+    ((cost.as_u64() * inflation) >> 16) << FINE
 }
 
+/// Time in which a charge fades to a half: about a millisecond, some thousands of packets.
+const HALF_LIFE_BITS: u32 = 20;
+const HALF_LIFE: u64 = 1 << HALF_LIFE_BITS;
+/// Half-lives between two deflations.
+const ERA: u64 = 8;
+/// No inflation, in 65,536ths.
+const ONE: u64 = 1 << 16;
 /// Parts of a nanosecond, as a power of two, so that weights up to a million divide a packet's cost into something.
 const FINE: u32 = 14;
-/// Tags are lowered when one is beyond this: after three days of a core for a tenant of weight 1.
-const HIGHEST: u64 = 1 << 62;
-/// A charge beyond this counts as this. No packet and no call of a program takes so long, so the machine had stopped, and the tenant
-/// is not to wait until all others have had as much.
-const LONGEST: Span = Span::millis(20);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Serves the least for `rounds` charges; each tenant's charge is `costs`. Returns what each has had.
-    fn serve(share: &mut CpuShare, costs: &[Span], rounds: usize) -> Vec<u64> {
-        let mut had = vec![0; costs.len()];
-        for _ in 0..rounds {
-            let next = share.least().expect("all wait") as usize;
-            had[next] += costs[next].as_u64();
-            share.charge(next as u32, costs[next]);
-        }
-        had
-    }
-
-    /// Sixty-three whose charges are longer than any time in which a past could be forgotten, and one with short ones and half of the core.
-    #[test]
-    fn long_charges_of_many_leave_a_tenant_its_share() {
-        let weights: Vec<u32> = core::iter::once(63).chain([1; 63]).collect();
-        let costs: Vec<Span> = core::iter::once(Span::micros(2)).chain([Span::millis(1); 63]).collect();
-        let mut share = CpuShare::new(&weights);
-        (0..64).for_each(|tenant| share.wake(tenant));
-        let had = serve(&mut share, &costs, 200_000);
-        let others: u64 = had[1..].iter().sum();
-        let part = had[0] as f64 / (had[0] + others) as f64;
-        assert!((0.45..0.55).contains(&part), "{part}");
-    }
-
-    #[test]
-    fn tags_that_are_lowered_keep_their_order() {
-        let mut share = CpuShare::new(&[1, 1, 1]);
-        share.level = HIGHEST;
-        share.used = vec![HIGHEST + 5, HIGHEST + 3, 7];
-        [0, 1].iter().for_each(|&tenant| share.ready.set(tenant, share.used[tenant as usize]));
-        share.charge(0, Span::ns(1));
-        assert!(share.level < HIGHEST && share.used[0] > share.used[1] && share.used[1] > share.used[2]);
-        assert_eq!(share.least(), Some(1));
-        share.wake(2);
-        assert!(share.used[2] > HIGHEST / 4, "what was silent for long is not before all others");
-    }
-}
+/// The most that silence earns: enough for a batch of packets, not for a millisecond.
+const CREDIT: Span = Span::micros(10);
+/// A charge beyond this (a suspended machine) counts as this.
+const LONGEST: Span = Span::secs(1);

@@ -22,7 +22,7 @@ fn backlogged(weights: &[u32], costs: &[u64], end: Span) -> Vec<u64> {
         ingress.take(tenant, now);
         let cost = Span::ns(costs[tenant as usize]);
         now += cost;
-        ingress.charge(tenant, cost);
+        ingress.charge(tenant, cost, now);
     }
     (0..weights.len() as u32).map(|tenant| ingress.seen(tenant).cpu.as_u64()).collect()
 }
@@ -55,7 +55,7 @@ fn a_flood_fills_its_own_queue_and_is_passed() {
             longest = longest.max(now.since(arrival.at));
         }
         now += Span::ns(400);
-        ingress.charge(tenant, Span::ns(400));
+        ingress.charge(tenant, Span::ns(400), now);
     }
     assert_eq!(ingress.seen(calm).drops, 0);
     assert!(ingress.seen(flood).drops > 10_000);
@@ -82,7 +82,7 @@ fn silence_earns_no_more_than_the_credit() {
             if tenant == steady {
                 waited = waited.max(now.since(arrival.at));
             }
-            ingress.charge(tenant, Span::ns(300));
+            ingress.charge(tenant, Span::ns(300), now + Span::ns(300));
         }
         now += Span::ns(300);
     }
@@ -116,7 +116,7 @@ fn what_another_thread_takes_over_counts_once() {
     }
     while let Some(tenant) = ingress.next(now) {
         ingress.take(tenant, now).expect("next has something");
-        ingress.charge(tenant, Span::ns(1));
+        ingress.charge(tenant, Span::ns(1), now);
     }
     let served = ingress.seen(1).served;
     assert!((1..4).contains(&served), "{served}");
@@ -132,7 +132,7 @@ fn what_another_thread_takes_over_counts_once() {
     }
     while let Some(tenant) = other.next(now + Span::secs(1)) {
         other.take(tenant, now + Span::secs(1)).expect("next has something");
-        other.charge(tenant, Span::ns(1));
+        other.charge(tenant, Span::ns(1), now);
     }
     let (here, there) = (ingress.seen(1), other.seen(1));
     assert_eq!((here.packets, there.packets, here.bytes + there.bytes), (4, 0, 400));
@@ -238,7 +238,7 @@ proptest! {
                         prop_assert_eq!(taken, model[tenant as usize].pop_front());
                     }
                 }
-                Step::Charge(tenant, cost) => ingress.charge(tenant, Span::ns(cost)),
+                Step::Charge(tenant, cost) => ingress.charge(tenant, Span::ns(cost), now),
                 Step::Wait(span) => now += Span::ns(span),
             }
             prop_assert_eq!(ingress.held() as usize, model.iter().map(VecDeque::len).sum::<usize>());
@@ -277,7 +277,7 @@ fn take_all(ingress: &mut Ingress, now: Nanos) -> Vec<(u32, Arrival)> {
     let mut taken = Vec::new();
     while let Some(tenant) = ingress.next(now) {
         let (arrival, verdict) = ingress.take(tenant, now).expect("next has something");
-        ingress.charge(tenant, Span::ns(100));
+        ingress.charge(tenant, Span::ns(100), now);
         if verdict != Verdict::Drop {
             taken.push((tenant, arrival));
         }
@@ -409,7 +409,7 @@ fn other_work_of_a_tenant_is_served_by_its_share_of_the_cpu() {
             assert!(ingress.take(plain, now).is_some());
         }
         now += cost;
-        ingress.charge(tenant, cost);
+        ingress.charge(tenant, cost, now);
         had[tenant as usize] += cost;
     }
     let part = had[0].as_u64() * 1_000 / (had[0].as_u64() + had[1].as_u64());

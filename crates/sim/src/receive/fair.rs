@@ -123,12 +123,12 @@ impl Fair {
             }
             CpuWork::Process { tenant, packet, waited, in_nic, cost } => {
                 self.drain.processed(cost);
-                self.ingress.charge(tenant, cost);
+                self.ingress.charge(tenant, cost, now);
                 Some((packet, Fate::Delivered { waited, in_nic, called: None }))
             }
             CpuWork::Turn { tenant, cost } => {
                 self.drain.processed(cost);
-                self.ingress.charge(tenant, cost);
+                self.ingress.charge(tenant, cost, now);
                 self.round.end_quantum();
                 self.ended = Some(tenant);
                 return None;

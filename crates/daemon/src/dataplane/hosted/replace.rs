@@ -94,7 +94,7 @@ impl Dataplane {
                 not_kept.iter().for_each(|why| self.tell_not_kept(&program.tenant, why));
                 self.tenants.lane(index)?.program = Some(program);
                 // Its program saves and takes over its state on this thread, and its packets are copied.
-                self.inward.charge_lane(index as usize, used().since(begun));
+                self.inward.charge_lane(index as usize, used().since(begun), now);
             }
             (Some(before), None) => self.pass_waiting(before, index as usize, now),
             (None, program) => lane.program = program,

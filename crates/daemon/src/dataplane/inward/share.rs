@@ -76,7 +76,7 @@ impl Dataplane {
                 }
                 let after = clock(Part::Deliver);
                 self.note_delays(station, after);
-                self.inward.processed(station, core.delivered(count, after.since(now)));
+                self.inward.processed(station, core.delivered(count, after.since(now)), after);
                 self.part_took(after.since(now), Charged::Yes, after);
                 now = after;
             } else {
@@ -116,7 +116,7 @@ impl Dataplane {
         let hosted = hosted.filter(|hosted| hosted.is_here());
         let is_here = hosted.is_some();
         hosted.into_iter().for_each(|hosted| hosted.took(count, took));
-        self.inward.processed(station, took);
+        self.inward.processed(station, took, after);
         let seen = self.program_now(lane);
         let calls = (seen.calls - before.calls).max(1);
         let is_too_long = |span: Span| span >= LONGEST_CALL.times(calls);
