@@ -122,9 +122,7 @@ impl Host {
     }
 
     fn tenants(&self) -> Vec<String> {
-        let stats = self.stage.client().text("GET", "/v1/stats").expect("it answers");
-        let stats: Value = serde_json::from_str(&stats).expect("JSON");
-        stats["tenants"].as_object().expect("tenants").keys().cloned().collect()
+        tenants(&self.stage)
     }
 
     /// The files of attachments.
@@ -138,6 +136,13 @@ impl Host {
             Command::new("ip").args(["-n", &self.stage.netns(container), "link", "show", "eth0"]).output();
         shown.expect("it runs").status.success()
     }
+}
+
+/// The tenants that the daemon has.
+fn tenants(stage: &Stage) -> Vec<String> {
+    let stats = stage.client().text("GET", "/v1/stats").expect("it answers");
+    let stats: Value = serde_json::from_str(&stats).expect("JSON");
+    stats["tenants"].as_object().expect("tenants").keys().cloned().collect()
 }
 
 fn address(answer: &Value) -> Ipv4Addr {

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{FAR, PLUGINS};
+use super::{FAR, PLUGINS, tenants};
 use crate::attach::engines::Engine;
 use crate::attach::said;
 use crate::support::{Daemon, PATIENCE, Stage, ip};
@@ -60,12 +60,6 @@ fn prepare(stage: &Stage) -> Daemon {
     let daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
     stage.until_it_answers();
     daemon
-}
-
-fn tenants(stage: &Stage) -> Vec<String> {
-    let stats = stage.client().text("GET", "/v1/stats").expect("it answers");
-    let stats: Value = serde_json::from_str(&stats).expect("JSON");
-    stats["tenants"].as_object().expect("tenants").keys().cloned().collect()
 }
 
 /// The time that `send` needs for what arrives at `far`, which must be all of it.
