@@ -33,18 +33,8 @@ impl Host {
             return None;
         }
         let stage = Stage::with_netns(tag, &["host", "far", "a", "b"])?;
-        let [host, far] = ["host", "far"].map(|name| stage.netns(name));
-        ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
-        ip(&["-n", &host, "link", "set", "up0", "up"]);
-        ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
-        ip(&["-n", &far, "link", "set", "eth0", "up"]);
-        fs::create_dir(stage.file("tenants.d")).expect("made");
+        lay_out(&stage);
         symlink(env!("CARGO_BIN_EXE_plimsoll"), stage.file("plimsoll-cni")).expect("linked");
-        let policy = format!(
-            "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ninclude: tenants.d\n",
-            stage.file("api.sock").display()
-        );
-        fs::write(stage.file("policy.yaml"), policy).expect("written");
         let mut host = Self { stage, daemon: None };
         host.run_daemon();
         Some(host)
@@ -62,11 +52,7 @@ impl Host {
         let mut network = json!({
             "cniVersion": "1.0.0", "name": "lan", "type": "plimsoll-cni",
             "socket": self.stage.file("api.sock"), "tenants": self.stage.file("tenants.d"),
-            "ipam": {
-                "type": "host-local", "dataDir": self.stage.file("ipam"),
-                "ranges": [[{ "subnet": "10.9.0.0/24", "rangeStart": "10.9.0.50", "gateway": FAR }]],
-                "routes": [{ "dst": "0.0.0.0/0" }],
-            },
+            "ipam": ipam(&self.stage),
         });
         let all = network.as_object_mut().expect("an object");
         all.extend(more.as_object().expect("an object").clone());
@@ -136,6 +122,30 @@ impl Host {
             Command::new("ip").args(["-n", &self.stage.netns(container), "link", "show", "eth0"]).output();
         shown.expect("it runs").status.success()
     }
+}
+
+/// A host whose uplink leads to `far`, and a policy that includes the folder `tenants.d`.
+fn lay_out(stage: &Stage) {
+    let [host, far] = ["host", "far"].map(|name| stage.netns(name));
+    ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
+    ip(&["-n", &host, "link", "set", "up0", "up"]);
+    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
+    ip(&["-n", &far, "link", "set", "eth0", "up"]);
+    fs::create_dir(stage.file("tenants.d")).expect("made");
+    let policy = format!(
+        "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ninclude: tenants.d\n",
+        stage.file("api.sock").display()
+    );
+    fs::write(stage.file("policy.yaml"), policy).expect("written");
+}
+
+/// A configuration of host-local, whose gateway is `far`.
+fn ipam(stage: &Stage) -> Value {
+    json!({
+        "type": "host-local", "dataDir": stage.file("ipam"),
+        "ranges": [[{ "subnet": "10.9.0.0/24", "rangeStart": "10.9.0.50", "gateway": FAR }]],
+        "routes": [{ "dst": "0.0.0.0/0" }],
+    })
 }
 
 /// The tenants that the daemon has.
@@ -390,26 +400,28 @@ fn a_namespace_known_by_a_process_keeps_its_name() {
     let netns = format!("/proc/{}/ns/net", process.id());
     let plugin = host.stage.file("plimsoll-cni");
     let call = |command: &str| {
-        let call = host.spawn(&plugin, command, ("a", &netns), "", &network);
+        // Other tests beside this one have a container `a`, and the names in /run/netns are everyone's.
+        let call = host.spawn(&plugin, command, ("pinned", &netns), "", &network);
         let done = call.wait_with_output().expect("it ends");
         assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stdout));
     };
-    let named = || {
-        let names = fs::read_dir("/run/netns").expect("names").flatten();
-        names.filter(|entry| entry.file_name().to_string_lossy().starts_with("plimsoll-")).count()
-    };
-    let before = named();
     host.stage.eventually("the process is in its namespace", || {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
         let its = of(&process.id().to_string());
         its.is_some() && its != of("self")
     });
     call("ADD");
-    assert!(host.has_interface("a") && named() == before + 1);
+    assert!(host.has_interface("a"));
+    let folder = fs::read_dir(host.stage.file("tenants.d")).expect("the folder").flatten();
+    let file = folder.map(|entry| entry.path()).find(|path| path.extension().is_some()).expect("a file");
+    let text = fs::read_to_string(file).expect("readable");
+    let name =
+        text.lines().find_map(|line| line.strip_prefix("# namespace: ")).expect("its place").to_owned();
+    assert!(name.starts_with("/run/netns/plimsoll-") && Path::new(&name).exists(), "{name}");
     process.kill().expect("killed");
     process.wait().expect("it ends");
     call("DEL");
-    assert!(!host.has_interface("a") && named() == before);
+    assert!(!host.has_interface("a") && !Path::new(&name).exists(), "{name}");
 }
 
 #[test]

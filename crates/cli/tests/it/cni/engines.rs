@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{FAR, PLUGINS, tenants};
+use super::{FAR, PLUGINS, ipam, lay_out, tenants};
 use crate::attach::engines::Engine;
 use crate::attach::said;
 use crate::support::{Daemon, PATIENCE, Stage, ip};
@@ -26,12 +26,8 @@ const AT_LEAST: Duration = Duration::from_millis(600);
 /// A host whose uplink leads to `far`, its daemon, and the network `plimsoll` in a folder of networks.
 fn prepare(stage: &Stage) -> Daemon {
     stage.add_netns("far");
-    let [host, far] = ["host", "far"].map(|name| stage.netns(name));
-    ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
-    ip(&["-n", &host, "link", "set", "up0", "up"]);
-    ip(&["-n", &far, "address", "add", &format!("{FAR}/24"), "dev", "eth0"]);
-    ip(&["-n", &far, "link", "set", "eth0", "up"]);
-    for folder in ["tenants.d", "net.d", "plugins"] {
+    lay_out(stage);
+    for folder in ["net.d", "plugins"] {
         fs::create_dir(stage.file(folder)).expect("made");
     }
     symlink(env!("CARGO_BIN_EXE_plimsoll"), stage.file("plugins/plimsoll-cni")).expect("linked");
@@ -44,20 +40,12 @@ fn prepare(stage: &Stage) -> Daemon {
         "plugins": [{
             "type": "plimsoll-cni", "tenant": { "max": RATE },
             "socket": stage.file("api.sock"), "tenants": stage.file("tenants.d"),
-            "ipam": {
-                "type": "host-local", "dataDir": stage.file("ipam"),
-                "ranges": [[{ "subnet": "10.9.0.0/24", "rangeStart": "10.9.0.50", "gateway": FAR }]],
-                "routes": [{ "dst": "0.0.0.0/0" }],
-            },
+            "ipam": ipam(stage),
         }],
     });
     fs::write(stage.file("net.d/plimsoll.conflist"), network.to_string()).expect("written");
-    let policy = format!(
-        "uplink: {{port: {{af_packet: up0}}, rate: 1Gbps}}\napi: {{socket: {}}}\ninclude: tenants.d\n",
-        stage.file("api.sock").display()
-    );
-    fs::write(stage.file("policy.yaml"), policy).expect("written");
-    let daemon = Daemon::start(Some(&host), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    let daemon =
+        Daemon::start(Some(&stage.netns("host")), &stage.file("policy.yaml"), &[], &stage.file("log"));
     stage.until_it_answers();
     daemon
 }
