@@ -392,9 +392,14 @@ impl Coordinator {
             }
             let back = if member.held_by >= limits { BACK_BEHIND_LIMIT } else { BACK };
             member.balance = self.sums[member.held_by as usize].even_out(member.balance, member.rate);
-            let (most, change) = (member.rate / 2, elapsed.rate_of(member.balance.unsigned_abs() / back));
-            let change = change.min(most);
-            member.rate = if member.balance < 0 { member.rate - change } else { member.rate + change };
+            let change = elapsed.rate_of(member.balance.unsigned_abs() / back).min(member.rate / 2);
+            member.rate = if member.balance < 0 {
+                // What a minimum gives it cannot be taken back: to count on it would only make its thread's part too small.
+                let promised = if member.held_by < limits { self.fill.promised(member.leaf) } else { 0 };
+                member.rate - change.min(member.rate - promised)
+            } else {
+                member.rate + change
+            };
         }
     }
 

@@ -96,6 +96,22 @@ impl Fill {
         self.of(leaf).found
     }
 
+    /// What the engine of a leaf's thread gives it by minima, whatever else waits there: its own, and of the vertices that have it
+    /// alone below them.
+    pub(super) fn promised(&self, leaf: u32) -> u64 {
+        let mut at = self.slot_of[leaf as usize];
+        let mut promised = self.slots[at as usize].min;
+        while at > 0 {
+            at = self.slots[at as usize].parent;
+            let Slot { min, children: (from, to), .. } = self.slots[at as usize];
+            if to - from > 1 {
+                break;
+            }
+            promised = promised.max(min);
+        }
+        promised.min(self.found(leaf))
+    }
+
     /// The rate that a leaf could have of this source if it could use any amount.
     pub(super) fn potential(&self, leaf: u32) -> u64 {
         self.of(leaf).potential
