@@ -4,7 +4,8 @@
 //! members that share a bottleneck get more or less than their shares; the next leases make up for it.
 //! From: the lag of fair queueing, between engines in place of packets.
 //! Not here: the rates (`coordinator`).
-//! Invariant: the balances of a bottleneck's members add up to zero, but for rounding, and none exceeds [`MOST_LEASES`] leases.
+//! Invariant: the balances of a bottleneck's members add up to zero, but for rounding, and none exceeds [`MOST_LEASES`] leases, or
+//! owes more than [`MOST_OWED`].
 
 use super::rates::Factor;
 
@@ -25,8 +26,10 @@ pub(super) struct Sums {
     uneven: Option<Factor>,
 }
 
-/// How many leases' bytes a balance may reach.
+/// How many leases' bytes a balance may reach, and how many one may owe: a member on a thread with room for others can get several times
+/// its share.
 const MOST_LEASES: i64 = 4;
+const MOST_OWED: i64 = 8 * MOST_LEASES;
 
 impl Sums {
     /// Adds a member in an epoch; the first one begins the sums anew.
@@ -47,8 +50,8 @@ impl Sums {
     /// A member's balance after an epoch in which `served` bytes of it left, and `due` should have. `lease` is what its rate is
     /// worth in a lease.
     pub(super) fn balance(&mut self, before: i64, served: u64, due: u64, lease: u64) -> i64 {
-        let most = signed(lease).saturating_mul(MOST_LEASES);
-        let balance = before.saturating_add(signed(due)).saturating_sub(signed(served)).clamp(-most, most);
+        let [owed, most] = [MOST_OWED, MOST_LEASES].map(|leases| signed(lease).saturating_mul(leases));
+        let balance = before.saturating_add(signed(due)).saturating_sub(signed(served)).clamp(-owed, most);
         self.owed = self.owed.saturating_add(balance);
         balance
     }

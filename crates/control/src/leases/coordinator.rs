@@ -88,12 +88,23 @@ pub struct Coordinator {
     sums: Vec<Sums>,
     /// Bits per second that pass a limit, by thread.
     passing: Vec<u64>,
+    rooms: Vec<Room>,
     /// When the last epoch ended, and which one it was.
     at: Nanos,
     epoch: u64,
     /// When the window ends in which shares are judged.
     window: Nanos,
     exactness: Exactness,
+}
+
+/// What a thread gets of the link beside its members' rates, in bits per second.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    wanted: u64,
+    /// What its members should give back beyond what they can.
+    owed: u64,
+    /// The part of the room that this takes.
+    taken: Factor,
 }
 
 /// The part of the link below which a class's share is not judged: a few packets would decide.
@@ -108,6 +119,12 @@ const BACK: u64 = 4;
 /// [`BACK`] for members that a limit by match holds. With a quarter the parts of a limit that holds many small members swung between
 /// threads by up to 8 %. Its bundles are granted bytes before they leave, so what a lease changes is seen later than on the link.
 const BACK_BEHIND_LIMIT: u64 = 16;
+
+/// The part of its rate, as a divisor, that a member keeps that has had too much.
+const LEAST_LEFT: u64 = 16;
+
+/// The vertex that stands for the link.
+const ROOT: u32 = 0;
 
 /// Rounds in which limits and the link answer each other in an epoch. What has not settled goes on in the next one.
 const ROUNDS: usize = 4;
@@ -137,6 +154,7 @@ impl Coordinator {
             listed: Vec::with_capacity(program.limits.len()),
             sums: vec![Sums::default(); program.nodes.len() + program.limits.len()],
             passing: vec![0; settings.threads],
+            rooms: vec![Room::default(); settings.threads],
             at: Nanos::ZERO,
             epoch: 0,
             window: Nanos::ZERO + SHARES_WITHIN.0,
@@ -208,6 +226,7 @@ impl Coordinator {
             need: 0,
             rate: 0,
             share: 0,
+            owes: 0,
         });
         self.demands.push(Demand::new(measured));
         self.held.push(Limits { all: placement.limits.clone(), behind, offer: u64::MAX });
@@ -319,7 +338,7 @@ impl Coordinator {
         for &id in &self.active {
             let member = &mut self.members[id as usize];
             member.rate = self.fill.found(member.leaf);
-            member.share = member.rate;
+            (member.share, member.owes) = (member.rate, 0);
             let behind = if member.is_behind { &self.held[id as usize].behind[..] } else { &[] };
             let least = behind.iter().min_by_key(|behind| behind.offer);
             let limit =
@@ -392,14 +411,16 @@ impl Coordinator {
             }
             let back = if member.held_by >= limits { BACK_BEHIND_LIMIT } else { BACK };
             member.balance = self.sums[member.held_by as usize].even_out(member.balance, member.rate);
-            let change = elapsed.rate_of(member.balance.unsigned_abs() / back).min(member.rate / 2);
-            member.rate = if member.balance < 0 {
-                // What a minimum gives it cannot be taken back: to count on it would only make its thread's part too small.
-                let promised = if member.held_by < limits { self.fill.promised(member.leaf) } else { 0 };
-                member.rate - change.min(member.rate - promised)
-            } else {
-                member.rate + change
-            };
+            let change = elapsed.rate_of(member.balance.unsigned_abs() / back);
+            if member.balance >= 0 {
+                member.rate += change.min(member.rate / 2);
+                continue;
+            }
+            // What a minimum gives it cannot be taken back: to count on it would only make its thread's part too small.
+            let promised = if member.held_by < limits { self.fill.promised(member.leaf) } else { 0 };
+            let gives = change.min(member.rate - promised.max(member.rate / LEAST_LEFT));
+            member.rate -= gives;
+            member.owes = if member.held_by == ROOT { change - gives } else { 0 };
         }
     }
 
@@ -454,19 +475,16 @@ impl Coordinator {
     /// that the link holds back give way for it, by a quarter at most.
     fn divide_link(&mut self) {
         let link = self.program.link.get();
-        let active = || self.active.iter().map(|&id| &self.members[id as usize]);
         let (mut used, mut by_link, mut starved) = (0, 0, 0_u64);
-        for member in active() {
+        for &id in &self.active {
+            let member = &self.members[id as usize];
             used += member.rate;
             by_link += if member.held_by == 0 { member.rate } else { 0 };
             starved |= u64::from(member.held_by == 0 && member.rate == 0) << (member.thread % 64);
         }
-        // Where a member gets nothing that waits for the link, it would take what another one may use besides.
-        let grows = |member: &Member| {
-            let gets_it = starved >> (member.thread % 64) & 1 == 0 || member.held_by == UNHELD;
-            if gets_it { member.grows(self.tree.nodes as u32) } else { 0 }
-        };
-        let room: u64 = active().map(grows).sum();
+        self.add_rooms(starved);
+        let active = || self.active.iter().map(|&id| &self.members[id as usize]);
+        let room: u64 = active().map(|member| self.room_of(member, starved)).sum();
         let short = (used + room).saturating_sub(link).min(by_link / 4);
         let granted = (link + short).saturating_sub(used).min(room);
         // Balances do not quite add up to zero.
@@ -476,10 +494,31 @@ impl Coordinator {
         for member in active() {
             let gives = if member.held_by == 0 { short.of(member.rate) } else { 0 };
             let gets = if member.held_by == 0 { left.of(member.rate) } else { 0 };
-            let grows = granted.of(grows(member));
+            let grows = granted.of(self.room_of(member, starved));
             self.parts.add_link(member.thread, member.rate - gives + gets + grows);
         }
         self.parts.divide_link(link);
+    }
+
+    /// Adds up each thread's room to grow. What members on the thread have taken of it beyond their shares, and cannot give back out of
+    /// their rates, it does not get again.
+    fn add_rooms(&mut self, starved: u64) {
+        let nodes = self.tree.nodes as u32;
+        self.rooms.fill(Room::default());
+        for &id in &self.active {
+            let member = &self.members[id as usize];
+            let room = &mut self.rooms[member.thread as usize];
+            (room.wanted, room.owed) = (room.wanted + member.grows(nodes, starved), room.owed + member.owes);
+        }
+        for room in &mut self.rooms {
+            room.taken = Factor::new(room.owed.min(room.wanted), room.wanted);
+        }
+    }
+
+    /// A member's room to grow.
+    fn room_of(&self, member: &Member, starved: u64) -> u64 {
+        let wanted = member.grows(self.tree.nodes as u32, starved);
+        wanted - self.rooms[member.thread as usize].taken.of(wanted)
     }
 
     /// Each thread's part of a limit that has members on several threads.

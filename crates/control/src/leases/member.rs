@@ -35,6 +35,8 @@ pub(super) struct Member {
     pub(super) rate: u64,
     /// Bits per second that the policy gives it.
     pub(super) share: u64,
+    /// Bits per second that it should give back beyond what it can.
+    pub(super) owes: u64,
 }
 
 /// What a thread says of a member, and what follows from it.
@@ -118,7 +120,13 @@ const GROWTH: u64 = 3_000;
 impl Member {
     /// Bits per second of the link that it gets beyond its rate: one that sends all that it has may send more soon, and one that
     /// a limit holds must not wait for the link besides.
-    pub(super) fn grows(&self, nodes: u32) -> u64 {
+    ///
+    /// Where a member of its thread waits for the link and gets nothing, it would take what another one may use besides: then only
+    /// the former has room. `starved` has a bit for each such thread.
+    pub(super) fn grows(&self, nodes: u32, starved: u64) -> u64 {
+        if starved >> (self.thread % 64) & 1 != 0 && self.held_by != UNHELD {
+            return 0;
+        }
         match self.held_by {
             UNHELD => self.room.saturating_sub(self.rate),
             limit if limit >= nodes => self.rate / 8,

@@ -92,7 +92,7 @@ fn random_policies_share_as_a_fluid_would_on_several_threads() {
     println!("{policies:?} policies without and with limits across, off: {off:#?}");
     assert!(off[0].is_empty(), "{:#?}", off[0]);
     // Where a limit across and the link hold classes of one thread in turns, the threads do not always come to the shares.
-    assert!(off[1].len() * 12 <= policies[1], "{:#?}", off[1]);
+    assert!(off[1].len() * 30 <= policies[1], "{:#?}", off[1]);
 }
 
 /// Random policies whose flows fall silent and come back, each at moments of its own.
