@@ -11,6 +11,7 @@ mod fair;
 mod ranked;
 mod record;
 mod rings;
+mod told;
 
 use plimsoll_policy::NodeId;
 use plimsoll_units::Nanos;
@@ -28,6 +29,8 @@ pub(crate) use fair::{FLOW_BYTES, markable};
 use record::{Record, transmit};
 pub(crate) use rings::SLOT_BYTES;
 use rings::{Rings, Slot, SlotTag};
+pub(crate) use told::Counts;
+use told::Told;
 
 /// A frame that the host hands to the engine, or a large segment that leaves as several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +70,8 @@ pub(crate) struct Host {
     cut: Cut,
     /// By flow queue, for classes with `flows: fq`; empty in a policy without one.
     fair: Table<QueueId, FlowState>,
+    /// What was reported of records.
+    told: Told,
 }
 
 /// A flow queue that holds no descriptors.
@@ -189,6 +194,7 @@ impl Host {
             used: 0,
             cut,
             fair: Table::default(),
+            told: Told::default(),
         }
     }
 
@@ -205,6 +211,7 @@ impl Host {
 
     pub(crate) fn set_cut(&mut self, cut: Cut) {
         self.cut = cut;
+        self.told.forget();
     }
 
     pub(crate) fn open(&mut self, home: Tagged, owner: OwnerId, pull: u32) -> Option<QueueId> {
@@ -247,6 +254,7 @@ impl Host {
     }
 
     fn assign(&mut self, queue: QueueId, record: RecordId, owner: OwnerId, pull: u32) {
+        self.told.forget();
         let name = &mut self.names[queue];
         let debt = (name.word & !Name::BARE) as i32;
         let (home, tag, pull) = (name.home, self.tags[queue], pull.min(self.cut.pull));
@@ -258,6 +266,7 @@ impl Host {
     /// Takes the record of a flow queue that holds nothing, and keeps what must be remembered of it.
     pub(crate) fn take_record(&mut self, queue: QueueId) {
         let Some(id) = self.resolve(queue) else { return };
+        self.told.forget();
         let record = &mut self.records[id];
         self.names[queue] = Name::bare(record.home, record.deficit.min(0).unsigned_abs());
         (record.home, record.queue) = (Tagged::NOTHING, Record::NO_QUEUE);
@@ -335,6 +344,7 @@ impl Host {
     }
 
     pub(crate) fn set_home(&mut self, queue: QueueId, home: Tagged) {
+        self.told.forget();
         let found = self.resolve(queue);
         self.names[queue].home = home;
         if let Some(id) = found {
@@ -357,6 +367,7 @@ impl Host {
 
     /// Takes the counts of a flow queue that have not been added up; they begin again at zero.
     pub(crate) fn take_counted(&mut self, id: RecordId) -> (u32, u32) {
+        self.told.forget();
         let taken =
             |record: &mut Record| (core::mem::take(&mut record.packets), core::mem::take(&mut record.bytes));
         self.records.get_mut(id).map_or((0, 0), taken)
@@ -374,20 +385,19 @@ impl Host {
         open.map(|record| (record.home, record.packets, record.bytes))
     }
 
-    /// How many records [`Host::counted`] and [`Host::backlogs`] look at.
-    pub(crate) fn used(&self) -> usize {
-        self.used
+    /// Tells the counts of all records in use, by their homes.
+    pub(crate) fn tell_all(&mut self, each: impl FnMut(Tagged, Counts)) {
+        self.told.all(&self.records, self.used, each);
     }
 
-    /// For every record in use: its home; the frames and bytes that have not been added up; and the descriptors that wait in it,
-    /// and their bytes.
-    pub(crate) fn tallies(&self) -> impl Iterator<Item = (Tagged, [u64; 2], [u64; 2])> + '_ {
-        let open = self.records.iter().take(self.used).filter(|record| record.is_open());
-        open.map(|record| {
-            let waits = record.seen.wrapping_sub(record.head);
-            let left = [record.packets.into(), record.bytes.into()];
-            (record.home, left, [waits.into(), record.backlog.into()])
-        })
+    /// Tells the counts of records that may have changed since they were told, as they were then and as they are. `false`: all have to be
+    /// told anew.
+    pub(crate) fn tell_changes(&mut self, each: impl FnMut(Tagged, Counts, Counts)) -> bool {
+        let is_known = self.told.is_known();
+        if is_known {
+            self.told.changes(&self.records, each);
+        }
+        is_known
     }
 
     pub(crate) fn set_tag(&mut self, queue: QueueId, tag: u32) {
@@ -452,6 +462,7 @@ impl Host {
     /// A flow queue that was empty has a head, since `now`. Returns its home.
     #[inline]
     pub(crate) fn begin(&mut self, id: RecordId, now: Nanos) -> Tagged {
+        self.told.mark(id);
         let record = &mut self.records[id];
         record.since = now;
         record.load(self.rings.slot(id, record.head), self.cut);

@@ -33,6 +33,7 @@ pub(crate) struct Threads {
 struct Side {
     taken: Taken,
     rows: Vec<ClassBytes>,
+    changed: Vec<usize>,
     reporter: Reporter,
 }
 
@@ -48,7 +49,12 @@ impl Threads {
         coordinator.handle_epoch(Nanos::ZERO);
         let exchange = Exchange::new(&coordinator);
         exchange.publish(&coordinator);
-        let side = || Side { taken: exchange.taken(), rows: Vec::new(), reporter: Reporter::default() };
+        let side = || Side {
+            taken: exchange.taken(),
+            rows: Vec::new(),
+            changed: Vec::new(),
+            reporter: Reporter::default(),
+        };
         Ok(Self {
             sides: (0..threads).map(|_| side()).collect(),
             most: program.link.bytes_in(program.lease()),
@@ -121,17 +127,24 @@ impl Threads {
 
     /// Threads report, and the next leases are computed; threads take them after their next turn. Answers whether any has something
     /// to send.
-    fn renew(&mut self, engines: &[&mut Nic], now: Nanos) -> bool {
+    fn renew(&mut self, engines: &mut [&mut Nic], now: Nanos) -> bool {
         let mut works = false;
         for ((thread, side), engine) in self.sides.iter_mut().enumerate().zip(engines) {
-            engine.report_members(&mut side.rows);
+            let Side { rows, changed, reporter, .. } = side;
+            changed.clear();
+            engine.report_changes(rows, |row| changed.push(row));
             let (coordinator, exchange) = (&mut self.coordinator, &self.exchange);
             let join = |number| {
                 let joined = engine.member(number).and_then(|placed| coordinator.join(&placed, thread).ok());
                 Some(joined.map_or(Membership::None, Membership::Member))
             };
-            let rows = side.rows.iter().map(|&ClassBytes { left, waiting }| Report { left, waiting });
-            works |= side.reporter.report(rows, join, |id, report| exchange.report(thread, id, report));
+            let row = |&number: &usize| {
+                let ClassBytes { left, waiting } = rows[number];
+                (number, Report { left, waiting })
+            };
+            let changed = changed.iter().map(row);
+            works |=
+                reporter.report(rows.len(), changed, join, |id, report| exchange.report(thread, id, report));
             works |= engine.stats().held > 0;
         }
         self.exchange.collect(&mut self.coordinator);

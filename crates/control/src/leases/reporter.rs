@@ -13,6 +13,8 @@ pub struct Reporter {
     base: Vec<u64>,
     last: Vec<Report>,
     members: Vec<Membership>,
+    /// What could not be reported, as joining had to wait.
+    again: Vec<(usize, Report)>,
 }
 
 /// Whether the coordinator knows a group of flow queues.
@@ -34,6 +36,7 @@ impl Reporter {
             base: Vec::with_capacity(members),
             last: Vec::with_capacity(members),
             members: Vec::with_capacity(members),
+            again: Vec::new(),
         }
     }
 
@@ -43,25 +46,30 @@ impl Reporter {
         self.base.extend(rows.map(|row| row.left));
     }
 
-    /// Reports the members that have changed since the last call through `send`. A new one joins by its number through `join`, which
-    /// answers `None` if that has to wait. Answers whether anything has changed, or waits.
+    /// Reports through `send` the members that have changed since the last call, of `rows` in all; `changed` names these, and may name
+    /// others, or one several times. Members with something waiting are to be among them. A new one joins by its number through `join`,
+    /// which answers `None` if that has to wait. Answers whether anything has changed, or waits.
     pub fn report(
         &mut self,
-        rows: impl ExactSizeIterator<Item = Report>,
+        rows: usize,
+        changed: impl Iterator<Item = (usize, Report)>,
         mut join: impl FnMut(usize) -> Option<Membership>,
         mut send: impl FnMut(MemberId, Report),
     ) -> bool {
-        self.last.resize(rows.len(), Report::default());
-        self.members.resize(rows.len(), Membership::Unknown);
+        self.last.resize(rows, Report::default());
+        self.members.resize(rows, Membership::Unknown);
         let mut any = false;
-        for (number, row) in rows.enumerate() {
+        for (number, row) in core::mem::take(&mut self.again).into_iter().chain(changed) {
             any |= row.waiting > 0;
-            if row == self.last[number] {
+            if self.last.get(number).is_none_or(|last| *last == row) {
                 continue;
             }
             any = true;
             if self.members[number] == Membership::Unknown {
-                let Some(joined) = join(number) else { continue };
+                let Some(joined) = join(number) else {
+                    self.again.push((number, row));
+                    continue;
+                };
                 self.members[number] = joined;
             }
             if let Membership::Member(id) = self.members[number] {
@@ -89,7 +97,8 @@ mod tests {
                 joined.push(number);
                 Some(Membership::Member(MemberId(number as u32)))
             };
-            let any = reporter.report(rows.into_iter(), join, |id, report| sent.push((id.0, report)));
+            let rows = rows.into_iter().enumerate();
+            let any = reporter.report(2, rows, join, |id, report| sent.push((id.0, report)));
             (any, joined, sent)
         };
         let rows = [row(160, 40), row(0, 0)];
@@ -97,5 +106,22 @@ mod tests {
         assert_eq!(ask(rows), (true, vec![], vec![]), "it waits");
         assert_eq!(ask([row(200, 0), row(0, 0)]), (true, vec![], vec![(0, row(100, 0))]));
         assert_eq!(ask([row(200, 0), row(0, 0)]), (false, vec![], vec![]));
+    }
+
+    #[test]
+    fn one_that_has_to_wait_joins_at_the_next_report_without_a_change() {
+        let mut reporter = Reporter::default();
+        let row = Report { left: 9, waiting: 0 };
+        assert!(reporter.report(
+            1,
+            [(0, row)].into_iter(),
+            |_| None,
+            |_, _| unreachable!("it has not joined")
+        ));
+        let mut sent = Vec::new();
+        let join = |_| Some(Membership::Member(MemberId(3)));
+        assert!(reporter.report(1, core::iter::empty(), join, |id, report| sent.push((id, report))));
+        assert_eq!(sent, [(MemberId(3), row)]);
+        assert!(!reporter.report(1, core::iter::empty(), join, |_, _| unreachable!("it is told")));
     }
 }

@@ -133,7 +133,8 @@ impl LeaseRoom {
     }
 }
 
-/// Flow queues for which a thread reports in each epoch: looking at so many takes 5 us of it. With more, it reports less often.
+/// Flow queues with packets, or classes, for which a thread reports in each epoch: looking at so many takes 5 us of it. With more, it reports
+/// less often.
 const QUEUES_IN_AN_EPOCH: usize = 2_048;
 
 /// Most members of the leases, a few hundred bytes each.
@@ -147,6 +148,8 @@ pub struct Leasing {
     taken: Taken,
     /// Bytes by member, as the NIC engine numbers them.
     rows: Vec<ClassBytes>,
+    /// Of these, the ones that may have changed since the report before.
+    changed: Vec<usize>,
     reporter: Reporter,
     /// How long an epoch lasts, and what the link carries in it.
     epoch: Span,
@@ -172,6 +175,7 @@ impl Leasing {
             thread,
             taken,
             rows: Vec::with_capacity(rows),
+            changed: Vec::with_capacity(rows),
             reporter: Reporter::with_capacity(rows),
             epoch,
             most,
@@ -192,7 +196,7 @@ impl Dataplane {
     /// Takes leases from here from now on: a rate has changed, and nothing else. Answers what is to be dropped outside the engine's
     /// thread.
     pub fn renew_leases(&mut self, mut leasing: Box<Leasing>, now: Nanos) -> Option<Box<Leasing>> {
-        self.scheduler.nic.report_members(&mut leasing.rows);
+        self.scheduler.nic.leased().report_members(&mut leasing.rows);
         leasing.reporter.begin(leasing.rows.iter().map(as_report));
         self.take_from(&mut leasing, now);
         self.threads.leasing.replace(leasing)
@@ -238,7 +242,7 @@ impl Dataplane {
         let works = moved || self.scheduler.nic.stats().held > 0;
         leasing.rests &= !works;
         if !leasing.rests && now >= leasing.renewal {
-            let epochs = 1 + self.scheduler.nic.reported_queues() / QUEUES_IN_AN_EPOCH;
+            let epochs = 1 + leasing.changed.len() / QUEUES_IN_AN_EPOCH;
             leasing.renewal = now + leasing.epoch.times(epochs as u64);
             leasing.rests = !self.report(&mut leasing) && !works;
             leasing.room.compute(now);
@@ -251,11 +255,12 @@ impl Dataplane {
 
     /// Reports what has changed since the last report; answers whether anything has, or waits.
     fn report(&mut self, leasing: &mut Leasing) -> bool {
-        let Leasing { room, thread, rows, reporter, .. } = leasing;
-        self.scheduler.nic.report_members(rows);
+        let Leasing { room, thread, rows, changed, reporter, .. } = leasing;
+        changed.clear();
+        self.scheduler.nic.leased().report_changes(rows, |row| changed.push(row));
         let join = |number| self.join_leases(room, number, *thread);
-        reporter
-            .report(rows.iter().map(as_report), join, |id, report| room.exchange.report(*thread, id, report))
+        let changed = changed.iter().map(|&number| (number, as_report(&rows[number])));
+        reporter.report(rows.len(), changed, join, |id, report| room.exchange.report(*thread, id, report))
     }
 
     /// Makes a group of flow queues a member; `None`: another thread has the coordinator just now.

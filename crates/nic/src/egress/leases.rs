@@ -8,8 +8,9 @@ use plimsoll_policy::{LimitId, NodeId, NodeKind, Placement};
 use plimsoll_units::{BitRate, Bytes, Nanos};
 
 use super::Nic;
-use crate::bundle::Done;
-use crate::ids::{BundleId, GateId, Tagged, TreeId};
+use crate::bundle::{Bundle, Done};
+use crate::host::Counts;
+use crate::ids::{BundleId, GateId, Table, Tagged, TreeId};
 use crate::tree::Seat;
 
 /// Bytes of a class, as charged: overhead included.
@@ -117,17 +118,12 @@ impl Nic {
         }
     }
 
-    /// Bytes that have left and that wait, overhead included, by member: the nodes by their numbers, and then the bundles. Replaces what `into` holds. Linear in flow
-    /// queues and bundles; allocates only when there are more members than at the last call.
-    pub fn report_members(&self, into: &mut Vec<ClassBytes>) {
+    /// Bytes that have left and that wait, overhead included, by member: the nodes by their numbers, and then the bundles. Replaces what
+    /// `into` holds. Linear in flow queues and bundles; allocates only when there are more of these than at the last call.
+    pub fn report_members(&mut self, into: &mut Vec<ClassBytes>) {
         let (overhead, nodes) = (self.program.overhead.as_u64(), self.program.nodes.len());
         into.clear();
         into.resize(nodes + self.bundles.len(), ClassBytes::default());
-        let row = |home: Tagged| match (home.as_class(), home.as_bundle()) {
-            (Some(class), _) => class.0 as usize,
-            (_, Some(bundle)) => self.row_of(bundle),
-            _ => usize::MAX,
-        };
         let mut add = |row: usize, left: u64, waiting: u64| {
             if let Some(row) = into.get_mut(row) {
                 (row.left, row.waiting) = (row.left + left, row.waiting + waiting);
@@ -136,18 +132,33 @@ impl Nic {
         for (class, &Done { packets, bytes }) in self.sums.iter().enumerate() {
             add(class, bytes + packets * overhead, 0);
         }
-        for (home, [packets, bytes], [waiting, backlog]) in self.host.tallies() {
-            add(row(home), bytes + packets * overhead, backlog + waiting * overhead);
-        }
         for (id, bundle) in (0..).map(BundleId).zip(self.bundles.iter()) {
             add(self.row_of(id), bundle.done.bytes + bundle.done.packets * overhead, 0);
         }
+        let Self { host, bundles, .. } = self;
+        host.tell_all(|home, Counts { left: [packets, bytes], waits: [waiting, backlog] }| {
+            add(row_of(home, bundles, nodes), bytes + packets * overhead, backlog + waiting * overhead);
+        });
     }
 
-    /// Flow queues that [`Nic::report_members`] looks at.
-    #[must_use]
-    pub fn reported_queues(&self) -> usize {
-        self.host.used()
+    /// Brings rows up to date that [`Nic::report_members`] or this has written last, and says which of them may have changed; one may be
+    /// named several times. Linear in the flow queues that held packets meanwhile, unless one was opened, closed or moved: then in all.
+    pub fn report_changes(&mut self, rows: &mut Vec<ClassBytes>, mut changed: impl FnMut(usize)) {
+        let (overhead, nodes) = (self.program.overhead.as_u64(), self.program.nodes.len());
+        let bytes = |[packets, bytes]: [u64; 2]| bytes + packets * overhead;
+        let Self { host, bundles, .. } = self;
+        let is_known = host.tell_changes(|home, before, now| {
+            let number = row_of(home, bundles, nodes);
+            if let Some(row) = rows.get_mut(number) {
+                row.left = row.left + bytes(now.left) - bytes(before.left);
+                row.waiting = row.waiting + bytes(now.waits) - bytes(before.waits);
+                changed(number);
+            }
+        });
+        if !is_known {
+            self.report_members(rows);
+            (0..rows.len()).for_each(changed);
+        }
     }
 
     /// The flow queues that have one class and pass the same limits are a member, with a number that it keeps while a policy is in
@@ -165,10 +176,8 @@ impl Nic {
         (!limits.is_empty()).then_some(Placement { class: bundle.class, limits })
     }
 
-    /// A bundle without limits counts for its class, which may have had one flow queue and no bundle before.
     fn row_of(&self, id: BundleId) -> usize {
-        let bundle = &self.bundles[id];
-        if bundle.has_limits() { self.program.nodes.len() + id.0 as usize } else { bundle.class.0 as usize }
+        row_of(Tagged::bundle(id), &self.bundles, self.program.nodes.len())
     }
 
     /// Puts a limit whose rate has changed on the wheel again, if a bundle asks.
@@ -177,5 +186,15 @@ impl Nic {
         if state.waiting > 0 && !state.rests {
             self.wheel.set(limit.0, state.due(), now);
         }
+    }
+}
+
+/// The row of a home. A bundle without limits counts for its class, which may have had one flow queue and no bundle before.
+fn row_of(home: Tagged, bundles: &Table<BundleId, Bundle>, nodes: usize) -> usize {
+    match (home.as_class(), home.as_bundle()) {
+        (Some(class), _) => class.0 as usize,
+        (_, Some(id)) if bundles[id].has_limits() => nodes + id.0 as usize,
+        (_, Some(id)) => bundles[id].class.0 as usize,
+        _ => usize::MAX,
     }
 }

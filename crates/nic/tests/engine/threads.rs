@@ -202,3 +202,38 @@ fn a_higher_priority_on_an_idle_thread_has_the_link_within_three_leases() {
     assert_near("the higher class", threads.rate(hi, settled, 10 * MS), 10_000.0, 2.0);
     assert!(threads.rate(lo, settled, 10 * MS) < 100.0);
 }
+
+/// Changes, added up, are what a look at all flow queues finds, while flow queues open and close.
+#[test]
+fn what_changes_is_told_as_a_full_report_would() {
+    let mut runner = TestRunner::deterministic();
+    let mut told = 0;
+    for n in 0..12 {
+        let case = cases().new_tree(&mut runner).expect("a case").current();
+        let Some(mut engines) = restless(&case, 2, n) else { continue };
+        for world in &mut engines.worlds {
+            let (mut rows, mut all) = (Vec::new(), Vec::new());
+            for round in 1..40 {
+                let mut changed = vec![false; 256];
+                world.run(20 * MS + round * MS / 50);
+                let before = rows.clone();
+                world.nic.report_changes(&mut rows, |row| changed[row] = true);
+                for (row, (before, now)) in before.iter().zip(&rows).enumerate() {
+                    assert!(before == now || changed[row], "row {row} of policy {n}");
+                    told += usize::from(before != now);
+                }
+                if round % 8 == 0 {
+                    world.nic.report_members(&mut all);
+                    assert_eq!(rows, all, "policy {n}");
+                }
+                if round % 11 == 0 {
+                    let class = world.nic.program().default_class;
+                    let queue = world.open(class, &[]);
+                    world.send(queue, 500);
+                    world.nic.close_queue(queue);
+                }
+            }
+        }
+    }
+    assert!(told > 500, "{told} changes");
+}
