@@ -112,6 +112,60 @@ pub(super) fn latency(scenario: &Scenario, results: &Results) -> Grid {
     grid
 }
 
+/// Every answered request or echoed probe, and every wait that was measured: when it began or ended, and how long it took.
+pub(super) fn samples(results: &Results) -> Grid {
+    let grid = Grid::default().text("system").number("pair").text("workload").text("what");
+    let mut grid = grid.decimals("at_seconds", 9).decimals("seconds", 9);
+    for run in &results.runs {
+        for (name, found) in &run.workloads {
+            let kinds = [
+                ("answer", &found.samples),
+                ("ingress_wait", &found.waits),
+                ("nic_wait", &found.nic_waits),
+                ("call", &found.calls),
+                ("egress_wait", &found.egress_waits),
+            ];
+            for (what, sample) in kinds.iter().flat_map(|(what, all)| all.iter().map(move |one| (*what, one)))
+            {
+                grid.line([
+                    run.system.as_str().into(),
+                    f64::from(run.pair).into(),
+                    name.as_str().into(),
+                    what.into(),
+                    sample.at.since(Nanos::ZERO).as_secs_f64().into(),
+                    sample.latency.as_secs_f64().into(),
+                ]);
+            }
+        }
+    }
+    grid
+}
+
+/// Every flow that arrived; one that was not complete at the run's end has no time.
+pub(super) fn flows(results: &Results) -> Grid {
+    let grid = Grid::default().text("system").number("pair").text("workload").decimals("at_seconds", 9);
+    let mut grid =
+        grid.number("bytes").decimals("seconds", 9).decimals("ideal_seconds", 9).number("slowdown");
+    for run in &results.runs {
+        for (name, found) in &run.workloads {
+            for flow in &found.flows {
+                let place: [Cell; 3] =
+                    [run.system.as_str().into(), f64::from(run.pair).into(), name.as_str().into()];
+                let took = flow.took.map(Span::as_secs_f64);
+                let figures: [Cell; 5] = [
+                    flow.at.since(Nanos::ZERO).as_secs_f64().into(),
+                    (flow.size as f64).into(),
+                    took.into(),
+                    flow.ideal.as_secs_f64().into(),
+                    flow.slowdown().into(),
+                ];
+                grid.line(place.into_iter().chain(figures));
+            }
+        }
+    }
+    grid
+}
+
 /// A sweep: one line for each row, one column for each setting and figure.
 pub(super) fn sweep(rows: &[Row]) -> Grid {
     let Some(first) = rows.first() else { return Grid::default() };
