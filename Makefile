@@ -194,6 +194,7 @@ python: ## build the Python package, a wheel in target/wheels, and install it in
 
 test-python: python-check build python ## test the Python package beside the command line, on Ray with two workers, and its tutorial: minutes
 	$(VENV)/bin/mypy --config-file python/pyproject.toml python/plimsoll
+	$(VENV)/bin/stubtest plimsoll._native
 	PLIMSOLL=$(CURDIR)/$(RELEASE) $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir python python/tests
 
 python-check:

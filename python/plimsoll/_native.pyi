@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import final
 
+__all__ = ["Outcomes", "Study", "check", "load"]
+
 _Settings = list[tuple[str, str]]
 
 def load(path: str, text: str | None = None) -> tuple[str, tuple[str, str, list[str], list[str], list[str]]]:

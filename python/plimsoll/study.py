@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,7 +78,7 @@ def value(given: Any) -> str:
     """A value as a scenario file has it."""
     if isinstance(given, bool):
         return "true" if given else "false"
-    if isinstance(given, (int, float, str)):
+    if isinstance(given, (numbers.Real, str)):  # numpy's numbers, too
         return str(given)
     raise TypeError(f"a value is a text, a number or a truth value, not {type(given).__name__}")
 

@@ -129,7 +129,7 @@ def _on_ray(plan: Plan, runs: int, workers: int | None) -> Iterator[bytes]:
         raise ImportError("`on=\"ray\"` needs Ray: run `pip install ray`") from error
     if not ray.is_initialized():
         ray.init(num_cpus=workers, log_to_driver=False, include_dashboard=False)
-    cores = workers or int(ray.cluster_resources().get("CPU", 1))
+    cores = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     parts = _parts(runs, cores)
     task = ray.remote(_run_part).options(max_retries=3, num_cpus=1)
     shared = ray.put(plan)
@@ -141,8 +141,10 @@ def _on_ray(plan: Plan, runs: int, workers: int | None) -> Iterator[bytes]:
             while waiting and len(under_way) < cores:
                 index, part = waiting.pop(0)
                 under_way[task.remote(shared, part)] = index
-            done, _ = ray.wait(list(under_way), num_returns=1)
-            found[under_way.pop(done[0])] = ray.get(done[0])
+            # Ray sees a signal only between short waits.
+            done, _ = ray.wait(list(under_way), num_returns=1, timeout=0.1)
+            for reference in done:
+                found[under_way.pop(reference)] = ray.get(reference)
     except BaseException as error:
         for reference in under_way:
             ray.cancel(reference)

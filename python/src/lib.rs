@@ -4,6 +4,7 @@
 //! From: the crates `scenario` and `sim`, as `plimsoll sim` uses them.
 //! Not here: what Python code can do: arguments, frames, plots and clusters (`plimsoll/`).
 //! Invariant: the interpreter's lock is free while anything runs, and no panic reaches Python.
+#![forbid(unsafe_code)]
 
 mod columns;
 mod off_thread;

@@ -8,11 +8,10 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
-use plimsoll_document::{self as document};
+use plimsoll_document as document;
 use plimsoll_policy::{FileRead, Unread};
-use plimsoll_scenario::{FileKind, Form, Point, Scenario};
+use plimsoll_scenario::{FileKind, Form, MAX_FILE, Point, Scenario};
 use plimsoll_sim::{Finished, Options};
-use plimsoll_units::Bytes;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -20,8 +19,6 @@ use crate::off_thread::off_thread;
 use crate::outcomes::Outcomes;
 use crate::refusal::Refusal;
 
-/// Largest text that is read; the scenario's reader refuses less, and says so.
-const MOST: Bytes = Bytes::new(4_000_000);
 /// Points of a grid, as many as a file's `sweep` may have.
 const MOST_POINTS: usize = 10_000;
 
@@ -60,7 +57,7 @@ pub(crate) fn check(py: Python<'_>, path: String, text: String) -> PyResult<()> 
 }
 
 fn read(path: &str) -> Result<String, Refusal> {
-    plimsoll_policy::read_text(Path::new(path), MOST).or_else(|_| {
+    plimsoll_policy::read_text(Path::new(path), MAX_FILE).or_else(|_| {
         // The scenario's reader fails in the same way, and has the message.
         Scenario::load_points(Path::new(path), Form::Virtual, &[])?;
         Err(Refusal::Argument(format!("{path} has just changed; read it again")))
@@ -68,6 +65,9 @@ fn read(path: &str) -> Result<String, Refusal> {
 }
 
 fn parsed(path: &str, text: &str) -> Result<FileRead, Refusal> {
+    if text.len() as u64 > MAX_FILE.as_u64() {
+        return Err(Refusal::Argument(format!("{path}: the text has more than {MAX_FILE}; shorten it")));
+    }
     let mut parse = |sources: &_, file| document::parse(sources, file).map_err(Unread::Syntax);
     FileRead::of(path, text, &mut parse).map_err(Refusal::Argument)
 }

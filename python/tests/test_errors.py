@@ -76,6 +76,7 @@ HOSTILE = [
     TWO.replace("flows: 2", "flows: 4294967295"),
     "name: \x00\nrate: 1Gbps\n",
     "\ufeff" + "é" * 70_000 + "\n",
+    TWO + "#" * 2_000_000 + "\n",
 ]
 
 

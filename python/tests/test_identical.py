@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy
 import pytest
 
 import plimsoll
@@ -73,7 +74,7 @@ def test_each_point_of_a_grid_is_a_run_with_its_settings(plimsoll_command, two):
 
 
 def test_a_grid_is_the_same_on_ray_with_traces(two, ray_of_two):
-    grid = {"tenants.gold.weight": [1, 2, 4]}
+    grid = {"tenants.gold.weight": numpy.array([1, 2, 4])}
     here, there = (plimsoll.sweep(two, grid=grid, seeds=2, on=on, series=True) for on in ("threads", "ray"))
     assert here.json() == there.json()
     for table in plimsoll.TABLES:

@@ -59,7 +59,7 @@ pub use press::{Excess, PressModel, Slots};
 pub use program_cost::{ProgramCost, UnitCost};
 pub use programs::ModuleFile;
 pub use promises::{Fared, promises};
-pub use read::Form;
+pub use read::{Form, MAX_FILE};
 pub use report::{
     Cells, Column, Grid, Report, json, parquet_report, parquet_sweep, report, series_files, sweep_grid,
     sweep_json, sweep_report, table_named,

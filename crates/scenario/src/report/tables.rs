@@ -182,3 +182,38 @@ pub(super) fn sweep(rows: &[Row]) -> Grid {
     }
     grid
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::csv;
+    use crate::{FlowSample, Run, Sample, WorkloadResult};
+
+    #[test]
+    fn samples_and_flows_have_a_line_for_each_that_was_measured() {
+        let at = Nanos::new(1_500);
+        let sample = |us| Sample { at, latency: Span::micros(us) };
+        let flow = |took| FlowSample { at, size: 3_000, took, ideal: Span::micros(2) };
+        let found = WorkloadResult {
+            samples: vec![sample(7)],
+            egress_waits: vec![sample(1)],
+            flows: vec![flow(Some(Span::micros(5))), flow(None)],
+            ..WorkloadResult::default()
+        };
+        let workloads = [("ask".to_owned(), found)].into();
+        let run = Run { system: "fifo".to_owned(), pair: 1, workloads, ..Run::default() };
+        let results = Results { runs: vec![run], notes: Vec::new() };
+        let lines = |grid| csv::text(&grid).lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            lines(samples(&results)),
+            ["fifo,1,ask,answer,0.000001500,0.000007000", "fifo,1,ask,egress_wait,0.000001500,0.000001000"]
+        );
+        assert_eq!(
+            lines(flows(&results)),
+            [
+                "fifo,1,ask,0.000001500,3000,0.000005000,0.000002000,2.5",
+                "fifo,1,ask,0.000001500,3000,,0.000002000,"
+            ]
+        );
+    }
+}
