@@ -197,7 +197,7 @@ mod tests {
         let found = WorkloadResult {
             samples: vec![sample(7)],
             egress_waits: vec![sample(1)],
-            flows: vec![flow(Some(Span::micros(5))), flow(None)],
+            flows: vec![flow(Some(Span::micros(4))), flow(None)],
             ..WorkloadResult::default()
         };
         let workloads = [("ask".to_owned(), found)].into();
@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(
             lines(flows(&results)),
             [
-                "fifo,1,ask,0.000001500,3000,0.000005000,0.000002000,2.5",
+                "fifo,1,ask,0.000001500,3000,0.000004000,0.000002000,2",
                 "fifo,1,ask,0.000001500,3000,,0.000002000,"
             ]
         );
