@@ -130,8 +130,11 @@ def test_a_wrong_grid_is_refused(two, grid, error):
 def test_a_failure_in_a_worker_is_the_same_exception(two, on, ray_of_two, monkeypatch):
     import plimsoll.sweeps
 
-    # The driver reads the file as it is; workers find another one.
-    monkeypatch.setattr(plimsoll.sweeps, "_run_part", _fails)
+    # Ray's workers cannot import this file, and get what is defined in a function; other processes are the reverse.
+    def fails(plan, numbers):
+        raise plimsoll.ScenarioError("no such thing", '[{"message": "no such thing"}]')
+
+    monkeypatch.setattr(plimsoll.sweeps, "_run_part", fails if on == "ray" else _fails)
     with pytest.raises(plimsoll.ScenarioError, match="no such thing") as caught:
         plimsoll.sweep(two, on=on, workers=2)
     assert caught.value.problems == [{"message": "no such thing"}]
