@@ -20,7 +20,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
+.PHONY: help python test-python python-check deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,7 @@ fmt:
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path benches/Cargo.toml --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) fmt --manifest-path python/Cargo.toml --check
 	$(CARGO) fmt --manifest-path sdk/rust/Cargo.toml --check
 
 lint:
@@ -183,6 +184,21 @@ papers: ## repeat the papers' experiments at their scale in virtual time, with 5
 	@scripts/setup.sh build
 	@$(CARGO) build --release --locked -p plimsoll-cli
 	@$(RELEASE) papers
+
+# The environment that `make python` installs the package into.
+VENV = target/python
+
+python: ## build the Python package, a wheel in target/wheels, and install it into the virtual environment target/python
+	@scripts/setup.sh python
+	@scripts/python.sh $(VENV)
+
+test-python: python-check build python ## test the Python package beside the command line, on Ray with two workers, and its tutorial: minutes
+	$(VENV)/bin/mypy --config-file python/pyproject.toml python/plimsoll
+	$(VENV)/bin/stubtest plimsoll._native
+	PLIMSOLL=$(CURDIR)/$(RELEASE) $(VENV)/bin/python -m pytest -c python/pyproject.toml --rootdir python python/tests
+
+python-check:
+	$(CARGO) clippy --locked --manifest-path python/Cargo.toml --target-dir target --all-targets -- -D warnings
 
 guest: ## build the Linux guest that tests boot in QEMU: kernel and initramfs, in target/guest
 	@scripts/setup.sh test

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
-# Usage: scripts/setup.sh [build|run|test|containers|packages|bench|fuzz|deny]
+# Usage: scripts/setup.sh [build|run|test|containers|packages|bench|python|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
@@ -9,6 +9,7 @@
 #   containers  test, Docker, containerd and Podman (85 MB; Debian starts Docker's service), and CNI's cnitool
 #   packages  build, and what tests the Debian package and the image: mmdebstrap, systemd-nspawn, skopeo (30 MB)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
+#   python build, and Python with its virtual environments
 #   fuzz   build, and the nightly toolchain
 #   deny   build, and cargo-deny, compiled here: minutes on two cores
 #
@@ -85,6 +86,11 @@ want_bench() {
     want pkg-config pkg-config
     pkg-config --exists libdpdk 2>/dev/null || missing="$missing libdpdk-dev"
     want dpdk-testpmd dpdk-dev
+}
+
+# The Python that a user has chosen will do if it can make a virtual environment.
+want_python() {
+    python3 -c 'import ensurepip, venv' 2>/dev/null || missing="$missing python3 python3-venv"
 }
 
 # Open vSwitch with DPDK. Debian starts its service, which the bench does not use.
@@ -186,7 +192,8 @@ test) want_run && want_test ;;
 containers) want_run && want_test && want_containers ;;
 packages) want_packages ;;
 bench) want_run && want_bench ;;
-*) fail "unknown part '$what': one of build, run, test, containers, packages, bench, fuzz, deny" ;;
+python) want_python ;;
+*) fail "unknown part '$what': one of build, run, test, containers, packages, bench, python, fuzz, deny" ;;
 esac
 install_packages
 install_rust

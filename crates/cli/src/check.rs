@@ -10,7 +10,7 @@ mod memory;
 use std::path::Path;
 
 use plimsoll_policy::{Checked, Errors, FileRead};
-use plimsoll_scenario::{Form, Scenario};
+use plimsoll_scenario::FileKind;
 
 use crate::args::{Check, SchemaOf};
 use crate::failure::{Failure, print, print_json};
@@ -20,73 +20,27 @@ use crate::reader;
 pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let Some(read) = reader::read_first(&file)? else { return policy(args, reader::load(&file)) };
-    let kind = Kind::of(&read.keys());
-    if let (true, Kind::SubPolicy | Kind::Scenario) = (args.memory, kind) {
+    let kind = FileKind::of(&read.keys());
+    if let (true, FileKind::SubPolicy | FileKind::Scenario) = (args.memory, kind) {
         let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
-    if let (Some(_), Kind::SubPolicy | Kind::Scenario) = (&args.svg, kind) {
+    if let (Some(_), FileKind::SubPolicy | FileKind::Scenario) = (&args.svg, kind) {
         let why = format!("{file} is {}; `--svg` draws the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
     match kind {
-        Kind::Policy => policy(args, reader::load_read(read)),
-        Kind::SubPolicy => sub_policy(args, &file, reader::load_sub_policy(read)),
-        Kind::Scenario => scenario(args, &read),
-    }
-}
-
-/// The kind of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Policy,
-    SubPolicy,
-    Scenario,
-}
-
-impl Kind {
-    /// The kind by the top-level keys; in doubt a policy.
-    fn of(keys: &[String]) -> Self {
-        let has = |wanted: &[&str]| keys.iter().any(|key| wanted.contains(&key.as_str()));
-        if has(&["workloads", "systems", "duration", "expect"]) && !has(&["uplink"]) {
-            Self::Scenario
-        } else if has(&["policy", "limits"]) && keys.iter().all(|key| key == "policy" || key == "limits") {
-            Self::SubPolicy
-        } else {
-            Self::Policy
-        }
-    }
-
-    /// How a file of this kind is used, for a message.
-    fn runs_by(self) -> &'static str {
-        match self {
-            Self::Policy => "`plimsoll run` runs it on a host",
-            Self::SubPolicy => "the operator's file names it under `policy` of a tenant",
-            Self::Scenario => "`plimsoll lab` runs it live, `plimsoll sim` runs it in virtual time",
-        }
-    }
-
-    fn words(self) -> &'static str {
-        match self {
-            Self::Policy => "a policy",
-            Self::SubPolicy => "a sub-policy",
-            Self::Scenario => "a scenario",
-        }
+        FileKind::Policy => policy(args, reader::load_read(read)),
+        FileKind::SubPolicy => sub_policy(args, &file, reader::load_sub_policy(read)),
+        FileKind::Scenario => scenario(args, &read),
     }
 }
 
 /// Fails when a file is clearly of another kind than `wanted`; without this, all its keys would be reported as wrong.
-pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
-    let read = reader::read_first(&file.display().to_string())?;
-    let keys = read.map_or_else(Vec::new, |read| read.keys());
-    let kind = Kind::of(&keys);
-    // A scenario may lack all keys that tell its kind.
-    let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
-    if kind == wanted || !clear {
-        return Ok(());
-    }
-    let (file, is, wanted) = (file.display(), kind.words(), wanted.words());
-    Err(Failure::Wrong(format!("{file} is {is}, but this command needs {wanted}; {}", kind.runs_by())))
+pub(crate) fn want(file: &Path, wanted: FileKind) -> Result<(), Failure> {
+    let file = file.display().to_string();
+    let keys = reader::read_first(&file)?.map_or_else(Vec::new, |read| read.keys());
+    wanted.want(&file, &keys).map_err(Failure::Wrong)
 }
 
 fn policy(args: &Check, checked: Result<Checked, Errors>) -> Result<(), Failure> {
@@ -138,27 +92,13 @@ fn sub_policy(args: &Check, file: &str, checked: Result<Checked, Errors>) -> Res
 /// Checks a scenario in all its forms, with the policies of its systems.
 fn scenario(args: &Check, read: &FileRead) -> Result<(), Failure> {
     let file = read.path();
-    let forms = [Form::Full, Form::Virtual, Form::Short, Form::VirtualShort];
-    let scenarios: Result<Vec<Scenario>, _> =
-        forms.into_iter().map(|form| Scenario::load_read(read, form)).collect();
-    let scenarios = scenarios.map_err(|errors| {
-        match args.json.then(|| print_json(&serde_json::json!({ "ok": false, "problems": errors.records() })))
-        {
+    let scenario = plimsoll_scenario::check(read).map_err(|wrong| {
+        let json = || print_json(&serde_json::json!({ "ok": false, "problems": wrong.records() }));
+        match args.json.then(json) {
             Some(Err(failure)) => failure,
-            _ => Failure::Scenario(Box::new(errors)),
+            _ => Failure::Rejected(Box::new(wrong)),
         }
     })?;
-    let scenario = &scenarios[0];
-    let mut policies = scenario.check_policies();
-    // The virtual form only if the live form is right: otherwise most mistakes would be shown twice.
-    if policies.is_empty() {
-        policies = scenarios[1].check_policies();
-    }
-    if args.json && !policies.is_empty() {
-        let problems: Vec<_> = policies.iter().flat_map(|(_, errors)| errors.records()).collect();
-        print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
-    }
-    hold(policies)?;
     let names = |names: Vec<&str>| names.join(", ");
     let systems = names(scenario.systems.iter().map(|system| system.name.as_str()).collect());
     if args.json {

@@ -19,6 +19,8 @@ pub(crate) enum Failure {
     Policy(Box<plimsoll_policy::Errors>),
     /// A scenario with mistakes.
     Scenario(Box<plimsoll_scenario::Errors>),
+    /// A scenario with mistakes, or with mistakes in the policies of its systems.
+    Rejected(Box<plimsoll_scenario::Wrong>),
     /// Another file or an argument is wrong.
     Wrong(String),
     /// The command could not be carried out.
@@ -36,6 +38,7 @@ impl Failure {
         let (text, code) = match self {
             Self::Policy(errors) => (errors.render(colour), 2),
             Self::Scenario(errors) => (errors.render(colour), 2),
+            Self::Rejected(wrong) => (wrong.render(colour), 2),
             Self::Wrong(why) => (format!("error: {why}\n"), 2),
             Self::Failed(why) => (format!("error: {why}\n"), 1),
             Self::Said => (String::new(), 1),
@@ -51,6 +54,7 @@ impl Failure {
         match self {
             Self::Policy(errors) => errors.render(false),
             Self::Scenario(errors) => errors.render(false),
+            Self::Rejected(wrong) => wrong.render(false),
             Self::Wrong(why) | Self::Failed(why) => why.clone(),
             Self::Said | Self::PipeClosed => String::new(),
         }

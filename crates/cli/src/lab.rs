@@ -5,14 +5,13 @@
 //! Not here: either of those.
 //! Invariant: exit code 1 exactly when a run or an expectation failed.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use plimsoll_lab::{Options, Progress};
-use plimsoll_scenario::{Form, Point, Report, Results, Scenario, Status, Verdict};
+use plimsoll_scenario::{FileKind, Form, Point, Report, Results, Scenario, Status, Verdict};
 
 use crate::args::{Format, Lab};
 use crate::check;
@@ -93,13 +92,8 @@ pub(crate) fn show_sweep(
     json: bool,
 ) -> Result<(), Failure> {
     let mut rows = Vec::new();
-    let mut machine = Vec::new();
     for ((point, results), verdicts) in points.iter().zip(results).zip(judged) {
         rows.extend(plimsoll_scenario::rows(point, results, verdicts));
-        machine.push(serde_json::json!({
-            "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
-            "results": plimsoll_scenario::json(&point.scenario, results, verdicts),
-        }));
     }
     let (name, about) = (&points[0].scenario.name, &points[0].scenario.about);
     let written = plimsoll_scenario::sweep_report(name, about, &rows, out).and_then(|written| {
@@ -107,7 +101,7 @@ pub(crate) fn show_sweep(
         more.transpose().map(|_| written)
     });
     if json {
-        print_json(&machine)?;
+        print_json(&plimsoll_scenario::sweep_json(points, results, judged))?;
     } else {
         let table = plimsoll_scenario::sweep_table(&rows, terminal().0);
         print(&format!("{name}: {} points\n{table}\n", points.len()))?;
@@ -149,18 +143,10 @@ pub(crate) fn load(
     systems: &[String],
     settings: &[(String, String)],
 ) -> Result<Vec<Point>, Failure> {
-    check::want(file, check::Kind::Scenario)?;
+    check::want(file, FileKind::Scenario)?;
     let points = Scenario::load_points(file, form, settings);
     let points = points.map_err(|errors| Failure::Scenario(Box::new(errors)))?;
-    let scenario = &points[0].scenario;
-    let unknown = systems.iter().find(|name| !scenario.systems.iter().any(|system| system.name == **name));
-    if let Some(name) = unknown {
-        let known: Vec<&str> = scenario.systems.iter().map(|system| system.name.as_str()).collect();
-        return Err(Failure::Wrong(format!(
-            "there is no system `{name}`; the scenario has {}",
-            known.join(", ")
-        )));
-    }
+    points[0].scenario.has_systems(systems).map_err(Failure::Wrong)?;
     Ok(points)
 }
 

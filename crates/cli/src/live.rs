@@ -9,9 +9,10 @@ use comfy_table::{CellAlignment, ColumnConstraint, Table};
 use plimsoll_daemon::{
     Client, ClientError, HostStats, Options, PortStats, Rated, Record, Reloaded, Sandbox, Stats, query,
 };
+use plimsoll_scenario::FileKind;
 
 use crate::args::{Ask, Rate, Reload, Run};
-use crate::check::{Kind, want};
+use crate::check::want;
 use crate::failure::{Failure, print, print_json};
 use crate::reader;
 use crate::show::{count, drops_below_each_other, micros, rate, table, uplink};
@@ -19,7 +20,7 @@ use crate::show::{count, drops_below_each_other, micros, rate, table, uplink};
 /// Runs the daemon.
 pub(crate) fn run(args: &Run) -> Result<(), Failure> {
     let record = args.record.clone().map(|file| Record { file, limit: args.record_limit });
-    want(&args.file, Kind::Policy)?;
+    want(&args.file, FileKind::Policy)?;
     let sandbox = Sandbox { user: args.user.clone(), broker: "broker".to_owned() };
     let sandbox = (!args.no_sandbox).then_some(sandbox);
     let reader = Some(reader::process());

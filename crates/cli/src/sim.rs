@@ -13,8 +13,8 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use indicatif::{HumanCount, ProgressBar, ProgressStyle};
-use plimsoll_scenario::{Form, Point, Results, Scenario, Status, Unit, Verdict};
-use plimsoll_sim::{DelayBound, Options, Outcome, Progress, RunBounds, Trace};
+use plimsoll_scenario::{Form, Point, Results, Status, Verdict};
+use plimsoll_sim::{DelayBound, Options, Outcome, Progress, RunBounds, Study, Trace};
 
 use crate::args::{Format, Sim};
 use crate::failure::Failure;
@@ -31,16 +31,10 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
             ));
         }
     };
-    let mut points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
+    let points = lab::load(file, Form::new(true, args.short), &args.system, &args.set)?;
     lab::writable(&args.out)?;
     if let Some(folder) = &args.series {
         lab::probed(folder).map_err(|error| Failure::Wrong(no_traces(folder, &error)))?;
-    }
-    // Runs in virtual time differ only by their seed, so each repetition has another seed.
-    for Point { scenario, .. } in &mut points {
-        scenario.pairs = args.seeds;
-        scenario.seed = args.seed.unwrap_or(scenario.seed);
-        scenario.read_modules().map_err(|errors| Failure::Scenario(Box::new(errors)))?;
     }
     let options = Options {
         systems: args.system.clone(),
@@ -50,14 +44,14 @@ pub(crate) fn sim(args: &Sim) -> Result<(), Failure> {
         trace: args.trace.clone().map(|file| Trace { file, at: args.trace_at.clone() }),
         series: args.series.is_some(),
     };
-    let scenarios: Vec<&Scenario> = points.iter().map(|point| &point.scenario).collect();
+    let study = Study::new(points, options.clone())?;
     let bar = Live::new();
-    let outcomes = plimsoll_sim::run_all(&scenarios, &options, &|progress| bar.show("", &progress));
+    let outcomes = study.run(&|progress| bar.show("", &progress));
     bar.end();
     let outcomes = outcomes?;
-    let shown = show(args, &points, &outcomes).and_then(|()| series(args, &outcomes));
+    let shown = show(args, study.points(), &outcomes).and_then(|()| series(args, &outcomes));
     let mut complaints = Vec::new();
-    for (point, outcome) in points.iter().zip(&outcomes) {
+    for (point, outcome) in study.points().iter().zip(&outcomes) {
         complaints.extend(unmet(point, outcome, &options).into_iter().map(|(what, seed, system)| {
             format!("{what}; replay: {}", replay_command(args, file, point, seed, system.as_deref()))
         }));
@@ -93,13 +87,8 @@ fn no_traces(folder: &Path, error: &io::Error) -> String {
 
 /// Judges the results of all seeds, prints them, and writes the report.
 fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failure> {
-    let judged = |(point, outcome): (&Point, &Outcome)| {
-        let seed = point.scenario.seed;
-        let mut verdicts = plimsoll_scenario::judge_seeds(&point.scenario, &outcome.results, seed);
-        verdicts.extend(outcome.broken().map(verdict));
-        verdicts
-    };
-    let verdicts: Vec<Vec<Verdict>> = points.iter().zip(outcomes).map(judged).collect();
+    let verdicts: Vec<Vec<Verdict>> =
+        points.iter().zip(outcomes).map(|(point, outcome)| plimsoll_sim::verdicts(point, outcome)).collect();
     match (points, outcomes) {
         ([point], [outcome]) if point.settings.is_empty() => {
             lab::show(&point.scenario, &outcome.results, &verdicts[0], (&args.out, args.format), args.json)
@@ -108,22 +97,6 @@ fn show(args: &Sim, points: &[Point], outcomes: &[Outcome]) -> Result<(), Failur
             let results: Vec<&Results> = outcomes.iter().map(|one| &one.results).collect();
             lab::show_sweep(points, &results, &verdicts, (&args.out, args.format), args.json)
         }
-    }
-}
-
-/// The verdict on a delay bound that did not hold, shown among the file's expectations.
-fn verdict((run, judged): (&RunBounds, &DelayBound)) -> Verdict {
-    let DelayBound { class, host, worst, bound, .. } = judged;
-    Verdict {
-        expect: format!("{}: class `{class}` on `{host}` waits at most {bound}", run.system),
-        because: Some("`plimsoll check` promises this bound".to_owned()),
-        status: Status::Failed,
-        left: Some(worst.as_secs_f64()),
-        right: Some(bound.as_secs_f64()),
-        tolerance: None,
-        unit: Unit::Time,
-        detail: format!("{worst} <= {bound} with seed {}", run.seed),
-        seed: Some(run.seed),
     }
 }
 
@@ -235,21 +208,7 @@ impl Live {
 mod tests {
     use std::process::Command;
 
-    use plimsoll_units::Span;
-
     use super::*;
-
-    #[test]
-    fn a_broken_bound_fails_like_an_expectation() {
-        let (host, class) = ("h".to_owned(), "shop".to_owned());
-        let (bound, worst) = (Span::millis(1), Span::millis(2));
-        let judged = DelayBound { host, class, bound, worst, judged: 7 };
-        let run = RunBounds { system: "plimsoll".to_owned(), seed: 3, bounds: Vec::new() };
-        let verdict = verdict((&run, &judged));
-        assert_eq!((verdict.status, verdict.seed), (Status::Failed, Some(3)));
-        assert_eq!(verdict.detail, "2ms <= 1ms with seed 3");
-        assert!(verdict.expect.contains("`shop` on `h`"), "{}", verdict.expect);
-    }
 
     #[test]
     fn a_shell_reads_the_replay_back_word_by_word() {

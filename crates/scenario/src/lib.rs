@@ -6,9 +6,11 @@
 //! Invariant: a [`Scenario`] is checked in full before anything runs; what is shown is worked out in one place.
 #![forbid(unsafe_code)]
 
+mod checked;
 mod departures;
 mod expect;
 mod fault;
+mod file_kind;
 mod flow_sizes;
 mod interval;
 mod keys;
@@ -35,8 +37,10 @@ mod table;
 mod window;
 mod workload;
 
+pub use checked::{Wrong, check};
 pub use expect::{Expectation, Status, Unit, Verdict, judge, judge_pair, judge_seeds};
 pub use fault::{ClockStep, Fate, Faults, FeedbackFaults, Restart, Stall};
+pub use file_kind::FileKind;
 pub use flow_sizes::FlowSizes;
 pub use interval::Interval;
 pub use keys::{SCENARIO, schema};
@@ -55,8 +59,11 @@ pub use press::{Excess, PressModel, Slots};
 pub use program_cost::{ProgramCost, UnitCost};
 pub use programs::ModuleFile;
 pub use promises::{Fared, promises};
-pub use read::Form;
-pub use report::{Report, json, parquet_report, parquet_sweep, report, series_files, sweep_report};
+pub use read::{Form, MAX_FILE};
+pub use report::{
+    Cells, Column, Grid, Report, json, parquet_report, parquet_sweep, report, series_files, sweep_grid,
+    sweep_json, sweep_report, table_named,
+};
 pub use results::{
     COUNTERS, Departure, FlowPoint, FlowSample, FlowTrace, LinkPoint, LinkTrace, Results, Run, Sample,
     Series, WorkloadResult,

@@ -111,6 +111,17 @@ impl Scenario {
         self.mtu.saturating_sub(self.overlay).max(1)
     }
 
+    /// Fails when it lacks one of these systems.
+    ///
+    /// # Errors
+    /// A message that names the system that it lacks, and those that it has.
+    pub fn has_systems(&self, names: &[String]) -> Result<(), String> {
+        let unknown = names.iter().find(|name| !self.systems.iter().any(|system| system.name == **name));
+        let Some(name) = unknown else { return Ok(()) };
+        let known: Vec<&str> = self.systems.iter().map(|system| system.name.as_str()).collect();
+        Err(format!("there is no system `{name}`; the scenario has {}", known.join(", ")))
+    }
+
     /// A problem that only shows when the world is built, as the scenario's errors.
     #[must_use]
     pub fn wrong(&self, problem: Problem) -> Errors {

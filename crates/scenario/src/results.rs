@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use plimsoll_slo::SloReport;
 use plimsoll_units::{Nanos, Span};
-use serde::Serialize;
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
 
 /// Everything that one invocation measured.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +77,7 @@ pub const COUNTERS: [&str; 35] = [
 ];
 
 /// One run of one system.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Run {
     /// Name of the system.
     pub system: String,
@@ -92,6 +93,7 @@ pub struct Run {
     /// CPU time of the workloads' senders and receivers, with the kernel's work for them, if measured; live only.
     pub ends_cpu: Option<Span>,
     /// Further counts, by the names in [`COUNTERS`]; those that the world cannot count are missing.
+    #[serde(deserialize_with = "counters")]
     pub counters: BTreeMap<&'static str, u64>,
     /// Events that engines counted, by the names that `docs/operations.md` gives them; live only.
     pub events: BTreeMap<String, u64>,
@@ -115,7 +117,7 @@ impl Run {
 }
 
 /// Measurements of one workload. Times count from the start of the run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadResult {
     /// Bytes of whole frames that its tenant's side got across the uplink, in windows of `measure.window` from
     /// the start of the run; missing windows at the end are empty.
@@ -170,7 +172,7 @@ pub struct WorkloadResult {
 }
 
 /// A packet that has crossed the uplink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Departure {
     /// When its last bit came to the uplink's other end, from the start of the run.
     pub at: Nanos,
@@ -179,18 +181,16 @@ pub struct Departure {
 }
 
 /// A request that was answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// When it was asked (closed loop) or due (open loop), from the start of the run, in nanoseconds.
-    #[serde(serialize_with = "nanos")]
     pub at: Nanos,
     /// How long the answer took, in nanoseconds.
-    #[serde(serialize_with = "span")]
     pub latency: Span,
 }
 
 /// Traces of flows and links, sampled at even intervals.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Series {
     /// The time between two samples; a multiple of what was asked for where there would have been too many.
     pub interval: Span,
@@ -203,7 +203,7 @@ pub struct Series {
 }
 
 /// One direction of a TCP connection over time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTrace {
     /// Its workload.
     pub workload: String,
@@ -220,7 +220,7 @@ pub struct FlowTrace {
 }
 
 /// A sender's state at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowPoint {
     /// The moment.
     pub at: Nanos,
@@ -235,7 +235,7 @@ pub struct FlowPoint {
 }
 
 /// A link in one direction over time.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTrace {
     /// Its name; the way back of a link in both directions is called `up1 back`.
     pub link: String,
@@ -244,7 +244,7 @@ pub struct LinkTrace {
 }
 
 /// A link's state at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkPoint {
     /// The moment.
     pub at: Nanos,
@@ -255,7 +255,7 @@ pub struct LinkPoint {
 }
 
 /// A flow that arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowSample {
     /// When it arrived, from the start of the run.
     pub at: Nanos,
@@ -275,10 +275,13 @@ impl FlowSample {
     }
 }
 
-fn nanos<S: serde::Serializer>(at: &Nanos, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(at.as_u64())
-}
-
-fn span<S: serde::Serializer>(span: &Span, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u64(span.as_u64())
+/// Names of counters are constants, so a name that is read must be one of them.
+fn counters<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<&'static str, u64>, D::Error> {
+    let known = |name: &str| COUNTERS.into_iter().find(|known| *known == name);
+    let read = BTreeMap::<String, u64>::deserialize(from)?;
+    let named = |(name, count): (String, u64)| {
+        let known = known(&name).ok_or_else(|| de::Error::custom(format!("there is no counter `{name}`")))?;
+        Ok((known, count))
+    };
+    read.into_iter().map(named).collect()
 }

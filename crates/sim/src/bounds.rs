@@ -41,7 +41,7 @@ struct Class {
 }
 
 /// A class's delay bound, and the delays of the packets that were judged by it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct DelayBound {
     /// The host.
     pub host: String,

@@ -43,6 +43,12 @@ pub enum SimError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The flag of [`Batch::stopped_by`](crate::Batch::stopped_by) was set.
+    #[error("the simulation was stopped")]
+    Stopped,
+    /// The scenario has no system of this name.
+    #[error("{0}")]
+    NoSystem(String),
     /// A simulation thread panicked: our fault.
     #[error("the simulation of `{system}` with seed {seed} panicked; please report the scenario")]
     Panicked {

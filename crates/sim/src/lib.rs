@@ -29,6 +29,7 @@
 
 mod agenda;
 mod balance;
+mod batch;
 mod bounds;
 mod build;
 mod chance;
@@ -54,6 +55,7 @@ mod run;
 mod said;
 mod series;
 mod source_ports;
+mod study;
 pub mod tcp;
 mod threads;
 mod topology;
@@ -63,9 +65,11 @@ mod units;
 mod watch;
 mod world;
 
+pub use batch::Batch;
 pub use bounds::DelayBound;
 pub use error::SimError;
 pub use replay::{Owners, Replay, Replayed, Replayer};
 pub use rerun::{Difference, Rerun, RerunError, rerun};
-pub use run::{Options, Outcome, Progress, RunBounds, run, run_all, run_each};
+pub use run::{Finished, Options, Outcome, Progress, RunBounds, run, run_all, run_each};
+pub use study::{Study, verdicts};
 pub use trace::Trace;

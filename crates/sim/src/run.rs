@@ -1,19 +1,19 @@
 //! A whole scenario: every system with every seed, each run on its own.
 //!
 //! Why: runs share no state, so all cores work on them, and the results do not depend on the number of cores.
-//! From: scoped threads that take the next run from one counter.
-//! Not here: building a world (`build`) and running it (`world`).
+//! Not here: threads (`batch`), building a world (`build`) and running it (`world`).
 //! Invariant: results stand in the order of seeds, then of systems in the file; no value in them comes from a real clock.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_scenario::{Kind, Results, Run, Scenario, System, Workload};
 use plimsoll_units::{Nanos, Span};
+use serde::{Deserialize, Serialize};
 
+use crate::batch::Batch;
 use crate::bounds::DelayBound;
 use crate::build;
 use crate::error::SimError;
@@ -24,9 +24,6 @@ use crate::press::Press;
 use crate::trace::Trace;
 use crate::traffic::GRACE;
 use crate::world::{Carrier, Node, Way, World};
-
-/// Samples of connections and links that all runs together keep, as long as there are fewer than 256 runs.
-const MOST_SAMPLES: usize = 1 << 20;
 
 /// How to simulate a scenario.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +56,7 @@ pub struct Outcome {
 }
 
 /// The delay bounds of one run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunBounds {
     /// The system.
     pub system: String,
@@ -120,74 +117,13 @@ pub fn run_each(
     options: &Options,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Vec<Result<Outcome, SimError>> {
-    let mut outcomes: Vec<Result<Outcome, SimError>> = Vec::new();
-    let mut jobs = Vec::new();
-    for (index, &scenario) in scenarios.iter().enumerate() {
-        let chosen = |system: &&System| options.systems.is_empty() || options.systems.contains(&system.name);
-        outcomes.push(Ok(Outcome::default()));
-        let first = options.seed.unwrap_or(scenario.seed);
-        for (pair, seed) in (0..options.seeds.max(1)).map(|pair| (pair, first.wrapping_add(pair.into()))) {
-            jobs.extend(scenario.systems.iter().filter(chosen).map(|system| Job {
-                index,
-                scenario,
-                system,
-                pair,
-                seed,
-                trace: None,
-                series: None,
-            }));
-        }
-    }
-    if let Some(trace) = &options.trace {
-        let alone = jobs.len() == 1;
-        jobs.iter_mut().for_each(|job| {
-            job.trace = Some(if alone { trace.clone() } else { job.trace_of_its_own(trace) })
-        });
-    }
-    let most = MOST_SAMPLES / jobs.len().max(1);
-    let most = options.series.then_some(most.clamp(MOST_SAMPLES >> 8, MOST_SAMPLES >> 2));
-    jobs.iter_mut().for_each(|job| job.series = most);
-    for (job, finished) in jobs.iter().zip(work(&jobs, options.threads, progress)) {
-        match (&mut outcomes[job.index], finished) {
-            (Ok(outcome), Ok(finished)) => outcome.add(finished),
-            (Ok(_), Err(error)) => outcomes[job.index] = Err(error),
-            (Err(_), _) => {} // the first error stays
-        }
-    }
-    outcomes
-}
-
-/// Runs every job on this number of threads, and returns the results in the order of the jobs. The longest jobs begin first,
-/// so that no thread ends long before the others.
-fn work(
-    jobs: &[Job<'_>],
-    threads: Option<NonZeroUsize>,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Vec<Result<Finished, SimError>> {
-    let found: Vec<Mutex<Option<Result<Finished, SimError>>>> =
-        jobs.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|&index| {
-        std::cmp::Reverse(jobs[index].scenario.rate.bytes_in(jobs[index].scenario.duration))
-    });
-    let take_turns = || {
-        loop {
-            let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-            let job = &jobs[index];
-            let done = job.run(&|now, events| progress(job.progress(index, jobs.len(), now, events)));
-            *found[index].lock().expect("no run panics with the lock") = Some(done);
-        }
-    };
-    let cores = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let threads = threads.map_or_else(cores, NonZeroUsize::get).min(jobs.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(take_turns))));
-    let taken = |slot: Mutex<Option<_>>| slot.into_inner().ok().flatten().expect("a thread took every run");
-    found.into_iter().map(taken).collect()
+    let batch = Batch::new(scenarios, options);
+    let all: Vec<usize> = (0..batch.len()).collect();
+    batch.outcomes(batch.run(&all, progress))
 }
 
 impl Outcome {
-    fn add(&mut self, finished: Finished) {
+    pub(crate) fn add(&mut self, finished: Finished) {
         self.results.runs.push(finished.run);
         self.bounds.push(finished.bounds);
         self.events += finished.events;
@@ -203,21 +139,22 @@ impl Outcome {
 
 /// One run: a system with a seed.
 #[derive(Clone, Debug)]
-struct Job<'a> {
+pub(crate) struct Job<'a> {
     /// Index of the scenario.
-    index: usize,
-    scenario: &'a Scenario,
-    system: &'a System,
-    pair: u32,
-    seed: u64,
-    trace: Option<Trace>,
+    pub(crate) index: usize,
+    pub(crate) scenario: &'a Scenario,
+    pub(crate) system: &'a System,
+    pub(crate) pair: u32,
+    pub(crate) seed: u64,
+    pub(crate) trace: Option<Trace>,
     /// Most samples of connections and links, where they are taken.
-    series: Option<usize>,
+    pub(crate) series: Option<usize>,
 }
 
-/// The outcome of one run.
-#[derive(Debug)]
-struct Finished {
+/// The outcome of one run, which another process may have carried out. It is exact in binary formats; those for people
+/// round times.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Finished {
     run: Run,
     bounds: RunBounds,
     events: u64,
@@ -225,11 +162,15 @@ struct Finished {
 }
 
 impl Job<'_> {
-    fn run(&self, tell: &dyn Fn(Nanos, u64)) -> Result<Finished, SimError> {
+    /// Runs until the end, or until `tell` ends it.
+    pub(crate) fn run(&self, tell: &dyn Fn(Nanos, u64) -> ControlFlow<()>) -> Result<Finished, SimError> {
         let run = || {
             let mut world =
                 build::world(self.scenario, self.system, self.seed, self.trace.as_ref(), self.series)?;
-            world.run(Nanos::ZERO + self.scenario.duration + GRACE, &mut |now, events| tell(now, events));
+            let end = Nanos::ZERO + self.scenario.duration + GRACE;
+            if world.run(end, &mut |now, events| tell(now, events)).is_break() {
+                return Err(SimError::Stopped);
+            }
             let written = world.tracer.take().map_or(Ok(()), |tracer| tracer.finish());
             let file = || self.trace.as_ref().map(|trace| trace.file.clone()).unwrap_or_default();
             written.map_err(|source| SimError::Trace { file: file(), source })?;
@@ -240,7 +181,7 @@ impl Job<'_> {
     }
 
     /// This run's trace, where several runs are traced: its file has the run's system and seed in its name.
-    fn trace_of_its_own(&self, trace: &Trace) -> Trace {
+    pub(crate) fn trace_of_its_own(&self, trace: &Trace) -> Trace {
         let stem = trace.file.file_stem().unwrap_or_default().to_string_lossy();
         let point = if self.index > 0 { format!("-{}", self.index) } else { String::new() };
         let name = format!("{stem}{point}-{}-{}", self.system.name, self.seed);
@@ -248,7 +189,7 @@ impl Job<'_> {
         Trace { file: trace.file.with_file_name(name + &end), at: trace.at.clone() }
     }
 
-    fn progress(&self, run: usize, runs: usize, now: Nanos, events: u64) -> Progress {
+    pub(crate) fn progress(&self, run: usize, runs: usize, now: Nanos, events: u64) -> Progress {
         let (system, length) = (self.system.name.clone(), self.scenario.duration + GRACE);
         Progress { scenario: self.index, run, runs, system, seed: self.seed, now, length, events }
     }

@@ -18,6 +18,7 @@ pub(crate) use pressing::Notices;
 pub(crate) use sockets::{Retired, SYN_HEADER, TCP_HEADER};
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::ControlFlow;
 
 use plimsoll_nic::QueueId;
 use plimsoll_policy::{Checked, Fields};
@@ -258,7 +259,13 @@ impl World {
     /// Handles all events before `end`; calls `tell` with the time now and then.
     ///
     /// Islands take turns: one that is at work has its state in the processor's caches, and none sees what another one does.
-    pub(crate) fn run(&mut self, end: Nanos, tell: &mut dyn FnMut(Nanos, u64)) {
+    ///
+    /// Ends early when `tell` says so.
+    pub(crate) fn run(
+        &mut self,
+        end: Nanos,
+        tell: &mut dyn FnMut(Nanos, u64) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let (mut told, mut begun) = (0, Nanos::ZERO);
         while begun < end {
             let turn = if self.agenda.islands() > 1 { begun + TURN } else { end };
@@ -267,30 +274,36 @@ impl World {
                 self.agenda.give_turn(island);
                 self.now = begun;
                 self.run_island(until, |now, events| {
-                    if events - told >= TELL_EVERY {
-                        told = events;
-                        tell(now, events);
+                    if events - told < TELL_EVERY {
+                        return ControlFlow::Continue(());
                     }
-                });
+                    told = events;
+                    tell(now, events)
+                })?;
             }
             self.look(until);
             begun = until;
         }
         self.now = end;
-        tell(end, self.events);
+        tell(end, self.events)
     }
 
     /// Handles all events of an island before `until`.
     #[inline]
-    fn run_island(&mut self, until: Nanos, mut handled: impl FnMut(Nanos, u64)) {
+    fn run_island(
+        &mut self,
+        until: Nanos,
+        mut handled: impl FnMut(Nanos, u64) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         while let Some((at, source)) = self.agenda.next().filter(|&(at, _)| at < until) {
             debug_assert!(at >= self.now, "time runs forwards");
             self.now = at;
             self.events += 1;
             self.happen(source);
             self.settle();
-            handled(at, self.events);
+            handled(at, self.events)?;
         }
+        ControlFlow::Continue(())
     }
 
     /// Judges promises at the end of each window that is over by `now`.
@@ -509,4 +522,4 @@ impl Carrier {
 /// How long an island's turn is. Its state is fetched once for each, which should be little beside the work on it.
 const TURN: Span = Span::millis(10);
 /// Events between two calls of `tell`.
-const TELL_EVERY: u64 = 1 << 18;
+const TELL_EVERY: u64 = 1 << 16;

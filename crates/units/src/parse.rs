@@ -46,16 +46,19 @@ pub(crate) fn decimal(value: u64, unit: u64, name: &str) -> String {
     if fraction.is_empty() { format!("{whole}{name}") } else { format!("{whole}.{fraction}{name}") }
 }
 
-/// Serde and JSON Schema for a unit that is written as text.
+/// Serde and JSON Schema for a unit: text in formats that people read, the exact integer in others.
 macro_rules! text_serde {
     ($unit:ident, $about:literal, $pattern:literal) => {
         impl serde::Serialize for $unit {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-                to.collect_str(self)
+                if to.is_human_readable() { to.collect_str(self) } else { serde::Serialize::serialize(&self.0, to) }
             }
         }
         impl<'de> serde::Deserialize<'de> for $unit {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                if !from.is_human_readable() {
+                    return serde::Deserialize::deserialize(from).map(Self);
+                }
                 let text = String::deserialize(from)?;
                 text.parse().map_err(serde::de::Error::custom)
             }

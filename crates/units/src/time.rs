@@ -7,7 +7,9 @@ use crate::NS_PER_SEC;
 use crate::parse::{self, UnitError};
 
 /// A moment, in nanoseconds since the driver's zero: the start of the daemon or of a simulated run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct Nanos(u64);
 
 /// A distance between two moments, in nanoseconds.

@@ -88,7 +88,7 @@ impl Form {
 }
 
 /// Largest scenario file: its parts are compared with each other, and a sweep repeats them.
-const MAX_FILE: Bytes = Bytes::new(2_000_000);
+pub const MAX_FILE: Bytes = Bytes::new(2_000_000);
 /// Destinations of a scenario.
 const ETHERNET_HEADER: u64 = 14;
 /// The most jitter that hosts have unless the file states more: a tick of Linux's scheduler.

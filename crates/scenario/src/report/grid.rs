@@ -7,22 +7,26 @@
 
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Grid {
-    pub(super) columns: Vec<Column>,
+pub struct Grid {
+    /// The columns, all of one length.
+    pub columns: Vec<Column>,
 }
 
 /// One column.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Column {
-    pub(super) name: String,
-    pub(super) cells: Cells,
+pub struct Column {
+    /// The name, with the unit.
+    pub name: String,
+    /// The cells.
+    pub cells: Cells,
 }
 
 /// The cells of a column; a cell may be empty.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cells {
+pub enum Cells {
+    /// Texts.
     Texts(Vec<Option<String>>),
-    /// Decimals that text shows; all of them when absent.
+    /// Numbers, and the decimals that text shows; all of them when absent.
     Numbers(Vec<Option<f64>>, Option<usize>),
 }
 

@@ -5,6 +5,8 @@
 //! Not here: pictures.
 //! Invariant: rates are in bits a second, times in seconds, and their names say so.
 
+use std::collections::BTreeMap;
+
 use plimsoll_units::Span;
 use serde_json::{Map, Value, json as object};
 
@@ -12,7 +14,7 @@ use crate::measure::Measures;
 use crate::promises::{promises, run_json as promises_json};
 use crate::summary::summarise;
 use crate::window::Window;
-use crate::{Results, Run, Scenario, Status, Verdict};
+use crate::{Point, Results, Run, Scenario, Status, Verdict};
 
 /// Setting, figures of each system, throughput of each workload in each window, drops, and every expectation.
 #[must_use]
@@ -37,6 +39,18 @@ pub fn json(scenario: &Scenario, results: &Results, verdicts: &[Verdict]) -> Val
         "runs": results.runs.iter().map(|run| run_json(scenario, &measures, run)).collect::<Vec<_>>(),
         "notes": results.notes,
     })
+}
+
+/// The results of every point of a sweep, each with its settings.
+#[must_use]
+pub fn sweep_json(points: &[Point], results: &[&Results], judged: &[Vec<Verdict>]) -> Value {
+    let point = |((point, results), verdicts): ((&Point, &&Results), &Vec<Verdict>)| {
+        object!({
+            "settings": point.settings.iter().cloned().collect::<BTreeMap<String, String>>(),
+            "results": json(&point.scenario, results, verdicts),
+        })
+    };
+    points.iter().zip(results).zip(judged).map(point).collect()
 }
 
 fn run_json<'a>(scenario: &'a Scenario, measures: &Measures<'a>, run: &'a Run) -> Value {

@@ -27,9 +27,8 @@ use crate::summary::summarise;
 use crate::sweep::Row;
 use crate::{Results, Scenario, Verdict};
 
-use self::grid::Grid;
-
-pub use json::json;
+pub use grid::{Cells, Column, Grid};
+pub use json::{json, sweep_json};
 pub use series::series_files;
 pub use sweep::sweep_report;
 
@@ -93,6 +92,29 @@ fn write_parquet(folder: &Path, name: &str, grid: &Grid) -> io::Result<PathBuf> 
     fs::create_dir_all(folder)?;
     let path = folder.join(format!("{name}.parquet"));
     fs::write(&path, parquet::bytes(grid)?).map(|()| path)
+}
+
+/// A table for programs by its name: `summary`, `throughput` and `latency`, which reports have, too; `samples`, a line for
+/// each answered request and measured wait; `flows`, a line for each flow that arrived; `series-flows` and `series-links`,
+/// traces over time. `None` if there is no such table.
+#[must_use]
+pub fn table_named(name: &str, scenario: &Scenario, results: &Results) -> Option<Grid> {
+    Some(match name {
+        "summary" => tables::summary(&summarise(scenario, results)),
+        "throughput" => tables::throughput(scenario, results),
+        "latency" => tables::latency(scenario, results),
+        "samples" => tables::samples(results),
+        "flows" => tables::flows(results),
+        "series-flows" => series::flows(results),
+        "series-links" => series::links(results),
+        _ => return None,
+    })
+}
+
+/// A sweep's table: a line for each row, with a column for each setting and figure.
+#[must_use]
+pub fn sweep_grid(rows: &[Row]) -> Grid {
+    tables::sweep(rows)
 }
 
 /// The tables for programs, each with its file's name.

@@ -61,7 +61,7 @@ fn known(rate: f64) -> Cell {
     Some(rate).filter(|rate| rate.is_finite()).into()
 }
 
-fn flows(results: &Results) -> Grid {
+pub(super) fn flows(results: &Results) -> Grid {
     let grid = Grid::default().text("system").number("pair").decimals("at_seconds", 9).text("workload");
     let grid = grid.number("flow").text("from").text("to").number("cwnd_bytes").number("in_flight_bytes");
     let mut grid = grid.decimals("srtt_seconds", 9).decimals("bits_per_second", 0);
@@ -86,7 +86,7 @@ fn flows(results: &Results) -> Grid {
     grid
 }
 
-fn links(results: &Results) -> Grid {
+pub(super) fn links(results: &Results) -> Grid {
     let grid = Grid::default().text("system").number("pair").decimals("at_seconds", 9).text("link");
     let mut grid = grid.number("queue_bytes").decimals("bits_per_second", 0);
     for run in &results.runs {

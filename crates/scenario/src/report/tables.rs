@@ -112,6 +112,60 @@ pub(super) fn latency(scenario: &Scenario, results: &Results) -> Grid {
     grid
 }
 
+/// Every answered request or echoed probe, and every wait that was measured: when it began or ended, and how long it took.
+pub(super) fn samples(results: &Results) -> Grid {
+    let grid = Grid::default().text("system").number("pair").text("workload").text("what");
+    let mut grid = grid.decimals("at_seconds", 9).decimals("seconds", 9);
+    for run in &results.runs {
+        for (name, found) in &run.workloads {
+            let kinds = [
+                ("answer", &found.samples),
+                ("ingress_wait", &found.waits),
+                ("nic_wait", &found.nic_waits),
+                ("call", &found.calls),
+                ("egress_wait", &found.egress_waits),
+            ];
+            for (what, sample) in kinds.iter().flat_map(|(what, all)| all.iter().map(move |one| (*what, one)))
+            {
+                grid.line([
+                    run.system.as_str().into(),
+                    f64::from(run.pair).into(),
+                    name.as_str().into(),
+                    what.into(),
+                    sample.at.since(Nanos::ZERO).as_secs_f64().into(),
+                    sample.latency.as_secs_f64().into(),
+                ]);
+            }
+        }
+    }
+    grid
+}
+
+/// Every flow that arrived; one that was not complete at the run's end has no time.
+pub(super) fn flows(results: &Results) -> Grid {
+    let grid = Grid::default().text("system").number("pair").text("workload").decimals("at_seconds", 9);
+    let mut grid =
+        grid.number("bytes").decimals("seconds", 9).decimals("ideal_seconds", 9).number("slowdown");
+    for run in &results.runs {
+        for (name, found) in &run.workloads {
+            for flow in &found.flows {
+                let place: [Cell; 3] =
+                    [run.system.as_str().into(), f64::from(run.pair).into(), name.as_str().into()];
+                let took = flow.took.map(Span::as_secs_f64);
+                let figures: [Cell; 5] = [
+                    flow.at.since(Nanos::ZERO).as_secs_f64().into(),
+                    (flow.size as f64).into(),
+                    took.into(),
+                    flow.ideal.as_secs_f64().into(),
+                    flow.slowdown().into(),
+                ];
+                grid.line(place.into_iter().chain(figures));
+            }
+        }
+    }
+    grid
+}
+
 /// A sweep: one line for each row, one column for each setting and figure.
 pub(super) fn sweep(rows: &[Row]) -> Grid {
     let Some(first) = rows.first() else { return Grid::default() };
@@ -127,4 +181,39 @@ pub(super) fn sweep(rows: &[Row]) -> Grid {
         grid.line(settings.chain(middle).chain(figures));
     }
     grid
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::csv;
+    use crate::{FlowSample, Run, Sample, WorkloadResult};
+
+    #[test]
+    fn samples_and_flows_have_a_line_for_each_that_was_measured() {
+        let at = Nanos::new(1_500);
+        let sample = |us| Sample { at, latency: Span::micros(us) };
+        let flow = |took| FlowSample { at, size: 3_000, took, ideal: Span::micros(2) };
+        let found = WorkloadResult {
+            samples: vec![sample(7)],
+            egress_waits: vec![sample(1)],
+            flows: vec![flow(Some(Span::micros(4))), flow(None)],
+            ..WorkloadResult::default()
+        };
+        let workloads = [("ask".to_owned(), found)].into();
+        let run = Run { system: "fifo".to_owned(), pair: 1, workloads, ..Run::default() };
+        let results = Results { runs: vec![run], notes: Vec::new() };
+        let lines = |grid| csv::text(&grid).lines().skip(1).map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            lines(samples(&results)),
+            ["fifo,1,ask,answer,0.000001500,0.000007000", "fifo,1,ask,egress_wait,0.000001500,0.000001000"]
+        );
+        assert_eq!(
+            lines(flows(&results)),
+            [
+                "fifo,1,ask,0.000001500,3000,0.000004000,0.000002000,2",
+                "fifo,1,ask,0.000001500,3000,,0.000002000,"
+            ]
+        );
+    }
 }

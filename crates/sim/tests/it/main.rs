@@ -1,6 +1,7 @@
 //! Whole worlds in virtual time.
 
 mod backpressure;
+mod batch;
 mod controlled;
 mod deterministic;
 mod exact;
