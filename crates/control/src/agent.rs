@@ -64,7 +64,7 @@ pub struct LocalVm {
 /// let settings = Settings { epoch: Span::millis(1), lapse: Span::millis(50), laws };
 /// let agent = |own: HostId, other: HostId| {
 ///     let member = Member { name: "shop".into(), vnic: vm(other), host: 0, sender: Sender::default() };
-///     let members = Membership::new(own, vec![other], vec![member], vec![Sender::default()], None);
+///     let members = Membership::new(own, vec![other], vec![member], vec![(7, Sender::default())], None);
 ///     Agent::new(settings, &[7; 32], [1, 1], Arc::new(members), Nanos::ZERO)
 /// };
 /// let (mut receiver, mut sender) = (agent(here, there), agent(there, here));
@@ -508,7 +508,7 @@ fn share_out(
     contacts: &mut [Contact],
 ) -> Option<Limits> {
     let mut own = None;
-    for (host, limits) in members.divide(whole.limits, at) {
+    for (host, limits) in members.divide(whole.receiver.network, whole.limits, at) {
         match host {
             Some(host) => contacts[host].tell(Allowance { whom: For::TheseBalancers, limits, ..whole }),
             None => own = Some(limits),

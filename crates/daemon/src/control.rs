@@ -47,6 +47,19 @@ pub enum ReloadError {
         /// The setting.
         what: &'static str,
     },
+    /// A tenant that stays would be in another network, with the frames that it has sent and those that wait for it.
+    #[error(
+        "tenant {tenant} is in network {from}, and the new policy puts it into {to}: frames that wait would go over with it; \
+         nothing was changed. Take {tenant} out, reload, and then write it in {to}, or restart the daemon"
+    )]
+    OtherNetwork {
+        /// The tenant.
+        tenant: String,
+        /// Its network, by name or number.
+        from: String,
+        /// The network that it would be in.
+        to: String,
+    },
     /// A new tenant's port is in use by a present tenant.
     #[error(
         "tenant {tenant}: tenant {holder} has the port {port} until a reload is through; nothing was changed. Take \
@@ -451,6 +464,7 @@ fn prepare(
 ) -> Result<Prepared, ReloadError> {
     let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
+    keeps_networks(old, &checked)?;
     let mut programs = programs.prepare(&checked, broker, number)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
@@ -546,7 +560,8 @@ fn hands_over<'a>(old: &'a Checked, new: &Checked, to: &TenantConfig) -> Option<
     let PortSpec::Tap { .. } = &to.port else { return None };
     let from = old.config.tenants.iter().find(|from| from.port == to.port)?;
     let same_address = known_mac(old, &from.name) == known_mac(new, &to.name);
-    (from.name != to.name && same_address).then_some(from)
+    let same_network = network_of(old, &from.name) == network_of(new, &to.name);
+    (from.name != to.name && same_address && same_network).then_some(from)
 }
 
 /// The TAPs that go from one tenant to another, one on each line.
@@ -610,7 +625,6 @@ fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'stat
     let (before, own) = (old.own(), new.own());
     vec![
         ("`overlay.kind`", old.kind == new.kind),
-        ("`overlay.vni`", old.vni == new.vni),
         ("`overlay.port`", old.port == new.port),
         ("`overlay.host`", before.name == own.name),
         ("this host's `address` in `overlay.hosts`", before.address == own.address),
@@ -644,9 +658,77 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
     }
 }
 
+/// The VNI of a tenant here.
+fn network_of(checked: &Checked, tenant: &str) -> Option<u32> {
+    checked.config.overlay.as_ref()?.network_of(tenant)
+}
+
+/// Refuses to move a tenant that stays from one network to another.
+fn keeps_networks(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
+    let (Some(before), Some(after)) = (&old.config.overlay, &new.config.overlay) else { return Ok(()) };
+    for tenant in &before.own().tenants {
+        let (name, from) = (&tenant.name, tenant.network);
+        if let Some(to) = after.network_of(name).filter(|to| *to != from) {
+            let (old, new) = (before.network_name(from), after.network_name(to));
+            // A network that gets another number may keep its name.
+            let (from, to) = if old == new { (from.to_string(), to.to_string()) } else { (old, new) };
+            return Err(ReloadError::OtherNetwork { tenant: name.clone(), from, to });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A policy of an overlay with these networks and tenants of the map.
+    fn fleet(networks: &str, tenants: &str, elsewhere: &str) -> Checked {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{port: memory}}, b: {{port: memory}}}}, overlay: {{kind: geneve, \
+             {networks}, host: h, hosts: {{h: {{address: 192.0.2.1, tenants: {{{tenants}}}}}, i: {{address: 192.0.2.2, tenants: \
+             {{{elsewhere}}}}}}}}}}}"
+        );
+        plimsoll_policy::check_str("test.yaml", &text)
+            .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    }
+
+    #[test]
+    fn networks_change_by_reload_but_not_that_of_a_tenant_here() {
+        let (mine, other) = (
+            "a: 02:00:00:00:00:01, b: {mac: 02:00:00:00:00:02, network: red}",
+            "c: {mac: 02:00:00:00:00:03, network: red}",
+        );
+        let old = fleet("vni: 7, networks: {red: 8}", mine, other);
+        let may = |networks, tenants, elsewhere| {
+            let new = fleet(networks, tenants, elsewhere);
+            needs_no_restart(&old, &new)
+                .and_then(|()| keeps_networks(&old, &new))
+                .map_err(|why| why.to_string())
+        };
+        let named = "a: {mac: 02:00:00:00:00:01, network: blue}, b: {mac: 02:00:00:00:00:02, network: rot}";
+        let elsewhere = "c: {mac: 02:00:00:00:00:03, network: green}";
+        assert_eq!(
+            may("networks: {blue: 7, rot: 8, green: 9}", named, elsewhere),
+            Ok(()),
+            "new names, and a new network"
+        );
+        let moved = may("vni: 7, networks: {red: 8}", "a: 02:00:00:00:00:01, b: 02:00:00:00:00:02", other)
+            .unwrap_err();
+        assert!(
+            moved.starts_with("tenant b is in network red, and the new policy puts it into 7:"),
+            "{moved}"
+        );
+        let renumbered = may("vni: 7, networks: {red: 9}", mine, other).unwrap_err();
+        assert!(
+            renumbered.starts_with("tenant b is in network 8, and the new policy puts it into 9:"),
+            "{renumbered}"
+        );
+        assert!(
+            may("vni: 9, networks: {red: 8}", mine, other).is_err(),
+            "the default network is a tenant's as any other"
+        );
+    }
 
     /// A policy with these tenants.
     fn checked(tenants: &str) -> Checked {

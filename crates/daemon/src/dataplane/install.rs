@@ -486,7 +486,7 @@ impl Dataplane {
         let (Some(fleet), Some(map)) = (&mut self.fleet, map) else { return };
         let old = fleet.install(map, now);
         let renumber = |peer: &mut Option<u32>| {
-            *peer = peer.and_then(|before| fleet.map.vm(old.members.vms()[before as usize].vnic.mac));
+            *peer = peer.and_then(|before| fleet.map.members.named(old.members.vms()[before as usize].vnic));
         };
         for lane in self.tenants.all() {
             lane.flows.iter_mut().for_each(|flow| renumber(&mut flow.peer));

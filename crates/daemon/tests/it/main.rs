@@ -15,6 +15,7 @@ mod known_headers;
 mod late;
 mod leases;
 mod mediate;
+mod networks;
 mod press;
 mod programs;
 mod reload;
