@@ -17,6 +17,7 @@ use std::sync::Arc;
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::feedback::MOST_NOTICES;
+use crate::keys::{Fingerprint, FleetKeys};
 use crate::membership::{BALANCERS, Membership};
 use crate::{
     Allowance, Envelope, For, Heavy, HostId, LONGEST_SILENCE, Laws, Limits, Marks, Measured, Notice, Opener,
@@ -490,6 +491,18 @@ impl Agent {
     #[must_use]
     pub fn receivers(&self) -> &Receivers {
         &self.receivers
+    }
+
+    /// Seals with another key of the fleet from now on, and accepts these.
+    pub fn set_keys(&mut self, keys: &FleetKeys) {
+        self.sealer.set_key(keys.own());
+        self.opener.set_keys(keys);
+    }
+
+    /// The key that another host's newest message was sealed with.
+    #[must_use]
+    pub fn key_of(&self, host: usize) -> Option<Fingerprint> {
+        self.opener.key_of(*self.members.hosts().get(host)?)
     }
 
     /// How many senders to a VM here are known by name.
