@@ -462,6 +462,27 @@ mod tests {
         assert_eq!(opened(&mut Opener::new(&KEY, THERE, 0), &message), Err(Rejected::Stale), "no room");
     }
 
+    #[test]
+    fn messages_of_each_accepted_key_open_and_numbers_go_on() {
+        let new = [9; 32];
+        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100, 7), Opener::new(&KEY, THERE, 4));
+        let say = |sealer: &mut Sealer, opener: &mut Opener| {
+            let mut message = Vec::new();
+            sealer.seal(THERE, &[], &mut message);
+            let said = opener.open(&mut message.clone()).map(|(from, _)| from);
+            (said, opener.open(&mut message).map(|(from, _)| from))
+        };
+        assert_eq!(say(&mut sealer, &mut opener), (Ok(HERE), Err(Rejected::Stale)));
+        sealer.set_key(&new);
+        assert_eq!(say(&mut sealer, &mut opener).0, Err(Rejected::Forged));
+        opener.set_keys(&FleetKeys::new(KEY, &[new]));
+        assert_eq!(say(&mut sealer, &mut opener), (Ok(HERE), Err(Rejected::Stale)));
+        assert_eq!(opener.key_of(HERE), Some(Fingerprint::of(&new)));
+        opener.set_keys(&new.into());
+        sealer.set_key(&KEY);
+        assert_eq!(say(&mut sealer, &mut opener).0, Err(Rejected::Forged));
+    }
+
     proptest! {
         /// Whatever is done to a message on the way, it is the one that was sealed or counts for nothing.
         #[test]

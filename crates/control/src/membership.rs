@@ -226,3 +226,35 @@ impl Sender {
 pub(crate) const BALANCERS: SenderId = SenderId::MAX;
 /// All senders that no limit reaches, as one sender.
 pub(crate) const STRANGERS: SenderId = SenderId::MAX - 1;
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_units::BitRate;
+
+    use super::*;
+
+    /// Hosts 1 and 2 have a load balancer in each of two networks; the one in network 8 at host 2 is three times as heavy.
+    #[test]
+    fn load_balancers_of_a_network_are_one_sender() {
+        let balancer = |weight| Sender { weight, balancer: true };
+        let member = |host, network, weight| {
+            let vnic = Vnic { network, mac: [2, 0, 0, 0, 0, host as u8] };
+            Member { name: String::new(), vnic, host, sender: balancer(weight) }
+        };
+        let vms = vec![member(0, 7, 1_000), member(0, 8, 1_000), member(1, 7, 1_000), member(1, 8, 3_000)];
+        let hosts = vec![HostId(1), HostId(2)];
+        let own = vec![(7, balancer(2_000)), (9, Sender::default())];
+        let fleet = Membership::new(HostId(3), hosts, vms, own, Some(HostId(3)));
+        assert_eq!(fleet.counts_as(0), (BALANCERS, 2_000));
+        assert_eq!(fleet.counts_as(1), (BALANCERS, 4_000));
+        let whole = Limits { bits: BitRate::gbps(8), packets: None };
+        let parts = |network, receiver| {
+            let parts = fleet.divide(network, whole, receiver);
+            parts.map(|(host, part)| (host, part.bits.get() / 1_000_000_000)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(7, None), [(Some(0), 4), (Some(1), 4)]);
+        assert_eq!(parts(7, Some(0)), [(Some(1), 2), (None, 5)]);
+        assert_eq!(parts(8, None), [(Some(0), 2), (Some(1), 6)]);
+        assert_eq!(parts(9, None), []);
+    }
+}

@@ -423,8 +423,10 @@ impl Session {
         self.claims = [0; CLAIMS];
         let keys = sealing.keys[key].frames([self.peer, sealing.host], number, [start, sealing.start]);
         let last = self.opener.replace(FrameOpener::new(keys));
-        // The host may still seal for the last session in which it has sealed a frame.
-        self.before = last.filter(FrameOpener::has_opened).or_else(|| self.before.take());
+        // The host still seals for the session that it has, which is not this one's last if that was never confirmed.
+        if last.as_ref().is_some_and(FrameOpener::has_opened) || self.before.is_none() {
+            self.before = last;
+        }
         self.until = None;
         if before.is_none_or(|(_, before)| before != start) {
             self.before = None;

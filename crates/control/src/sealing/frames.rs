@@ -16,9 +16,9 @@ use crate::hellos::admits;
 use crate::keys::Fingerprint;
 
 /// The logarithm of the frames under one key: 2^22 at most, half of the number that RFC 9001 §6.6 allows for AES-GCM.
-const GENERATION: u32 = 22;
+pub(super) const GENERATION: u32 = 22;
 /// Frames by which one may be late and still open: 0.8 ms at ten million a second.
-const WINDOW: u64 = 8_192;
+pub(super) const WINDOW: u64 = 8_192;
 const WORDS: usize = WINDOW as usize / 64 + 1;
 /// Frames with a right check that do not open, beyond their rate.
 const BURST: Span = Span::millis(1);
@@ -27,7 +27,7 @@ pub(super) struct FrameSealer {
     keys: Keys,
     generation: u64,
     frames: LessSafeKey,
-    next: u64,
+    pub(super) next: u64,
 }
 
 pub(super) struct FrameOpener {
@@ -173,9 +173,9 @@ impl Keys {
 }
 
 /// The numbers that have come: the newest one, and each of the [`WINDOW`] before it.
-struct Window {
+pub(super) struct Window {
     /// The number after the newest one.
-    next: u64,
+    pub(super) next: u64,
     /// A ring of bits, a word of which is cleared when the newest number enters it (RFC 6479).
     words: [u64; WORDS],
 }
@@ -188,7 +188,7 @@ impl Default for Window {
 
 impl Window {
     #[inline]
-    fn is_new(&self, number: u64) -> bool {
+    pub(super) fn is_new(&self, number: u64) -> bool {
         if number >= self.next {
             return number < u64::MAX;
         }
@@ -196,12 +196,12 @@ impl Window {
     }
 
     /// Whether a number can be marked without moving the window past numbers that frames on their way may have.
-    fn is_near(&self, number: u64) -> bool {
+    pub(super) fn is_near(&self, number: u64) -> bool {
         number < self.next.saturating_add(WINDOW / 2)
     }
 
     #[inline]
-    fn mark(&mut self, number: u64) {
+    pub(super) fn mark(&mut self, number: u64) {
         if number >= self.next {
             let (newest, last) = (self.next.saturating_sub(1) / 64, number / 64);
             let first = (newest + 1).max(last.saturating_sub(WORDS as u64 - 1));
