@@ -83,7 +83,13 @@ pub struct Overlay {
     pub sealed: Sealed,
     /// The file with the fleet's key, where something is sealed with it: frames or feedback.
     pub key: Option<PathBuf>,
+    /// Files with other keys that are accepted as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accept_keys: Vec<PathBuf>,
 }
+
+/// Most keys beside the one that this host seals with.
+pub(crate) const MOST_OTHER_KEYS: usize = 3;
 
 /// Whether frames between hosts are sealed with the fleet's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

@@ -400,6 +400,8 @@ mapping! {
         sealed: SEALED,
         /// The file with the fleet's key, 32 bytes; `feedback.key` when absent.
         key: Text,
+        /// Files with other keys that are accepted as well, while the fleet changes its key.
+        accept_keys: NAMES,
         /// Feedback from receivers to senders; none when absent.
         feedback: Map(&FEEDBACK),
     }

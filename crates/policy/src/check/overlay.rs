@@ -13,7 +13,9 @@ use plimsoll_units::BitRate;
 
 use super::networks;
 use crate::addresses::MacAddr;
-use crate::config::{Encapsulation, Feedback, FleetHost, FleetTenant, Overlay, Sealed, Via, overlay_header};
+use crate::config::{
+    Encapsulation, Feedback, FleetHost, FleetTenant, MOST_OTHER_KEYS, Overlay, Sealed, Via, overlay_header,
+};
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
 use plimsoll_document::{Located, Mark, nearest};
@@ -42,6 +44,7 @@ pub(crate) fn judge(
     let distributor = distributor(entry, problems);
     let sealed = entry.sealed.as_ref().map_or(Sealed::No, |sealed| sealed.value);
     can_seal(entry, problems);
+    accepted_keys(entry, problems);
     if let Some(address) = own.address.map(|address| address.value)
         && let header = overlay_header(address, sealed)
         && mtu < LEAST_MTU + header
@@ -73,6 +76,7 @@ pub(crate) fn judge(
         host,
         hosts: entry.hosts.iter().map(|host| fleet_host(entry, host, weights)).collect::<Option<_>>()?,
         key: entry.key.as_ref().map(|key| key.value.clone()).or_else(|| Some(feedback.as_ref()?.key.clone())),
+        accept_keys: entry.accept_keys.iter().map(|key| key.value.clone()).collect(),
         feedback,
         sealed,
     })
@@ -112,6 +116,32 @@ fn can_seal(entry: &OverlayEntry, problems: &mut Problems) {
             "add `key: /etc/plimsoll/fleet.key`; `head -c 32 /dev/urandom >FILE; chmod 600 FILE` makes a key, the same file for \
              all hosts",
         ));
+    }
+}
+
+/// Checks that keys which are accepted as well stand beside one that seals, and are few.
+fn accepted_keys(entry: &OverlayEntry, problems: &mut Problems) {
+    let Some(first) = entry.accept_keys.first() else { return };
+    let of_feedback = entry.feedback.as_ref().and_then(|stated| Some(&stated.feedback.as_ref()?.key));
+    let own = entry.key.as_ref().map(|key| &key.value).or(of_feedback);
+    if own.is_none() && entry.feedback.is_none() {
+        let message = "other keys are accepted, and there is no key to seal with".to_owned();
+        let problem = Problem::error(Law::MissingKey, first.at, message).label("accepted here");
+        problems.push(problem.help("add `key: /etc/plimsoll/fleet.key`, the key that this host seals with"));
+    }
+    for (place, key) in entry.accept_keys.iter().enumerate() {
+        let before = entry.accept_keys[..place].iter().any(|before| before.value == key.value);
+        if before || own == Some(&key.value) {
+            let message = format!("{} is accepted already", key.value.display());
+            let label = if before { "again here" } else { "this host seals with it" };
+            let problem = Problem::error(Law::NameClash, key.at, message).label(label);
+            problems.push(problem.help("leave it out"));
+        }
+    }
+    if let Some(key) = entry.accept_keys.get(MOST_OTHER_KEYS) {
+        let message = format!("{} other keys are accepted", entry.accept_keys.len());
+        let problem = Problem::error(Law::TooLarge, key.at, message).label("one too many");
+        problems.push(problem.help(format!("a forged message costs a check for each: write {MOST_OTHER_KEYS} at most")));
     }
 }
 

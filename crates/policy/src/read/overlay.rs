@@ -57,7 +57,8 @@ pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
         hosts: hosts.into_iter().map(|(name, tree)| fleet_host(reader, name, tree)).collect(),
         feedback: keys.get("feedback").map(|tree| feedback(reader, tree)),
         sealed: keys.get("sealed").and_then(|tree| sealed(reader, tree)),
-        key: keys.get("key").and_then(|tree| Some(Located::new(key_file(reader, tree)?, tree.at))),
+        key: keys.get("key").and_then(|tree| Some(Located::new(key_file(reader, tree, "`key`")?, tree.at))),
+        accept_keys: keys.get("accept_keys").map(|tree| key_files(reader, tree)).unwrap_or_default(),
     }
 }
 
@@ -206,7 +207,7 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
         reader.report(bad(at, message, help));
     }
     let stated = keys.get("fallback").and_then(|tree| fallback(reader, tree));
-    let key = keys.get("key").and_then(|tree| key_file(reader, tree));
+    let key = keys.get("key").and_then(|tree| key_file(reader, tree, "`key`"));
     let via = keys.get("via").map_or(Some(Via::default()), |tree| via(reader, tree));
     let ecn = keys.get("ecn").and_then(|tree| reader.flag(tree, "`ecn`")).unwrap_or(false);
     let distributor = keys.get("distributor").and_then(|tree| {
@@ -226,8 +227,15 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
     FeedbackEntry { via_at, feedback: all(), fallback: stated, distributor }
 }
 
-fn key_file(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {
-    let text = reader.text(tree, "`key`", "the path of a file with the fleet's key")?;
+/// Files with keys of the fleet.
+fn key_files(reader: &mut Reader, tree: &Tree) -> Vec<Located<PathBuf>> {
+    let items = reader.one_or_more(tree, "`accept_keys`");
+    let file = |item: &Tree| Some(Located::new(key_file(reader, item, "`accept_keys`")?, item.at));
+    items.into_iter().filter_map(file).collect()
+}
+
+fn key_file(reader: &mut Reader, tree: &Tree, what: &str) -> Option<PathBuf> {
+    let text = reader.text(tree, what, "the path of a file with the fleet's key")?;
     if text.starts_with('/') {
         return Some(PathBuf::from(text));
     }

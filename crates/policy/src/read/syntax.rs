@@ -92,6 +92,7 @@ pub(crate) struct OverlayEntry {
     pub feedback: Option<FeedbackEntry>,
     pub sealed: Option<Located<Sealed>>,
     pub key: Option<Located<PathBuf>>,
+    pub accept_keys: Vec<Located<PathBuf>>,
 }
 
 /// One of `networks`; without a number when that could not be read.

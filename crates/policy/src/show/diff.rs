@@ -253,6 +253,8 @@ fn overlay(config: &Config) -> Things {
     some(&mut properties, "port", overlay.port);
     some(&mut properties, "gateway", overlay.gateway);
     some(&mut properties, "key", overlay.key.as_ref().map(|key| key.display()));
+    let keys: Vec<String> = overlay.accept_keys.iter().map(|key| key.display().to_string()).collect();
+    some(&mut properties, "accept_keys", (!keys.is_empty()).then(|| keys.join(", ")));
     if let Some(feedback) = &overlay.feedback {
         properties.extend([
             ("via", format!("{:?}", feedback.via).to_lowercase()),
