@@ -10,11 +10,13 @@ mod migration;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use plimsoll_control::FleetKeys;
 use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, Program, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
@@ -101,6 +103,9 @@ pub enum ReloadError {
          tenants, and tries them again"
     )]
     Port(#[from] OpenError),
+    /// The fleet's keys cannot be read.
+    #[error("{0}; nothing was changed")]
+    Keys(String),
     /// A tenant's program cannot be used.
     #[error("{0}; nothing was changed")]
     Programs(#[from] ProgramsError),
@@ -150,6 +155,8 @@ pub struct Control {
     state: Mutex<State>,
     programs: Arc<Programs>,
     audit: Audit,
+    /// The fleet's keys, once a reload has read them.
+    keys: watch::Sender<Option<FleetKeys>>,
 }
 
 #[derive(Debug)]
@@ -192,6 +199,7 @@ impl Control {
             state: Mutex::new(state),
             programs: Arc::new(programs),
             audit: Audit::default(),
+            keys: watch::Sender::new(None),
         }
     }
 
@@ -225,6 +233,11 @@ impl Control {
     #[must_use]
     pub fn audit(&self) -> &Audit {
         &self.audit
+    }
+
+    /// The fleet's keys, each time that a reload has put them in force.
+    pub(crate) fn keys(&self) -> watch::Receiver<Option<FleetKeys>> {
+        self.keys.subscribe()
     }
 
     /// Changes the rate of a class for `asker`, in the engine and in the policy in force: a later reload reports that it restores the
@@ -320,7 +333,7 @@ impl Control {
                 other => break other?,
             }
         };
-        let Prepared { checked, number, changes: for_threads, seats, programs } = prepared;
+        let Prepared { checked, number, changes: for_threads, seats, programs, keys } = prepared;
         let NewPrograms { programs: _, units: _, changes: modules, prepared: loaded } = programs;
         let mut changes = plan(&before, &checked);
         if !modules.is_empty() && plimsoll_policy::diff(&before, &checked).is_empty() {
@@ -329,6 +342,7 @@ impl Control {
         changes.push_str(&modules);
         let warnings = checked.render_warnings(false);
         let installed = self.install(for_threads).await?;
+        self.keys.send_replace(keys);
         let generation = {
             let mut state = self.state();
             let generation = state.generation.wrapping_add(1);
@@ -452,6 +466,7 @@ struct Prepared {
     changes: Vec<Change>,
     seats: Seats,
     programs: NewPrograms,
+    keys: Option<FleetKeys>,
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
@@ -465,6 +480,7 @@ fn prepare(
     let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
     keeps_networks(old, &checked)?;
+    let keys = broker.keys(&checked, number).map_err(ReloadError::Keys)?;
     let mut programs = programs.prepare(&checked, broker, number)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
@@ -520,6 +536,7 @@ fn prepare(
     }
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
+    change.keys.clone_from(&keys);
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }
@@ -531,7 +548,7 @@ fn prepare(
         change.heavy = Some(Box::new(HeavyFlows::new(&counted.stated)));
         change.sampled = sampled;
     }
-    Ok(Prepared { checked, number, changes, seats, programs })
+    Ok(Prepared { checked, number, changes, seats, programs, keys })
 }
 
 /// The uplink's second port, where the new policy states another one than the old.
@@ -631,7 +648,7 @@ fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'stat
         ("this host's `channel` in `overlay.hosts`", before.channel == own.channel),
         ("`overlay.feedback`", way(old).is_some() == way(new).is_some()),
         ("`overlay.feedback.via`", way(old) == way(new)),
-        ("the key in `overlay`", old.key == new.key),
+        ("whether `overlay` has a key", old.key.is_some() == new.key.is_some()),
         ("`overlay.sealed`", old.sealed == new.sealed),
     ]
 }

@@ -21,8 +21,8 @@ mod wrap;
 use core::num::NonZeroU32;
 use std::net::IpAddr;
 
-use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, SenderMac, Verdict};
+use plimsoll_control::{FleetKeys, HostId};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
@@ -57,8 +57,8 @@ pub struct FleetSetup {
     pub map: FleetMap,
     /// This host's hardware address on the uplink.
     pub mac: Mac,
-    /// The fleet's key, where frames or feedback are sealed.
-    pub key: Option<[u8; 32]>,
+    /// The fleet's keys, where frames or feedback are sealed.
+    pub keys: Option<FleetKeys>,
     /// A number greater than any that this host has sealed a message with: the time in nanoseconds.
     pub sequence: u64,
     /// A random number, drawn at each start.
@@ -70,6 +70,8 @@ pub struct FleetSetup {
 pub(crate) struct Fleet {
     pub(crate) map: FleetMap,
     mac: Mac,
+    /// The fleet's keys, where frames or feedback are sealed.
+    keys: Option<FleetKeys>,
     neighbours: Neighbours,
     /// Links, by the map's hosts.
     links: Vec<Link>,
@@ -123,13 +125,14 @@ struct Sorted {
 
 impl Fleet {
     pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
-        let FleetSetup { map, mac, key, sequence, start } = setup;
-        let seals = Seals::new(&map, key.as_ref(), [sequence, start]);
-        let key = key.filter(|_| map.is_controlled());
-        let steering = key.map(|key| Box::new(Steering::new(&map, &key, [sequence, start])));
+        let FleetSetup { map, mac, keys, sequence, start } = setup;
+        let seals = Seals::new(&map, keys.as_ref(), [sequence, start]);
+        let steered = keys.as_ref().filter(|_| map.is_controlled());
+        let steering = steered.map(|keys| Box::new(Steering::new(&map, keys, [sequence, start])));
         let mut fleet = Self {
             map,
             mac,
+            keys,
             neighbours: Neighbours::default(),
             links: Vec::new(),
             steering,
@@ -146,8 +149,8 @@ impl Fleet {
         fleet
     }
 
-    /// Installs another map; what is known of a host stays with its name. Answers the old map.
-    pub(crate) fn install(&mut self, map: FleetMap, now: Nanos) -> FleetMap {
+    /// Installs another map, and other keys; what is known of a host stays with its name. Answers the old map.
+    pub(crate) fn install(&mut self, map: FleetMap, keys: Option<FleetKeys>, now: Nanos) -> FleetMap {
         let old = core::mem::replace(&mut self.map, map);
         // Packets that wait bear their numbers, and name hosts by their place in the map.
         self.known.forget();
@@ -160,7 +163,16 @@ impl Fleet {
         if let Some(seals) = &mut self.seals {
             seals.remap(&old, &self.map, now);
         }
+        self.rekey(keys, now);
         old
+    }
+
+    /// Seals with another key, and accepts others, if these are not the ones in use.
+    fn rekey(&mut self, keys: Option<FleetKeys>, now: Nanos) {
+        let Some(keys) = keys.filter(|keys| self.keys.as_ref() != Some(keys)) else { return };
+        self.steering.iter_mut().for_each(|steering| steering.agent.set_keys(&keys));
+        self.seals.iter_mut().for_each(|seals| seals.rekey(&keys, now));
+        self.keys = Some(keys);
     }
 
     fn set_links(&mut self, before: &[(HostId, Link)], now: Nanos) {

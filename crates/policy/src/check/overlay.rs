@@ -141,7 +141,9 @@ fn accepted_keys(entry: &OverlayEntry, problems: &mut Problems) {
     if let Some(key) = entry.accept_keys.get(MOST_OTHER_KEYS) {
         let message = format!("{} other keys are accepted", entry.accept_keys.len());
         let problem = Problem::error(Law::TooLarge, key.at, message).label("one too many");
-        problems.push(problem.help(format!("a forged message costs a check for each: write {MOST_OTHER_KEYS} at most")));
+        problems.push(
+            problem.help(format!("a forged message costs a check for each: write {MOST_OTHER_KEYS} at most")),
+        );
     }
 }
 

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use plimsoll_control::agent::{LocalVm, Settings};
 use plimsoll_control::backpressure::SenderMac;
 use plimsoll_control::{
-    Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, Notice, PacketRateLaw, Rejected,
+    Agent, BandwidthLaw, Envelope, FabricLaw, FleetKeys, HostId, Idle, Laws, Measured, Notice, PacketRateLaw,
+    Rejected,
 };
 use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -82,18 +83,19 @@ const FORGET: Span = Span::secs(1);
 const NEVER: Nanos = Nanos::new(u64::MAX);
 
 impl Steering {
-    pub(super) fn new(map: &FleetMap, key: &[u8; 32], numbers: [u64; 2]) -> Self {
+    pub(super) fn new(map: &FleetMap, keys: &FleetKeys, numbers: [u64; 2]) -> Self {
         let feedback = map.overlay.feedback.as_ref().expect("steered only with feedback");
         let members = Arc::clone(&map.members);
         let mut made = Self {
             via: feedback.via,
             epoch: feedback.epoch,
-            agent: Agent::new(settings(feedback), key, numbers, members, Nanos::ZERO),
+            agent: Agent::new(settings(feedback), keys.own(), numbers, members, Nanos::ZERO),
             lanes: Vec::new(),
             by_station: Vec::new(),
             posts: Vec::new(),
             due: NEVER,
         };
+        made.agent.set_keys(keys);
         made.set_posts(map);
         made
     }
