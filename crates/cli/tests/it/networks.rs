@@ -58,6 +58,7 @@ fn tenants_of_two_networks_have_the_same_addresses_and_never_meet() {
     let mut both = [send(1, 600), send(2, 150)];
     thread::sleep(Duration::from_secs(2));
     let seen = both.each_mut().map(|traffic| traffic.drain());
+    eprintln!("of blue and red, sent and came: {seen:?}");
     for (sent, came) in seen {
         assert!(came > 200 && came <= sent && came + sent / 20 >= sent, "{seen:?}: {:?}", fleet.losses());
     }
@@ -158,6 +159,7 @@ fn a_key_changes_under_load_without_a_lost_frame() {
     (0..3).for_each(|host| step(host, new, None));
     thread::sleep(Duration::from_millis(500));
     let seen = traffic.each_mut().map(|traffic| traffic.drain());
+    eprintln!("one way and the other, sent and came: {seen:?}");
     assert!(seen.iter().all(|(sent, came)| sent == came && *sent > 1_500), "{seen:?}: {:?}", fleet.losses());
     assert_eq!(fleet.losses(), before);
     traffic.into_iter().for_each(Traffic::end);
