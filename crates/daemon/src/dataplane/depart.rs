@@ -160,7 +160,7 @@ impl Dataplane {
         }
         let outcome = lane.tally.account(handed);
         // A pull that is cut here takes as long as its frames.
-        let cut = !self.uplink.segments && !way.lane().is_some();
+        let cut = !self.uplink.segments && way.lane().is_none();
         outcome.map(|outcome| (outcome, if cut { transmit.frames.max(1) as usize } else { 1 }))
     }
 

@@ -124,7 +124,7 @@ pub struct MacTable {
     heard: VecDeque<Key>,
     /// The address that was last used behind the uplink, and when that was noted: mostly the next frame has it, too.
     latest: Option<(Key, Nanos)>,
-    /// The owners of addresses that were asked for last, each in the place that its last byte chooses.
+    /// The owners of addresses that were asked for last, each in the place that its last byte and its network choose.
     recent: Box<[Cell<Recent>; RECENT]>,
     /// Grows when an address gets another owner: what is in `recent` from before does not hold any more.
     version: u64,

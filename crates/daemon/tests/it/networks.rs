@@ -227,8 +227,8 @@ fn a_forged_network_is_a_counted_drop() {
         hosts.run(Span::millis(1));
         assert_eq!(hosts.lost(0, "uplink", reason), before + 1, "{vni}: {:?}", hosts.0[0].losses("uplink"));
     }
-    for tenant in 0..TENANTS.len() {
-        assert_eq!(hosts.heard(tenant).len(), 0, "{}", TENANTS[tenant].1);
+    for (tenant, (_, name, ..)) in TENANTS.iter().enumerate() {
+        assert_eq!(hosts.heard(tenant).len(), 0, "{name}");
     }
 }
 
