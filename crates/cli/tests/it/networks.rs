@@ -36,12 +36,12 @@ fn two_networks(fleet: &Fleet) {
 fn tenants_of_two_networks_have_the_same_addresses_and_never_meet() {
     let Some(mut fleet) = Fleet::new("nw", &Plan { max: "400Mbps", ..PLAIN }) else { return };
     two_networks(&fleet);
-    for host in 0..3 {
+    for (host, name) in HOSTS.into_iter().enumerate() {
         fleet.launch(host);
         let client = fleet.client(host);
         fleet.eventually("the daemon answers", || client.text("GET", "/v1/health").is_ok());
         for tenant in [1, 2] {
-            let netns = fleet.netns(&format!("{}{tenant}", HOSTS[host]));
+            let netns = fleet.netns(&format!("{name}{tenant}"));
             fleet.ip(&format!("-n {netns} address add {}/24 dev eth0", inner(host, 1)));
         }
     }

@@ -197,12 +197,7 @@ fn addresses_are_stated_for_a_network() {
         hosts.send(3, &claim(ip));
         hosts.run(Span::millis(1));
         assert_eq!(hosts.heard(6).len(), heard, "{ip}: {:?}", hosts.0[0].losses("red2"));
-        assert_eq!(
-            hosts.lost(0, "red2", "spoofed_address"),
-            spoofed,
-            "{ip}: {:?}",
-            hosts.0[0].losses("red2")
-        );
+        assert_eq!(hosts.lost(0, "red2", "spoofed_arp"), spoofed, "{ip}: {:?}", hosts.0[0].losses("red2"));
     }
 }
 
