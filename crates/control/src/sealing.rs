@@ -30,7 +30,7 @@
 //! Each host seals with one key of the fleet and may accept others. A hello is made with the key that its host seals with, and so
 //! are the keys of the session that it begins. A host that gets another key to seal with says hello with a greater number, and seals
 //! with the session that it has until the other host has accepted that one. The other host opens frames of both sessions for
-//! [`OVERLAP`] after the first frame of the new one, as frames may overtake each other. No frame is lost, also if the other host does
+//! a second after the first frame of the new one, as frames may overtake each other. No frame is lost, also if the other host does
 //! not know the new key yet: then the session that exists goes on. A session ends when its key is not accepted any more. If that key
 //! is accepted once again, the other host hears that this one has lost the session, and takes a greater number.
 //!
