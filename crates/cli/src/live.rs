@@ -188,23 +188,30 @@ fn hosts(stats: &Stats) -> Option<String> {
             name.clone(),
             host.address.clone(),
             host.next_hop.clone().unwrap_or_else(|| "NOT KNOWN".to_owned()),
-            with_session(host),
+            with_session(host, fleet.key.as_deref()),
             host.heard.map_or_else(|| "never".to_owned(), |ago| format!("{} ago", micros(ago * 1e6))),
             count(host.sent),
             count(host.received),
             drops_below_each_other(&host.feedback),
         ]);
     }
-    Some(table.to_string())
+    let key = fleet.key.as_ref().map(|key| format!("\nThis host seals with key {key}.")).unwrap_or_default();
+    Some(format!("{table}{key}"))
 }
 
-/// The state of a host, and where frames are sealed, whether there is a session with it.
-fn with_session(host: &HostStats) -> String {
-    match host.session {
+/// The state of a host, and where frames are sealed, whether there is a session with it. With the keys that it uses, where one is
+/// not this host's `own`.
+fn with_session(host: &HostStats, own: Option<&str>) -> String {
+    let state = match host.session {
         None => host.state.clone(),
         Some(true) => format!("{}, sealed", host.state),
         Some(false) => format!("{}, NO SESSION", host.state),
-    }
+    };
+    let others = |keys: &[String]| keys.iter().any(|key| Some(key.as_str()) != own);
+    let from = others(&host.keys_from).then(|| format!("from it by key {}", host.keys_from.join(" and ")));
+    let to = host.key_to.as_ref().filter(|key| others(std::slice::from_ref(key)));
+    let to = to.map(|key| format!("to it by key {key}"));
+    [Some(state), from, to].into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
 /// The limits of each sender and receiver: stated by the receiver, or by default while it is silent.

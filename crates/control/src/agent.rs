@@ -17,6 +17,7 @@ use std::sync::Arc;
 use plimsoll_units::{BitRate, Nanos, Span};
 
 use crate::feedback::MOST_NOTICES;
+use crate::keys::{Fingerprint, FleetKeys};
 use crate::membership::{BALANCERS, Membership};
 use crate::{
     Allowance, Envelope, For, Heavy, HostId, LONGEST_SILENCE, Laws, Limits, Marks, Measured, Notice, Opener,
@@ -64,7 +65,7 @@ pub struct LocalVm {
 /// let settings = Settings { epoch: Span::millis(1), lapse: Span::millis(50), laws };
 /// let agent = |own: HostId, other: HostId| {
 ///     let member = Member { name: "shop".into(), vnic: vm(other), host: 0, sender: Sender::default() };
-///     let members = Membership::new(own, vec![other], vec![member], vec![Sender::default()], None);
+///     let members = Membership::new(own, vec![other], vec![member], vec![(7, Sender::default())], None);
 ///     Agent::new(settings, &[7; 32], [1, 1], Arc::new(members), Nanos::ZERO)
 /// };
 /// let (mut receiver, mut sender) = (agent(here, there), agent(there, here));
@@ -492,6 +493,18 @@ impl Agent {
         &self.receivers
     }
 
+    /// Seals with another key of the fleet from now on, and accepts these.
+    pub fn set_keys(&mut self, keys: &FleetKeys) {
+        self.sealer.set_key(keys.own());
+        self.opener.set_keys(keys);
+    }
+
+    /// The key that another host's newest message was sealed with.
+    #[must_use]
+    pub fn key_of(&self, host: usize) -> Option<Fingerprint> {
+        self.opener.key_of(*self.members.hosts().get(host)?)
+    }
+
     /// How many senders to a VM here are known by name.
     #[must_use]
     pub fn known_senders(&self, own: usize) -> usize {
@@ -508,7 +521,7 @@ fn share_out(
     contacts: &mut [Contact],
 ) -> Option<Limits> {
     let mut own = None;
-    for (host, limits) in members.divide(whole.limits, at) {
+    for (host, limits) in members.divide(whole.receiver.network, whole.limits, at) {
         match host {
             Some(host) => contacts[host].tell(Allowance { whom: For::TheseBalancers, limits, ..whole }),
             None => own = Some(limits),

@@ -35,6 +35,7 @@ use plimsoll_units::{BitRate, Bytes, PacketRate, Span};
 
 use crate::Limits;
 use crate::backpressure::Terms;
+use crate::keys::{Fingerprint, FleetKeys};
 
 /// A host of the fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,9 +140,11 @@ pub struct Sealer {
 
 /// Opens the limits that other hosts set, only the newest of each.
 pub struct Opener {
-    cipher: XChaCha20Poly1305,
+    /// The fleet's keys that are accepted.
+    ciphers: Vec<(Fingerprint, XChaCha20Poly1305)>,
     host: HostId,
-    newest: HashMap<HostId, u64, FixedState>,
+    /// The number of each host's newest message, and the key that it was sealed with.
+    newest: HashMap<HostId, (u64, Fingerprint), FixedState>,
     most: usize,
 }
 
@@ -171,6 +174,11 @@ impl Sealer {
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
         Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, sequence: first, start }
+    }
+
+    /// Seals with another key from now on. Numbers go on, so that no nonce is used twice with a key that returns.
+    pub fn set_key(&mut self, key: &[u8; 32]) {
+        self.cipher = XChaCha20Poly1305::new(Key::from_slice(key));
     }
 
     /// Writes a message for `to` into `out`, and returns its length. At most [`MOST`] of the limits go in. A message without limits
@@ -217,7 +225,21 @@ impl Opener {
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, most: usize) -> Self {
         let newest = HashMap::with_capacity_and_hasher(most, FixedState::default());
-        Self { cipher: XChaCha20Poly1305::new(Key::from_slice(key)), host, newest, most }
+        let mut opener = Self { ciphers: Vec::new(), host, newest, most };
+        opener.set_keys(&(*key).into());
+        opener
+    }
+
+    /// Accepts messages that were sealed with these keys from now on. What is known of hosts stays.
+    pub fn set_keys(&mut self, keys: &FleetKeys) {
+        let cipher = |key: &[u8; 32]| (Fingerprint::of(key), XChaCha20Poly1305::new(Key::from_slice(key)));
+        self.ciphers = keys.all().map(cipher).collect();
+    }
+
+    /// The key that a host's newest message was sealed with.
+    #[must_use]
+    pub fn key_of(&self, host: HostId) -> Option<Fingerprint> {
+        self.newest.get(&host).map(|&(_, key)| key)
     }
 
     /// Opens a message in place, and returns the host that sent it and what it says.
@@ -242,14 +264,16 @@ impl Opener {
         if to != self.host {
             return Err(Rejected::Misdirected);
         }
-        self.cipher
-            .decrypt_in_place_detached(&nonce(header), header, body, Tag::from_slice(tag))
-            .map_err(|_| Rejected::Forged)?;
+        // A message that does not open stays as it is.
+        let mut opened = self.ciphers.iter().filter(|(_, cipher)| {
+            cipher.decrypt_in_place_detached(&nonce(header), header, body, Tag::from_slice(tag)).is_ok()
+        });
+        let &(key, _) = opened.next().ok_or(Rejected::Forged)?;
         let full = self.newest.len() >= self.most && !self.newest.contains_key(&from);
-        if full || self.newest.get(&from).is_some_and(|&newest| sequence <= newest) {
+        if full || self.newest.get(&from).is_some_and(|&(newest, _)| sequence <= newest) {
             return Err(Rejected::Stale);
         }
-        self.newest.insert(from, sequence);
+        self.newest.insert(from, (sequence, key));
         Ok((from, if kind == LIMITS { Message::Limits(body) } else { Message::Notices(body) }))
     }
 }
@@ -436,6 +460,27 @@ mod tests {
         assert_eq!(opened(&mut Opener::new(&[8; 32], THERE, 4), &message), Err(Rejected::Forged));
         assert_eq!(opened(&mut Opener::new(&KEY, HostId(3), 4), &message), Err(Rejected::Misdirected));
         assert_eq!(opened(&mut Opener::new(&KEY, THERE, 0), &message), Err(Rejected::Stale), "no room");
+    }
+
+    #[test]
+    fn messages_of_each_accepted_key_open_and_numbers_go_on() {
+        let new = [9; 32];
+        let (mut sealer, mut opener) = (Sealer::new(&KEY, HERE, 100, 7), Opener::new(&KEY, THERE, 4));
+        let say = |sealer: &mut Sealer, opener: &mut Opener| {
+            let mut message = Vec::new();
+            sealer.seal(THERE, &[], &mut message);
+            let said = opener.open(&mut message.clone()).map(|(from, _)| from);
+            (said, opener.open(&mut message).map(|(from, _)| from))
+        };
+        assert_eq!(say(&mut sealer, &mut opener), (Ok(HERE), Err(Rejected::Stale)));
+        sealer.set_key(&new);
+        assert_eq!(say(&mut sealer, &mut opener).0, Err(Rejected::Forged));
+        opener.set_keys(&FleetKeys::new(KEY, &[new]));
+        assert_eq!(say(&mut sealer, &mut opener), (Ok(HERE), Err(Rejected::Stale)));
+        assert_eq!(opener.key_of(HERE), Some(Fingerprint::of(&new)));
+        opener.set_keys(&new.into());
+        sealer.set_key(&KEY);
+        assert_eq!(say(&mut sealer, &mut opener).0, Err(Rejected::Forged));
     }
 
     proptest! {

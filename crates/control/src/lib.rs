@@ -15,6 +15,7 @@ pub mod distributor;
 pub mod fabric;
 pub mod feedback;
 mod hellos;
+pub mod keys;
 pub mod leases;
 pub mod membership;
 pub mod news;
@@ -32,6 +33,7 @@ pub use directory::{Directory, DirectoryError, InnerAddr, Peer, StaticDirectory}
 pub use distributor::Distributor;
 pub use fabric::{FabricLaw, FabricLimit, Marks};
 pub use feedback::{Allowance, For, HostId, Message, Notice, Opener, Rejected, Sealer, Vnic};
+pub use keys::{Fingerprint, FleetKeys};
 pub use membership::{Member, Membership, Sender};
 pub use news::{LONGEST_SILENCE, News, refresh};
 pub use packet_rate::{PacketRateLaw, PacketRateLimit, Seen};

@@ -5,7 +5,7 @@
 //! Not here: which host has an address (`directory`), what senders may send (`agent`).
 //! Invariant: hosts and VMs keep their places for as long as a membership lasts; each VM is at one of the hosts.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use foldhash::fast::FixedState;
 
@@ -41,7 +41,8 @@ pub struct Membership {
     by_number: HashMap<HostId, usize, FixedState>,
     vms: Vec<Member>,
     by_vnic: HashMap<Vnic, u32, FixedState>,
-    senders: Vec<Sender>,
+    /// This host's VMs, with their networks.
+    senders: Vec<(u32, Sender)>,
     lightest: u32,
     balancers: Option<Balancers>,
 }
@@ -51,6 +52,13 @@ pub struct Membership {
 struct Balancers {
     /// The place of the host that divides; none where that is this host.
     distributor: Option<usize>,
+    /// By network: those of one never send to VMs of another.
+    networks: BTreeMap<u32, Group>,
+}
+
+/// The load balancers of one network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Group {
     /// The weight of all at other hosts: what they count as at a receiver here.
     weight: u32,
     /// The weight of those at each other host.
@@ -71,28 +79,20 @@ impl Default for Sender {
 }
 
 impl Membership {
-    /// The fleet around the host `own`; `senders` are its own VMs. Without a `distributor` load balancers are ordinary senders.
+    /// The fleet around the host `own`; `senders` are its own VMs, each with its network. Without a `distributor` load balancers are ordinary senders.
     #[must_use]
     pub fn new(
         own: HostId,
         hosts: Vec<HostId>,
         vms: Vec<Member>,
-        senders: Vec<Sender>,
+        senders: Vec<(u32, Sender)>,
         distributor: Option<HostId>,
     ) -> Self {
         let by_number: HashMap<HostId, usize, FixedState> =
             hosts.iter().enumerate().map(|(place, &number)| (number, place)).collect();
-        let balancers = distributor.map(|distributor| {
-            let mut weights = vec![0_u32; hosts.len()];
-            for vm in &vms {
-                weights[vm.host] = weights[vm.host].saturating_add(vm.sender.balances());
-            }
-            Balancers {
-                distributor: by_number.get(&distributor).copied(),
-                weight: weights.iter().fold(0, |sum, &weight| sum.saturating_add(weight)),
-                hosts: weights,
-                own: senders.iter().fold(0, |sum, sender| sum.saturating_add(sender.balances())),
-            }
+        let balancers = distributor.map(|distributor| Balancers {
+            distributor: by_number.get(&distributor).copied(),
+            networks: groups(hosts.len(), &vms, &senders),
         });
         Self {
             lightest: vms.iter().map(|vm| vm.sender.weight).min().unwrap_or(Sender::ORDINARY),
@@ -140,7 +140,10 @@ impl Membership {
     pub(crate) fn counts_as(&self, vm: u32) -> (SenderId, u32) {
         let sender = self.vms[vm as usize].sender;
         match &self.balancers {
-            Some(all) if sender.balancer => (BALANCERS, all.weight),
+            Some(all) if sender.balancer => {
+                let network = self.vms[vm as usize].vnic.network;
+                (BALANCERS, all.networks.get(&network).map_or(0, |group| group.weight))
+            }
             _ => (vm.into(), sender.weight),
         }
     }
@@ -160,15 +163,17 @@ impl Membership {
         self.balancers.as_ref()?.distributor
     }
 
-    /// Divides the limits of all load balancers among the hosts that have some; `None` stands for this host. Load balancers at the
-    /// receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
+    /// Divides the limits of all load balancers of a network among the hosts that have some; `None` stands for this host. Load
+    /// balancers at the receiver's own host, `receiver`, are left out, as their packets do not come over the fabric.
     pub(crate) fn divide(
         &self,
+        network: u32,
         whole: Limits,
         receiver: Option<usize>,
     ) -> impl Iterator<Item = (Option<usize>, Limits)> {
-        let others = self.balancers.iter().flat_map(|all| (0..).map(Some).zip(all.hosts.iter().copied()));
-        let own = self.balancers.iter().map(|all| (None, all.own));
+        let group = self.balancers.as_ref().and_then(|all| all.networks.get(&network));
+        let others = group.iter().flat_map(|group| (0..).map(Some).zip(group.hosts.iter().copied()));
+        let own = group.iter().map(|group| (None, group.own));
         let some = others.chain(own).filter(|&(host, weight)| weight > 0 && host != receiver);
         let (hosts, weights): (Vec<Option<usize>>, Vec<u32>) = some.unzip();
         let parts: Vec<Limits> = Distributor::new(&weights).split(whole).collect();
@@ -182,12 +187,32 @@ impl Membership {
         each: Option<Limits>,
         balancers: Option<Limits>,
     ) -> Option<Limits> {
-        let sender = self.senders[own];
+        let (network, sender) = self.senders[own];
         match &self.balancers {
-            Some(all) if sender.balancer => Some(balancers?.part(sender.weight, all.own.into())),
+            Some(all) if sender.balancer => {
+                let group = all.networks.get(&network)?;
+                Some(balancers?.part(sender.weight, group.own.into()))
+            }
             _ => Some(each?.of_weight(sender.weight)),
         }
     }
+}
+
+/// The load balancers of each network, where there are this many other hosts.
+fn groups(hosts: usize, vms: &[Member], senders: &[(u32, Sender)]) -> BTreeMap<u32, Group> {
+    let mut groups: BTreeMap<u32, Group> = BTreeMap::new();
+    let others = vms.iter().map(|vm| (vm.vnic.network, Some(vm.host), vm.sender));
+    let own = senders.iter().map(|&(network, sender)| (network, None, sender));
+    for (network, host, sender) in others.chain(own).filter(|(.., sender)| sender.balances() > 0) {
+        let empty = || Group { hosts: vec![0; hosts], ..Group::default() };
+        let Group { weight, hosts, own } = groups.entry(network).or_insert_with(empty);
+        let sum = host.map_or(own, |host| &mut hosts[host]);
+        *sum = sum.saturating_add(sender.balances());
+        if host.is_some() {
+            *weight = weight.saturating_add(sender.balances());
+        }
+    }
+    groups
 }
 
 impl Sender {
@@ -201,3 +226,35 @@ impl Sender {
 pub(crate) const BALANCERS: SenderId = SenderId::MAX;
 /// All senders that no limit reaches, as one sender.
 pub(crate) const STRANGERS: SenderId = SenderId::MAX - 1;
+
+#[cfg(test)]
+mod tests {
+    use plimsoll_units::BitRate;
+
+    use super::*;
+
+    /// Hosts 1 and 2 have a load balancer in each of two networks; the one in network 8 at host 2 is three times as heavy.
+    #[test]
+    fn load_balancers_of_a_network_are_one_sender() {
+        let balancer = |weight| Sender { weight, balancer: true };
+        let member = |host, network, weight| {
+            let vnic = Vnic { network, mac: [2, 0, 0, 0, 0, host as u8] };
+            Member { name: String::new(), vnic, host, sender: balancer(weight) }
+        };
+        let vms = vec![member(0, 7, 1_000), member(0, 8, 1_000), member(1, 7, 1_000), member(1, 8, 3_000)];
+        let hosts = vec![HostId(1), HostId(2)];
+        let own = vec![(7, balancer(2_000)), (9, Sender::default())];
+        let fleet = Membership::new(HostId(3), hosts, vms, own, Some(HostId(3)));
+        assert_eq!(fleet.counts_as(0), (BALANCERS, 2_000));
+        assert_eq!(fleet.counts_as(1), (BALANCERS, 4_000));
+        let whole = Limits { bits: BitRate::gbps(8), packets: None };
+        let parts = |network, receiver| {
+            let parts = fleet.divide(network, whole, receiver);
+            parts.map(|(host, part)| (host, part.bits.get() / 1_000_000_000)).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(7, None), [(Some(0), 4), (Some(1), 4)]);
+        assert_eq!(parts(7, Some(0)), [(Some(1), 2), (None, 5)]);
+        assert_eq!(parts(8, None), [(Some(0), 2), (Some(1), 6)]);
+        assert_eq!(parts(9, None), []);
+    }
+}

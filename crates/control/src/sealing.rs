@@ -25,6 +25,15 @@
 //! host were not checked, this host sends it a hello once a second, so that it learns this host's start and can prove its next
 //! hello.
 //!
+//! # Another key of the fleet
+//!
+//! Each host seals with one key of the fleet and may accept others. A hello is made with the key that its host seals with, and so
+//! are the keys of the session that it begins. A host that gets another key to seal with says hello with a greater number, and seals
+//! with the session that it has until the other host has accepted that one. The other host opens frames of both sessions for
+//! a second after the first frame of the new one, as frames may overtake each other. No frame is lost, also if the other host does
+//! not know the new key yet: then the session that exists goes on. A session ends when its key is not accepted any more. If that key
+//! is accepted once again, the other host hears that this one has lost the session, and takes a greater number.
+//!
 //! # Format of a hello, version 1
 //!
 //! | bytes | field |
@@ -45,14 +54,17 @@
 //! number under a key of the session: a frame from a sender without that key is rejected without the cost of opening it. The tag
 //! also covers both hosts and the network.
 
+mod frames;
+
 use aws_lc_rs::aead::quic::{self, HeaderProtectionKey};
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{hkdf, hmac};
 use plimsoll_queues::Pace;
 use plimsoll_units::{Nanos, Span};
 
 use crate::HostId;
-use crate::hellos::{HelloLimit, OwnHellos, admits, each_second};
+use crate::hellos::{HelloLimit, OwnHellos, each_second};
+use crate::keys::{Fingerprint, FleetKeys, KEY};
+use frames::{FrameOpener, FrameSealer, Keys};
 
 /// Bytes in front of a sealed frame.
 pub const SEALED_HEAD: usize = 12;
@@ -61,13 +73,10 @@ pub const SEALED_TAG: usize = 16;
 /// Bytes of a hello.
 pub const HELLO: usize = 58;
 
-/// The logarithm of the frames under one key: 2^22 at most, half of the number that RFC 9001 §6.6 allows for AES-GCM.
-const GENERATION: u32 = 22;
-/// Frames by which one may be late and still open: 0.8 ms at ten million a second.
-const WINDOW: u64 = 8_192;
-const WORDS: usize = WINDOW as usize / 64 + 1;
 /// The least time between two hellos to a host.
 const GAP: Span = Span::millis(10);
+/// How long frames of the session before are opened once a frame of the next one has come.
+const OVERLAP: Span = Span::secs(1);
 /// The time between two hellos grows up to this while a host does not answer.
 const LONGEST_GAP: Span = Span::secs(1);
 /// Starts in a host's name that wait for an answer: an attacker must have recorded hellos of this number of starts to keep the
@@ -75,7 +84,6 @@ const LONGEST_GAP: Span = Span::secs(1);
 const CLAIMS: usize = 4;
 /// Frames a second in a host's name with a right check that do not open; beyond that each number gets one try only.
 const FORGERIES: u64 = 100_000;
-const BURST: Span = Span::millis(1);
 const VERSION: u8 = 1;
 const OURS: u8 = 1;
 const ASKS: u8 = 2;
@@ -114,9 +122,16 @@ pub struct Sealing {
     host: HostId,
     start: u64,
     first: u64,
+    /// The first one is that which this host seals with.
+    keys: Vec<HostKey>,
+    limit: HelloLimit,
+}
+
+/// A key of the fleet, and what follows from it.
+struct HostKey {
+    fingerprint: Fingerprint,
     secret: hkdf::Prk,
     hellos: hmac::Key,
-    limit: HelloLimit,
 }
 
 /// The state between this host and another.
@@ -132,8 +147,18 @@ pub struct Session {
     named: bool,
     /// Whether it has accepted this host's number.
     confirmed: bool,
+    /// Seals once the other host has accepted its session, which `live` says.
     sealer: Option<FrameSealer>,
+    live: bool,
+    /// Takes the place of a live sealer once the other host has accepted this host's number.
+    next: Option<FrameSealer>,
     opener: Option<FrameOpener>,
+    /// Opens frames of the session before, which the other host sealed with another key.
+    before: Option<FrameOpener>,
+    /// Until when, once a frame of the present session has been opened.
+    until: Option<Nanos>,
+    /// The key that the other host's last hello was made with.
+    theirs: Option<Fingerprint>,
     due: Option<Nanos>,
     said: Option<Nanos>,
     gap: Span,
@@ -141,41 +166,29 @@ pub struct Session {
     forgeries: Pace,
 }
 
-struct FrameSealer {
-    keys: Keys,
-    generation: u64,
-    frames: LessSafeKey,
-    next: u64,
-}
-
-struct FrameOpener {
-    keys: Keys,
-    /// The newest generation of which a frame was opened.
-    generation: u64,
-    /// The key of that generation.
-    frames: LessSafeKey,
-    /// The key of the generation before.
-    before: Option<LessSafeKey>,
-    window: Window,
-}
-
-/// The keys of one direction of a session.
-struct Keys {
-    secret: hkdf::Prk,
-    checks: HeaderProtectionKey,
-    /// The numbers of both hosts.
-    bound: [u8; 8],
-}
-
 impl Sealing {
     /// `first` is the number of the first session. It should be greater than those of earlier starts, as the time is. `start` must
     /// be drawn at random at each start.
     #[must_use]
     pub fn new(key: &[u8; 32], host: HostId, first: u64, start: u64) -> Self {
-        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"plimsoll overlay 1").extract(key);
-        let hellos = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&secret, &[b"hello"]));
+        let keys = vec![HostKey::new(key)];
         // Zero stands for no start.
-        Self { host, start: start.max(1), first: first.max(1), secret, hellos, limit: HelloLimit::default() }
+        Self { host, start: start.max(1), first: first.max(1), keys, limit: HelloLimit::default() }
+    }
+
+    /// Sets the key that this host seals with, and those that it accepts. [`Session::rekey`] is to be called for each session.
+    pub fn set_keys(&mut self, keys: &FleetKeys) {
+        self.keys = keys.all().map(HostKey::new).collect();
+    }
+
+    /// The key that this host seals with.
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.keys[0].fingerprint
+    }
+
+    fn accepts(&self, key: Fingerprint) -> bool {
+        self.keys.iter().any(|known| known.fingerprint == key)
     }
 
     /// Sets the number of other hosts, among which the bound on hellos is divided.
@@ -194,7 +207,12 @@ impl Sealing {
             named: false,
             confirmed: false,
             sealer: None,
+            live: false,
+            next: None,
             opener: None,
+            before: None,
+            until: None,
+            theirs: None,
             due: Some(Nanos::ZERO),
             said: None,
             gap: GAP,
@@ -202,9 +220,23 @@ impl Sealing {
             forgeries: Pace::new(each_second(FORGERIES)),
         }
     }
+}
+
+impl HostKey {
+    fn new(key: &[u8; KEY]) -> Self {
+        let secret = hkdf::Salt::new(hkdf::HKDF_SHA256, b"plimsoll overlay 1").extract(key);
+        let hellos = hmac::Key::new(hmac::HMAC_SHA256, &expand::<32>(&secret, &[b"hello"]));
+        Self { fingerprint: Fingerprint::of(key), secret, hellos }
+    }
+
+    /// Whether a hello was made with this key.
+    fn has_made(&self, said: &[u8], tag: &[u8]) -> bool {
+        let right = hmac::sign(&self.hellos, said);
+        aws_lc_rs::constant_time::verify_slices_are_equal(&right.as_ref()[..SEALED_TAG], tag).is_ok()
+    }
 
     /// The keys of the frames from `from`, with its session number, to `to`; `starts` are their starts.
-    fn keys(&self, [from, to]: [HostId; 2], number: u64, starts: [u64; 2]) -> Keys {
+    fn frames(&self, [from, to]: [HostId; 2], number: u64, starts: [u64; 2]) -> Keys {
         let (from, to) = (from.0.to_be_bytes(), to.0.to_be_bytes());
         let [theirs, others] = starts.map(u64::to_be_bytes);
         let parts: [&[u8]; 6] = [b"session", &from, &to, &number.to_be_bytes(), &theirs, &others];
@@ -213,7 +245,7 @@ impl Sealing {
         let mut bound = [0; 8];
         bound[..4].copy_from_slice(&from);
         bound[4..].copy_from_slice(&to);
-        Keys { secret, checks: checks.expect("sixteen bytes are a key"), bound }
+        Keys::new(self.fingerprint, secret, checks.expect("sixteen bytes are a key"), bound)
     }
 }
 
@@ -221,7 +253,19 @@ impl Session {
     /// Whether frames can be sealed: the other host has accepted this host's session.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.confirmed && self.sealer.is_some()
+        self.live && self.sealer.is_some()
+    }
+
+    /// The key that frames to the other host are sealed with, if they can be.
+    #[must_use]
+    pub fn seals_with(&self) -> Option<Fingerprint> {
+        self.sealer.as_ref().filter(|_| self.live).map(FrameSealer::key)
+    }
+
+    /// The key that the other host seals its frames with, if a session has begun.
+    #[must_use]
+    pub fn opens_with(&self) -> Option<Fingerprint> {
+        self.opener.as_ref().map(FrameOpener::key)
     }
 
     /// When a hello is due.
@@ -239,7 +283,9 @@ impl Session {
         let (accepted, start) = self.accepted.unwrap_or_default();
         let named = self.name();
         let mut hello = [0; HELLO];
-        let flags = [(OURS, start != 0 && start == named), (ASKS, !self.confirmed)];
+        // A session whose key is not accepted any more is none: the other host is to take a greater number.
+        let ours = start != 0 && start == named && self.opener.is_some();
+        let flags = [(OURS, ours), (ASKS, !self.confirmed)];
         hello[0] = VERSION;
         hello[1] = flags.iter().filter(|(_, set)| *set).map(|(flag, _)| flag).sum();
         hello[2..6].copy_from_slice(&sealing.host.0.to_be_bytes());
@@ -247,7 +293,7 @@ impl Session {
         for (at, number) in [(10, self.number), (18, sealing.start), (26, named), (34, accepted)] {
             hello[at..at + 8].copy_from_slice(&number.to_be_bytes());
         }
-        let tag = hmac::sign(&sealing.hellos, &hello[..HELLO - SEALED_TAG]);
+        let tag = hmac::sign(&sealing.keys[0].hellos, &hello[..HELLO - SEALED_TAG]);
         hello[HELLO - SEALED_TAG..].copy_from_slice(&tag.as_ref()[..SEALED_TAG]);
         Some(hello)
     }
@@ -263,16 +309,10 @@ impl Session {
             return Greeted::Forged;
         }
         let proves = word(said, 26) == sealing.start;
-        if !sealing.limit.admits(&mut self.hellos, proves, now) {
-            // The host's own hellos may be among those, and it may not know this host's start.
-            self.want_hello_at_last(now);
-            return Greeted::Ignored;
-        }
-        let right = hmac::sign(&sealing.hellos, said);
-        let same = aws_lc_rs::constant_time::verify_slices_are_equal(&right.as_ref()[..SEALED_TAG], tag);
-        if same.is_err() {
-            return Greeted::Forged;
-        }
+        let key = match self.key_of(sealing, (said, tag), proves, now) {
+            Ok(key) => key,
+            Err(why) => return why,
+        };
         let [number, start, ours, accepted] = [10, 18, 26, 34].map(|at| word(said, at));
         if ours != sealing.start {
             // This may be a recording; if not, the host can prove its next hello once it has this host's start.
@@ -289,7 +329,7 @@ impl Session {
                 Greeted::Stale
             }
             _ => {
-                self.begin(sealing, number, start);
+                self.begin(sealing, key, number, start);
                 Greeted::Begun
             }
         };
@@ -297,6 +337,48 @@ impl Session {
             self.want_hello(now);
         }
         greeted
+    }
+
+    /// The place of the key that a hello was made with. The one of the host's last hello is tried first; each try counts, as each
+    /// costs a check.
+    fn key_of(
+        &mut self,
+        sealing: &mut Sealing,
+        (said, tag): (&[u8], &[u8]),
+        proves: bool,
+        now: Nanos,
+    ) -> Result<usize, Greeted> {
+        let Sealing { keys, limit, .. } = sealing;
+        let last = keys.iter().position(|key| Some(key.fingerprint) == self.theirs);
+        let others = (0..keys.len()).filter(|key| Some(*key) != last);
+        for key in last.into_iter().chain(others) {
+            if !limit.admits(&mut self.hellos, proves, now) {
+                // The host's own hellos may be among those, and it may not know this host's start.
+                self.want_hello_at_last(now);
+                return Err(Greeted::Ignored);
+            }
+            if keys[key].has_made(said, tag) {
+                self.theirs = Some(keys[key].fingerprint);
+                return Ok(key);
+            }
+        }
+        Err(Greeted::Forged)
+    }
+
+    /// Goes over to other keys of the fleet, after [`Sealing::set_keys`].
+    pub fn rekey(&mut self, sealing: &Sealing, now: Nanos) {
+        let is_gone = |opener: &mut FrameOpener| !sealing.accepts(opener.key());
+        self.opener.take_if(is_gone);
+        self.before.take_if(is_gone);
+        let newest = self.next.as_ref().or(self.sealer.as_ref()).map(FrameSealer::key);
+        if self.sealer.as_ref().is_some_and(|sealer| !sealing.accepts(sealer.key())) {
+            self.live = false;
+        } else if newest == Some(sealing.fingerprint()) {
+            return;
+        }
+        self.number += 1;
+        self.propose(sealing);
+        self.want_hello(now);
     }
 
     /// The start that the next hello names: claimed starts and the accepted one by turns, so that repeated hellos do not keep
@@ -326,32 +408,48 @@ impl Session {
         if ours && accepted == self.number {
             if !self.confirmed {
                 (self.confirmed, self.due, self.gap) = (true, None, GAP);
+                self.sealer = self.next.take().or_else(|| self.sealer.take());
+                self.live = true;
             }
         } else if accepted >= self.number && accepted < u64::MAX {
-            (self.number, self.confirmed) = (accepted + 1, false);
-            self.set_sealer(sealing);
+            (self.number, self.live) = (accepted + 1, false);
+            self.propose(sealing);
             self.want_hello(now);
         }
     }
 
-    fn begin(&mut self, sealing: &Sealing, number: u64, start: u64) {
+    fn begin(&mut self, sealing: &Sealing, key: usize, number: u64, start: u64) {
         let before = self.accepted.replace((number, start));
         self.claims = [0; CLAIMS];
-        let keys = sealing.keys([self.peer, sealing.host], number, [start, sealing.start]);
-        self.opener = Some(FrameOpener::new(keys));
+        let keys = sealing.keys[key].frames([self.peer, sealing.host], number, [start, sealing.start]);
+        let last = self.opener.replace(FrameOpener::new(keys));
+        // The host still seals for the session that it has, which is not this one's last if that was never confirmed.
+        if last.as_ref().is_some_and(FrameOpener::has_opened) || self.before.is_none() {
+            self.before = last;
+        }
+        self.until = None;
         if before.is_none_or(|(_, before)| before != start) {
+            self.before = None;
             // The host has started again, and has lost what it accepted from this one. No number gets a second key, even if an
             // earlier start comes back.
             self.number += u64::from(self.sealer.is_some());
-            (self.confirmed, self.gap) = (false, GAP);
-            self.set_sealer(sealing);
+            self.live = false;
+            self.propose(sealing);
         }
     }
 
-    fn set_sealer(&mut self, sealing: &Sealing) {
+    /// Makes a sealer for this host's number, which the other host is still to accept. A live one goes on until then.
+    fn propose(&mut self, sealing: &Sealing) {
+        (self.confirmed, self.gap) = (false, GAP);
         let Some((_, theirs)) = self.accepted else { return };
-        let keys = sealing.keys([sealing.host, self.peer], self.number, [sealing.start, theirs]);
-        self.sealer = Some(FrameSealer::new(keys));
+        let own = &sealing.keys[0];
+        let keys = own.frames([sealing.host, self.peer], self.number, [sealing.start, theirs]);
+        let sealer = Some(FrameSealer::new(keys));
+        if self.live {
+            self.next = sealer;
+        } else {
+            (self.sealer, self.next) = (sealer, None);
+        }
     }
 
     /// Schedules a hello soon, though not more often than once in a gap.
@@ -369,8 +467,32 @@ impl Session {
     /// whether the session is live; if not, nothing is written.
     pub fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
         match &mut self.sealer {
-            Some(sealer) if self.confirmed => sealer.seal(network, packet),
+            Some(sealer) if self.live => sealer.seal(network, packet),
             _ => false,
+        }
+    }
+
+    /// Opens a frame of the session before, if the present one does not.
+    #[cold]
+    fn open_before(
+        &mut self,
+        opened: Result<(), Unopened>,
+        network: u32,
+        packet: &mut [u8],
+        now: Nanos,
+    ) -> Result<(), Unopened> {
+        if opened.is_ok() {
+            self.until.get_or_insert(now + OVERLAP);
+        }
+        if self.until.is_some_and(|until| now >= until) {
+            self.before = None;
+        }
+        match (&mut self.before, opened) {
+            // A packet that is of no session has not been changed.
+            (Some(before), Err(Unopened::WrongSession)) => {
+                before.open(network, packet, &mut self.forgeries, now)
+            }
+            (_, opened) => opened,
         }
     }
 
@@ -379,169 +501,19 @@ impl Session {
     /// # Errors
     /// [`Unopened`]; the packet's bytes may then be garbled.
     pub fn open(&mut self, network: u32, packet: &mut [u8], now: Nanos) -> Result<(), Unopened> {
-        let opened = match &mut self.opener {
+        let mut opened = match &mut self.opener {
             Some(opener) => opener.open(network, packet, &mut self.forgeries, now),
             None => Err(Unopened::WrongSession),
         };
+        if self.before.is_some() {
+            opened = self.open_before(opened, network, packet, now);
+        }
         if opened == Err(Unopened::WrongSession) {
             // The host may not know that this one has started again.
             self.want_hello_at_last(now);
         }
         opened
     }
-}
-
-impl FrameSealer {
-    fn new(keys: Keys) -> Self {
-        Self { frames: keys.frames(0), keys, generation: 0, next: 0 }
-    }
-
-    fn seal(&mut self, network: u32, packet: &mut [u8]) -> bool {
-        let Some(body) = packet.len().checked_sub(SEALED_HEAD + SEALED_TAG) else { return false };
-        let number = self.next;
-        self.next += 1;
-        if number >> GENERATION != self.generation {
-            self.generation = number >> GENERATION;
-            self.frames = self.keys.frames(self.generation);
-        }
-        let (head, rest) = packet.split_at_mut(SEALED_HEAD);
-        let (frame, place) = rest.split_at_mut(body);
-        head[..4].copy_from_slice(&self.keys.check(number));
-        head[4..].copy_from_slice(&number.to_be_bytes());
-        let bound = Aad::from(self.keys.bound(network));
-        let tag = self.frames.seal_in_place_separate_tag(nonce(number), bound, frame);
-        place.copy_from_slice(tag.expect("a frame is far shorter than the cipher's bound").as_ref());
-        true
-    }
-}
-
-impl FrameOpener {
-    fn new(keys: Keys) -> Self {
-        Self { frames: keys.frames(0), keys, generation: 0, before: None, window: Window::default() }
-    }
-
-    fn open(
-        &mut self,
-        network: u32,
-        packet: &mut [u8],
-        forgeries: &mut Pace,
-        now: Nanos,
-    ) -> Result<(), Unopened> {
-        let Some((head, rest)) = packet.split_first_chunk_mut::<SEALED_HEAD>() else {
-            return Err(Unopened::Forged);
-        };
-        let number = word(head, 4);
-        if head[..4] != self.keys.check(number) {
-            return Err(Unopened::WrongSession);
-        }
-        if !self.window.is_new(number) {
-            return Err(Unopened::Replayed);
-        }
-        let bound = Aad::from(self.keys.bound(network));
-        let generation = number >> GENERATION;
-        let newer = (generation > self.generation).then(|| self.keys.frames(generation));
-        let frames = match (&newer, generation == self.generation) {
-            (Some(newer), _) => newer,
-            (None, true) => &self.frames,
-            (None, false) => self.before.as_ref().ok_or(Unopened::Replayed)?,
-        };
-        if frames.open_in_place(nonce(number), bound, rest).is_err() {
-            // An attacker that copies a right head in front of other bytes must not have them tried for ever.
-            if !admits(forgeries, BURST, now) && self.window.is_near(number) {
-                self.window.mark(number);
-            }
-            return Err(Unopened::Forged);
-        }
-        if let Some(newer) = newer {
-            let follows = generation == self.generation + 1;
-            let before = core::mem::replace(&mut self.frames, newer);
-            self.before = follows.then_some(before);
-            self.generation = generation;
-        }
-        self.window.mark(number);
-        Ok(())
-    }
-}
-
-impl Keys {
-    /// The key of a generation of frames.
-    fn frames(&self, generation: u64) -> LessSafeKey {
-        let key = expand::<32>(&self.secret, &[b"frames", &generation.to_be_bytes()]);
-        LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).expect("32 bytes are a key"))
-    }
-
-    /// The check on a number: the first bytes of its AES, which cannot be predicted without the key.
-    #[inline]
-    fn check(&self, number: u64) -> [u8; 4] {
-        let mut sample = [0; 16];
-        sample[..8].copy_from_slice(&number.to_be_bytes());
-        let [a, b, c, d, _] = self.checks.new_mask(&sample).expect("sixteen bytes are a sample");
-        [a, b, c, d]
-    }
-
-    #[inline]
-    fn bound(&self, network: u32) -> [u8; 12] {
-        let mut bound = [0; 12];
-        bound[..8].copy_from_slice(&self.bound);
-        bound[8..].copy_from_slice(&network.to_be_bytes());
-        bound
-    }
-}
-
-/// The numbers that have come: the newest one, and each of the [`WINDOW`] before it.
-struct Window {
-    /// The number after the newest one.
-    next: u64,
-    /// A ring of bits, a word of which is cleared when the newest number enters it (RFC 6479).
-    words: [u64; WORDS],
-}
-
-impl Default for Window {
-    fn default() -> Self {
-        Self { next: 0, words: [0; WORDS] }
-    }
-}
-
-impl Window {
-    #[inline]
-    fn is_new(&self, number: u64) -> bool {
-        if number >= self.next {
-            return number < u64::MAX;
-        }
-        self.next - number <= WINDOW && self.words[Self::word(number)] & Self::bit(number) == 0
-    }
-
-    /// Whether a number can be marked without moving the window past numbers that frames on their way may have.
-    fn is_near(&self, number: u64) -> bool {
-        number < self.next.saturating_add(WINDOW / 2)
-    }
-
-    #[inline]
-    fn mark(&mut self, number: u64) {
-        if number >= self.next {
-            let (newest, last) = (self.next.saturating_sub(1) / 64, number / 64);
-            let first = (newest + 1).max(last.saturating_sub(WORDS as u64 - 1));
-            (first..=last).for_each(|word| self.words[word as usize % WORDS] = 0);
-            self.next = number + 1;
-        }
-        self.words[Self::word(number)] |= Self::bit(number);
-    }
-
-    fn word(number: u64) -> usize {
-        (number / 64) as usize % WORDS
-    }
-
-    fn bit(number: u64) -> u64 {
-        1 << (number % 64)
-    }
-}
-
-/// The nonce of a number: four zeros and the number. Each key belongs to one direction of one session, in which each number is
-/// used once.
-fn nonce(number: u64) -> Nonce {
-    let mut nonce = [0; 12];
-    nonce[4..].copy_from_slice(&number.to_be_bytes());
-    Nonce::assume_unique_for_key(nonce)
 }
 
 fn expand<const LEN: usize>(secret: &hkdf::Prk, parts: &[&[u8]]) -> [u8; LEN] {

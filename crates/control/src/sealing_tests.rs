@@ -2,7 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::frames::{GENERATION, WINDOW, Window};
 use super::*;
+
+#[path = "sealing_key_tests.rs"]
+mod keys;
 
 const KEY: [u8; 32] = [7; 32];
 const A: HostId = HostId(1);

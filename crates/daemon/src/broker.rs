@@ -16,10 +16,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use plimsoll_control::FleetKeys;
 use plimsoll_policy::{Checked, Press, TenantConfig};
 use plimsoll_ports::Port;
 
 use crate::dataplane::Whose;
+use crate::fleet;
 use crate::kernel;
 use crate::open::{self, OpenError};
 use crate::programs;
@@ -74,6 +76,17 @@ impl Broker {
     pub(crate) fn in_force(&self, number: Number) {
         if let Self::Process(client) = self {
             client.in_force(number);
+        }
+    }
+
+    /// Reads the fleet's keys as the policy with this number names them; none where nothing is sealed.
+    pub(crate) fn keys(&self, checked: &Checked, number: Number) -> Result<Option<FleetKeys>, String> {
+        let Some(overlay) = checked.config.overlay.as_ref().filter(|overlay| overlay.key.is_some()) else {
+            return Ok(None);
+        };
+        match self {
+            Self::Here(_) => fleet::read_keys(Some(overlay)).map_err(|why| why.to_string()),
+            Self::Process(client) => client.keys(number),
         }
     }
 

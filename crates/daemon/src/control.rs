@@ -10,11 +10,13 @@ mod migration;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use plimsoll_control::FleetKeys;
 use plimsoll_policy::{Backpressure, Checked, Overlay, Port as PortSpec, Program, TenantConfig};
 use plimsoll_ports::Port;
 use plimsoll_units::{BitRate, Span};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::audit::{Asker, Audit, Audited};
 use crate::broker::{Broker, Number, ReadError};
@@ -46,6 +48,19 @@ pub enum ReloadError {
     NeedsRestart {
         /// The setting.
         what: &'static str,
+    },
+    /// A tenant that stays would be in another network, with the frames that it has sent and those that wait for it.
+    #[error(
+        "tenant {tenant} is in network {from}, and the new policy puts it into {to}: frames that wait would go over with it; \
+         nothing was changed. Take {tenant} out, reload, and then write it in {to}, or restart the daemon"
+    )]
+    OtherNetwork {
+        /// The tenant.
+        tenant: String,
+        /// Its network, by name or number.
+        from: String,
+        /// The network that it would be in.
+        to: String,
     },
     /// A new tenant's port is in use by a present tenant.
     #[error(
@@ -88,6 +103,9 @@ pub enum ReloadError {
          tenants, and tries them again"
     )]
     Port(#[from] OpenError),
+    /// The fleet's keys cannot be read.
+    #[error("{0}; nothing was changed")]
+    Keys(String),
     /// A tenant's program cannot be used.
     #[error("{0}; nothing was changed")]
     Programs(#[from] ProgramsError),
@@ -137,6 +155,8 @@ pub struct Control {
     state: Mutex<State>,
     programs: Arc<Programs>,
     audit: Audit,
+    /// The fleet's keys, once a reload has read them.
+    keys: watch::Sender<Option<FleetKeys>>,
 }
 
 #[derive(Debug)]
@@ -179,6 +199,7 @@ impl Control {
             state: Mutex::new(state),
             programs: Arc::new(programs),
             audit: Audit::default(),
+            keys: watch::Sender::new(None),
         }
     }
 
@@ -212,6 +233,11 @@ impl Control {
     #[must_use]
     pub fn audit(&self) -> &Audit {
         &self.audit
+    }
+
+    /// The fleet's keys, each time that a reload has put them in force.
+    pub(crate) fn keys(&self) -> watch::Receiver<Option<FleetKeys>> {
+        self.keys.subscribe()
     }
 
     /// Changes the rate of a class for `asker`, in the engine and in the policy in force: a later reload reports that it restores the
@@ -307,7 +333,7 @@ impl Control {
                 other => break other?,
             }
         };
-        let Prepared { checked, number, changes: for_threads, seats, programs } = prepared;
+        let Prepared { checked, number, changes: for_threads, seats, programs, keys } = prepared;
         let NewPrograms { programs: _, units: _, changes: modules, prepared: loaded } = programs;
         let mut changes = plan(&before, &checked);
         if !modules.is_empty() && plimsoll_policy::diff(&before, &checked).is_empty() {
@@ -316,6 +342,7 @@ impl Control {
         changes.push_str(&modules);
         let warnings = checked.render_warnings(false);
         let installed = self.install(for_threads).await?;
+        self.keys.send_replace(keys);
         let generation = {
             let mut state = self.state();
             let generation = state.generation.wrapping_add(1);
@@ -439,6 +466,7 @@ struct Prepared {
     changes: Vec<Change>,
     seats: Seats,
     programs: NewPrograms,
+    keys: Option<FleetKeys>,
 }
 
 /// Reads and checks the file, and opens the ports that it adds.
@@ -451,6 +479,8 @@ fn prepare(
 ) -> Result<Prepared, ReloadError> {
     let (checked, number) = broker.read(file).map_err(ReloadError::from)?;
     needs_no_restart(old, &checked)?;
+    keeps_networks(old, &checked)?;
+    let keys = broker.keys(&checked, number).map_err(ReloadError::Keys)?;
     let mut programs = programs.prepare(&checked, broker, number)?;
     let taken = taken(old, &checked);
     if !taken.is_empty() && !force {
@@ -506,6 +536,7 @@ fn prepare(
     }
     // What several threads do not have yet belongs to the only one.
     let change = &mut changes[0];
+    change.keys.clone_from(&keys);
     if let Some(port) = standby {
         change.standby = StandbyChange::Put(Box::new(port), checked.config.uplink.hold_off);
     }
@@ -517,7 +548,7 @@ fn prepare(
         change.heavy = Some(Box::new(HeavyFlows::new(&counted.stated)));
         change.sampled = sampled;
     }
-    Ok(Prepared { checked, number, changes, seats, programs })
+    Ok(Prepared { checked, number, changes, seats, programs, keys })
 }
 
 /// The uplink's second port, where the new policy states another one than the old.
@@ -546,7 +577,8 @@ fn hands_over<'a>(old: &'a Checked, new: &Checked, to: &TenantConfig) -> Option<
     let PortSpec::Tap { .. } = &to.port else { return None };
     let from = old.config.tenants.iter().find(|from| from.port == to.port)?;
     let same_address = known_mac(old, &from.name) == known_mac(new, &to.name);
-    (from.name != to.name && same_address).then_some(from)
+    let same_network = network_of(old, &from.name) == network_of(new, &to.name);
+    (from.name != to.name && same_address && same_network).then_some(from)
 }
 
 /// The TAPs that go from one tenant to another, one on each line.
@@ -610,14 +642,13 @@ fn overlay_settings(old: Option<&Overlay>, new: Option<&Overlay>) -> Vec<(&'stat
     let (before, own) = (old.own(), new.own());
     vec![
         ("`overlay.kind`", old.kind == new.kind),
-        ("`overlay.vni`", old.vni == new.vni),
         ("`overlay.port`", old.port == new.port),
         ("`overlay.host`", before.name == own.name),
         ("this host's `address` in `overlay.hosts`", before.address == own.address),
         ("this host's `channel` in `overlay.hosts`", before.channel == own.channel),
         ("`overlay.feedback`", way(old).is_some() == way(new).is_some()),
         ("`overlay.feedback.via`", way(old) == way(new)),
-        ("the key in `overlay`", old.key == new.key),
+        ("whether `overlay` has a key", old.key.is_some() == new.key.is_some()),
         ("`overlay.sealed`", old.sealed == new.sealed),
     ]
 }
@@ -644,9 +675,77 @@ fn needs_no_restart(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
     }
 }
 
+/// The VNI of a tenant here.
+fn network_of(checked: &Checked, tenant: &str) -> Option<u32> {
+    checked.config.overlay.as_ref()?.network_of(tenant)
+}
+
+/// Refuses to move a tenant that stays from one network to another.
+fn keeps_networks(old: &Checked, new: &Checked) -> Result<(), ReloadError> {
+    let (Some(before), Some(after)) = (&old.config.overlay, &new.config.overlay) else { return Ok(()) };
+    for tenant in &before.own().tenants {
+        let (name, from) = (&tenant.name, tenant.network);
+        if let Some(to) = after.network_of(name).filter(|to| *to != from) {
+            let (old, new) = (before.network_name(from), after.network_name(to));
+            // A network that gets another number may keep its name.
+            let (from, to) = if old == new { (from.to_string(), to.to_string()) } else { (old, new) };
+            return Err(ReloadError::OtherNetwork { tenant: name.clone(), from, to });
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A policy of an overlay with these networks and tenants of the map.
+    fn fleet(networks: &str, tenants: &str, elsewhere: &str) -> Checked {
+        let text = format!(
+            "{{uplink: {{port: memory, rate: 1Gbps}}, tenants: {{a: {{port: memory}}, b: {{port: memory}}}}, overlay: {{kind: geneve, \
+             {networks}, host: h, hosts: {{h: {{address: 192.0.2.1, tenants: {{{tenants}}}}}, i: {{address: 192.0.2.2, tenants: \
+             {{{elsewhere}}}}}}}}}}}"
+        );
+        plimsoll_policy::check_str("test.yaml", &text)
+            .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    }
+
+    #[test]
+    fn networks_change_by_reload_but_not_that_of_a_tenant_here() {
+        let (mine, other) = (
+            "a: 02:00:00:00:00:01, b: {mac: 02:00:00:00:00:02, network: red}",
+            "c: {mac: 02:00:00:00:00:03, network: red}",
+        );
+        let old = fleet("vni: 7, networks: {red: 8}", mine, other);
+        let may = |networks, tenants, elsewhere| {
+            let new = fleet(networks, tenants, elsewhere);
+            needs_no_restart(&old, &new)
+                .and_then(|()| keeps_networks(&old, &new))
+                .map_err(|why| why.to_string())
+        };
+        let named = "a: {mac: 02:00:00:00:00:01, network: blue}, b: {mac: 02:00:00:00:00:02, network: rot}";
+        let elsewhere = "c: {mac: 02:00:00:00:00:03, network: green}";
+        assert_eq!(
+            may("networks: {blue: 7, rot: 8, green: 9}", named, elsewhere),
+            Ok(()),
+            "new names, and a new network"
+        );
+        let moved = may("vni: 7, networks: {red: 8}", "a: 02:00:00:00:00:01, b: 02:00:00:00:00:02", other)
+            .unwrap_err();
+        assert!(
+            moved.starts_with("tenant b is in network red, and the new policy puts it into 7:"),
+            "{moved}"
+        );
+        let renumbered = may("vni: 7, networks: {red: 9}", mine, other).unwrap_err();
+        assert!(
+            renumbered.starts_with("tenant b is in network 8, and the new policy puts it into 9:"),
+            "{renumbered}"
+        );
+        assert!(
+            may("vni: 9, networks: {red: 8}", mine, other).is_err(),
+            "the default network is a tenant's as any other"
+        );
+    }
 
     /// A policy with these tenants.
     fn checked(tenants: &str) -> Checked {

@@ -559,7 +559,7 @@ impl Dataplane {
         // An engine at rest has not looked for a while.
         self.count_known();
         self.tend_unmeasured(now);
-        let elsewhere = |from| self.fleet.as_ref()?.map.sender(from);
+        let elsewhere = |network, from| self.fleet.as_ref()?.map.sender(network, from);
         self.backpressure.heavy.as_mut().map(|heavy| heavy.now(&self.tenants.lanes, elsewhere, now))
     }
 

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use nix::sys::socket::{setsockopt, sockopt};
+use plimsoll_control::FleetKeys;
 use plimsoll_policy::{Checked, Encapsulation, Overlay, Program};
 use plimsoll_ports::Port;
 
@@ -109,12 +110,24 @@ pub fn read_key(file: &Path) -> Result<[u8; 32], FleetError> {
     bytes.as_slice().try_into().map_err(|_| FleetError::NotAKey { file: file.to_owned(), found: bytes.len() })
 }
 
+/// Reads the keys of an overlay; none where nothing is sealed.
+///
+/// # Errors
+/// [`FleetError`].
+pub(crate) fn read_keys(overlay: Option<&Overlay>) -> Result<Option<FleetKeys>, FleetError> {
+    let Some((overlay, own)) = overlay.and_then(|overlay| Some((overlay, overlay.key.as_ref()?))) else {
+        return Ok(None);
+    };
+    let others: Result<Vec<_>, _> = overlay.accept_keys.iter().map(|file| read_key(file)).collect();
+    Ok(Some(FleetKeys::new(read_key(own)?, &others?)))
+}
+
 /// Makes the engine's part of the policy's fleet; the fleet's limits are added to the program.
 pub(crate) fn setup(
     checked: &Checked,
     uplink: &Port,
     program: &mut Program,
-    key: Option<[u8; 32]>,
+    keys: Option<FleetKeys>,
 ) -> Result<Option<FleetSetup>, FleetError> {
     let Some(map) = fleet_map(checked, program) else { return Ok(None) };
     let overlay = checked.config.overlay.as_ref();
@@ -126,7 +139,7 @@ pub(crate) fn setup(
     )]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let sequence = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX / 2);
-    Ok(Some(FleetSetup { map, mac, key, sequence, start: random().map_err(FleetError::NoRandom)? }))
+    Ok(Some(FleetSetup { map, mac, keys, sequence, start: random().map_err(FleetError::NoRandom)? }))
 }
 
 /// Where the kernel's random numbers come from.

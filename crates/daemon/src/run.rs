@@ -13,6 +13,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use plimsoll_control::FleetKeys;
 use plimsoll_policy::{Checked, Errors};
 use plimsoll_ports::{Port, PortError, manager, realtime};
 use plimsoll_units::{Bytes, Nanos, Span};
@@ -192,7 +193,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     eprintln!("plimsoll: the engine runs as {}", confinement.summary());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| RunError::Io { what: "start".to_owned(), source })?;
-    let Prepared { resumed, listeners, record, key, reserved } = prepared;
+    let Prepared { resumed, listeners, record, keys, reserved } = prepared;
     let log = Arc::new(DepartureLog::default());
     let logs = logs(&log, checked.config.engine.threads as usize);
     let pinned = habits.cpu.map_or(0..0, |first| {
@@ -200,7 +201,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         first..first.saturating_add(checked.config.engine.threads.max(1))
     });
     let programs = Programs::new(options.sandbox.is_none() || confinement.programs, pinned);
-    let (mut engines, missing) = build(&checked, &logs, (&broker, &programs), resumed, key)?;
+    let (mut engines, missing) = build(&checked, &logs, (&broker, &programs), resumed, keys.clone())?;
     let writer = options.record.as_ref().zip(record);
     let writer = writer.map(|(record, file)| begin(record, file, &mut engines[0], &checked)).transpose()?;
 
@@ -213,7 +214,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .map_err(|source| RunError::Io { what: "start the engine's thread".to_owned(), source })?;
     let control = Control::with(options.file.clone(), checked, handle, (broker, programs));
     let (control, mark) = (Arc::new(control), claim.mark());
-    let served = Served { control, logs, listeners, key, confinement, program_cache, mark };
+    let served = Served { control, logs, listeners, keys, confinement, program_cache, mark };
     let ended = runtime.block_on(serve(&served, noticed, missing));
     if ended.is_err() {
         // The engine has not been told to stop yet; an engine that has ended cannot be.
@@ -236,7 +237,7 @@ struct Prepared {
     resumed: Resumed,
     listeners: Listeners,
     record: Option<File>,
-    key: Option<[u8; 32]>,
+    keys: Option<FleetKeys>,
     reserved: Option<fleet::Reserved>,
 }
 
@@ -244,8 +245,7 @@ impl Prepared {
     fn new(checked: &Checked, options: &Options, claim: &mut Claim) -> Result<Self, RunError> {
         let overlay = checked.config.overlay.as_ref();
         let reserved = overlay.map(fleet::reserve).transpose()?;
-        let key = overlay.and_then(|overlay| overlay.key.as_ref());
-        let key = key.map(|key| fleet::read_key(key)).transpose()?;
+        let keys = fleet::read_keys(overlay)?;
         let listeners = Listeners::open(checked, claim)?;
         let record = options.record.as_ref().map(|record| {
             let created = record::create(record);
@@ -255,7 +255,7 @@ impl Prepared {
         if !privileges::allow_locked_memory() {
             open_pinned(checked, &mut resumed);
         }
-        Ok(Self { resumed, listeners, record: record.transpose()?, key, reserved })
+        Ok(Self { resumed, listeners, record: record.transpose()?, keys, reserved })
     }
 }
 
@@ -371,7 +371,7 @@ fn build(
     logs: &[Arc<DepartureLog>],
     (broker, programs): (&Broker, &Programs),
     resumed: Resumed,
-    key: Option<[u8; 32]>,
+    keys: Option<FleetKeys>,
 ) -> Result<(Vec<Dataplane>, Missing), RunError> {
     let config = &checked.config;
     let started = programs.prepare(checked, broker, 0)?;
@@ -396,7 +396,7 @@ fn build(
         return Ok((engines, missing));
     }
     let mut program = checked.program.clone();
-    let fleet = fleet::setup(checked, &uplink, &mut program, key)?;
+    let fleet = fleet::setup(checked, &uplink, &mut program, keys)?;
     let mut engine = Dataplane::new(Setup {
         program: Arc::new(program),
         fleet,
@@ -469,7 +469,7 @@ struct Served {
     control: Arc<Control>,
     logs: Vec<Arc<DepartureLog>>,
     listeners: Listeners,
-    key: Option<[u8; 32]>,
+    keys: Option<FleetKeys>,
     confinement: Confinement,
     program_cache: CacheIsolation,
     mark: Option<Mark>,
@@ -481,7 +481,7 @@ async fn serve(
     mut noticed: mpsc::UnboundedReceiver<Notice>,
     missing: Vec<(Whose, OpenError)>,
 ) -> Result<(), RunError> {
-    let Served { control, logs, listeners, key, confinement, program_cache, mark } = served;
+    let Served { control, logs, listeners, keys, confinement, program_cache, mark } = served;
     let checked = control.checked().await;
     let api = Api::of_several(Arc::clone(control), logs.clone()).confined(confinement.clone());
     let api = Arc::new(api.with_program_cache(program_cache.clone()));
@@ -490,7 +490,7 @@ async fn serve(
     listeners.serve(&api)?;
     tokio::spawn(feed_watchdog(Arc::clone(control)));
     tokio::spawn(keep_even(Arc::clone(control)));
-    let outbox = listeners.open_channel(control, &checked, *key)?;
+    let outbox = listeners.open_channel(control, &checked, keys.as_ref())?;
 
     let signals =
         |kind| signal(kind).map_err(|source| RunError::Io { what: "listen for signals".to_owned(), source });
@@ -560,14 +560,15 @@ impl Listeners {
         &self,
         control: &Arc<Control>,
         checked: &Checked,
-        key: Option<[u8; 32]>,
+        keys: Option<&FleetKeys>,
     ) -> Result<Option<mpsc::Sender<Sent>>, RunError> {
-        let Some((socket, key)) = self.channel.as_ref().zip(key) else { return Ok(None) };
+        let Some((socket, keys)) = self.channel.as_ref().zip(keys) else { return Ok(None) };
         let io = |source| RunError::Io { what: "open the control channel".to_owned(), source };
         let host = checked.config.overlay.as_ref().map_or(0, |overlay| overlay.own().number);
         let (outbox, sent) = mpsc::channel(channel::WAITING);
         let socket = socket.try_clone().map_err(io)?;
-        channel::open(socket, &key, host, control.handle().clone(), sent).map_err(io)?;
+        let keys = (keys, control.keys());
+        channel::open(socket, keys, host, control.handle().clone(), sent).map_err(io)?;
         Ok(Some(outbox))
     }
 }

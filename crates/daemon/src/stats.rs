@@ -5,7 +5,7 @@
 //! Not here: counting (`dataplane`), Prometheus' text (`prometheus`).
 //! Invariant: an inner node's numbers are the sums of its classes'.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hdrhistogram::Histogram;
 use plimsoll_control::Limits;
@@ -98,6 +98,9 @@ pub struct FlowStats {
 /// Other hosts, and the limits between tenants here and there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FleetStats {
+    /// Fingerprint of the key that this host seals with, if it seals anything. The key does not follow from it.
+    #[serde(default)]
+    pub key: Option<String>,
     /// Hosts, by name.
     pub hosts: BTreeMap<String, HostStats>,
     /// Pairs of a tenant here and a tenant elsewhere that it has sent to.
@@ -129,6 +132,12 @@ pub struct HostStats {
     /// Whether there is a session, so that frames to it are sealed; none where no frames between hosts are sealed.
     #[serde(default)]
     pub session: Option<bool>,
+    /// Fingerprint of the key that frames to it are sealed with.
+    #[serde(default)]
+    pub key_to: Option<String>,
+    /// Fingerprints of the keys that it seals with, each once: its frames, and its last message.
+    #[serde(default)]
+    pub keys_from: Vec<String>,
 }
 
 /// Traffic from a tenant here to a tenant elsewhere.
@@ -605,6 +614,7 @@ fn fleet(now: &FleetNow) -> FleetStats {
         senders: receiver.senders,
     };
     FleetStats {
+        key: now.key.map(|key| key.to_string()),
         hosts: now.hosts.iter().map(|now| (now.name.clone(), host(now))).collect(),
         pairs: now.pairs.iter().map(pair).collect(),
         receivers: now.receivers.iter().map(|now| (now.tenant.clone(), receiver(now))).collect(),
@@ -612,6 +622,7 @@ fn fleet(now: &FleetNow) -> FleetStats {
 }
 
 fn host(now: &HostNow) -> HostStats {
+    let keys_from: BTreeSet<_> = now.from.into_iter().flatten().collect();
     let counts = now.messages;
     let messages = [
         ("ridden", counts.ridden),
@@ -634,6 +645,8 @@ fn host(now: &HostNow) -> HostStats {
             .collect(),
         fallback: now.fallback.get(),
         session: now.session,
+        key_to: now.to.map(|key| key.to_string()),
+        keys_from: keys_from.into_iter().map(|key| key.to_string()).collect(),
     }
 }
 

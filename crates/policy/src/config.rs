@@ -59,8 +59,12 @@ impl Config {
 pub struct Overlay {
     /// How their frames are wrapped.
     pub kind: Encapsulation,
-    /// The network that all tenants of this file are in, below 2^24.
-    pub vni: u32,
+    /// The network of tenants that name none, below 2^24.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
+    /// Networks that have a name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
     /// UDP port of all hosts; that of the kind when absent.
     pub port: Option<u16>,
     /// The DSCP of outer headers.
@@ -79,7 +83,13 @@ pub struct Overlay {
     pub sealed: Sealed,
     /// The file with the fleet's key, where something is sealed with it: frames or feedback.
     pub key: Option<PathBuf>,
+    /// Files with other keys that are accepted as well.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub accept_keys: Vec<PathBuf>,
 }
+
+/// Most keys beside the one that this host seals with.
+pub(crate) const MOST_OTHER_KEYS: usize = 3;
 
 /// Whether frames between hosts are sealed with the fleet's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -100,6 +110,20 @@ impl Overlay {
     #[must_use]
     pub fn own(&self) -> &FleetHost {
         &self.hosts[self.host]
+    }
+
+    /// What operators call a network: its name, or its number where it has none.
+    #[must_use]
+    pub fn network_name(&self, vni: u32) -> String {
+        let named = self.networks.iter().find(|network| network.vni == vni);
+        named.map_or_else(|| vni.to_string(), |network| network.name.clone())
+    }
+
+    /// The VNI of a tenant of this host.
+    #[must_use]
+    pub fn network_of(&self, tenant: &str) -> Option<u32> {
+        let known = self.own().tenants.iter().find(|known| known.name == tenant)?;
+        Some(known.network)
     }
 
     /// Bytes that a tenant's IP packet gets on the underlay: outer IP, UDP, the tunnel's header, its Ethernet header, and the
@@ -127,6 +151,15 @@ pub enum Encapsulation {
     Vxlan,
     /// RFC 8926.
     Geneve,
+}
+
+/// A network of tenants, which never reach those of another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// The operator's name for it.
+    pub name: String,
+    /// Its VNI, below 2^24.
+    pub vni: u32,
 }
 
 /// A host of the fleet.
@@ -161,6 +194,8 @@ pub struct FleetTenant {
     pub balancer: bool,
     /// Whether its packets must not be changed by backpressure at other hosts.
     pub untouched: bool,
+    /// The VNI of its network.
+    pub network: u32,
 }
 
 /// Feedback from receivers to senders.

@@ -380,8 +380,10 @@ mapping! {
     pub(crate) static OVERLAY = "Overlay" {
         /// How frames are wrapped.
         kind = "geneve": Words(&[("geneve", ""), ("vxlan", "")]),
-        /// The network that all tenants of this file are in.
-        vni = "7": Whole(0, 16_777_215),
+        /// The network of all tenants that name none, as a number; it may be left out where each tenant names one.
+        vni: Whole(0, 16_777_215),
+        /// Networks by their names, with their numbers (VNIs); all hosts state the same.
+        networks: Named(&Whole(0, 16_777_215)),
         /// UDP port of all hosts; 4789 for VXLAN and 6081 for Geneve when absent.
         port: Whole(1, 65_535),
         /// DSCP of outer headers, by name or number.
@@ -398,6 +400,8 @@ mapping! {
         sealed: SEALED,
         /// The file with the fleet's key, 32 bytes; `feedback.key` when absent.
         key: Text,
+        /// Files with other keys that are accepted as well, while the fleet changes its key.
+        accept_keys: NAMES,
         /// Feedback from receivers to senders; none when absent.
         feedback: Map(&FEEDBACK),
     }
@@ -427,6 +431,8 @@ mapping! {
         balancer: Flag,
         /// Whether backpressure at other hosts may change its packets.
         ecn: MAP_ECN,
+        /// Its network, one of `networks`; that of `vni` when absent. Tenants of different networks never reach each other.
+        network: Text,
     }
 
     pub(crate) static FEEDBACK = "Feedback" {

@@ -39,8 +39,8 @@ pub use check::{
 pub use classifier::Classifier;
 pub use config::{
     Api, Backpressure, Completions, Config, ControlLevel, DRAIN_SHARE, Encapsulation, EngineConfig,
-    Experiment, Feedback, FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Overlay,
-    Port, SEAL, Sealed, TenantConfig, Uplink, Via,
+    Experiment, Feedback, FleetHost, FleetTenant, IdleMinimum, IngressOrder, LONGEST_COST, Netns, Network,
+    Overlay, Port, SEAL, Sealed, TenantConfig, Uplink, Via,
 };
 pub use files::{FileRead, Files, INCLUDED, MAX_FILE, Parse, Unread, read_text, text_of};
 pub use grain::{Grain, GrainReason};

@@ -257,17 +257,20 @@ impl Agents {
 }
 
 impl Vm {
-    /// Its name between hosts: each tenant has a network of its own, and the node's number as its address there.
+    /// Its name between hosts: its tenant's and its node's number, of 24 bits each, in one network of all tenants.
     pub(crate) fn vnic(self) -> Vnic {
-        let [a, b, c, d] = self.node.to_be_bytes();
-        Vnic { network: self.tenant, mac: [2, 0, a, b, c, d] }
+        let ([_, a, b, c], [_, d, e, f]) = (self.tenant.to_be_bytes(), self.node.to_be_bytes());
+        Vnic { network: NETWORK, mac: [a, b, c, d, e, f] }
     }
 
     fn of(vnic: Vnic) -> Self {
-        let [_, _, a, b, c, d] = vnic.mac;
-        Self { tenant: vnic.network, node: u32::from_be_bytes([a, b, c, d]) }
+        let [a, b, c, d, e, f] = vnic.mac;
+        Self { tenant: u32::from_be_bytes([0, a, b, c]), node: u32::from_be_bytes([0, d, e, f]) }
     }
 }
+
+/// The network of all VMs: tenants send to each other.
+pub(crate) const NETWORK: u32 = 0;
 
 /// The fleet's key. Nothing that it seals leaves the simulation.
 const KEY: [u8; 32] = [0; 32];

@@ -89,7 +89,7 @@ pub struct Ports {
 }
 
 /// The identifier of a tenant's virtual network, 24 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vni(u32);
 
 impl Format {
@@ -154,6 +154,9 @@ impl Family {
 }
 
 impl Vni {
+    /// The network with number zero, which control messages bear.
+    pub const ZERO: Vni = Vni(0);
+
     /// The network with this number; none when it needs more than 24 bits.
     #[must_use]
     pub const fn new(vni: u32) -> Option<Vni> {

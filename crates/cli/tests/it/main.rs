@@ -16,6 +16,7 @@ mod kept;
 #[expect(dead_code, reason = "the tests of ports use the rest")]
 mod linger;
 mod live;
+mod networks;
 mod privileges;
 mod programs;
 mod prometheus;

@@ -33,7 +33,7 @@ fn agent(own: HostId, others: &[HostId], balancers: &[HostId], distributor: Opti
         sender: sender(host),
     };
     let vms = others.iter().enumerate().map(member).collect();
-    let members = Membership::new(own, others.to_vec(), vms, vec![sender(&own)], distributor);
+    let members = Membership::new(own, others.to_vec(), vms, vec![(7, sender(&own))], distributor);
     let laws = Laws { bandwidth: BandwidthLaw::default(), packets: None, idle: Idle::Lent, fabric: None };
     let settings = Settings { epoch: EPOCH, lapse: LAPSE, laws };
     let mut agent = Agent::new(settings, &KEY, [1_000, 1], Arc::new(members), Nanos::ZERO);

@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
+use plimsoll_control::FleetKeys;
 use plimsoll_document::Tree;
 use plimsoll_policy::{
     Checked, FileId, Files, INCLUDED, Port as PortSpec, Sources, TenantConfig, Unread, load_files,
@@ -172,6 +173,17 @@ impl Client {
     /// See [`super::Broker::open_load`].
     pub(super) fn open_load(&self, number: Number, which: Option<u32>) -> io::Result<File> {
         self.open_file(&Request::Load(number, which))
+    }
+
+    /// See [`super::Broker::keys`].
+    pub(super) fn keys(&self, number: Number) -> Result<Option<FleetKeys>, String> {
+        match self.ask(&Request::Keys(number))? {
+            (Reply::Keys(keys), _) => {
+                Ok(keys.split_first().map(|(own, others)| FleetKeys::new(*own, others)))
+            }
+            (Reply::Failed(why), _) => Err(why),
+            _ => Err(confused()),
+        }
     }
 
     /// Opens the module of a tenant's program.

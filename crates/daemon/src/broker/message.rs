@@ -64,6 +64,8 @@ pub(crate) enum Request {
     /// Open the file with this number of those that tell the CPU time of what this policy watches; the one that bounds it
     /// where there is no number.
     Load(Number, Option<u32>),
+    /// Read the keys of this policy's fleet.
+    Keys(Number),
     /// Open the module of this tenant's program.
     Module(Number, String),
     /// Remove a file that this daemon has made.
@@ -90,6 +92,8 @@ pub(crate) enum Reply {
     Kernel(i32),
     /// The policy file as it is now.
     Policy(Number, Vec<Source>),
+    /// The fleet's keys, the one that seals first; none where nothing is sealed.
+    Keys(Vec<[u8; 32]>),
     /// A port, whose descriptors come with the message; the number releases a listening socket's file.
     Port(Parts, u64),
     /// The port is AF_XDP, on this interface.

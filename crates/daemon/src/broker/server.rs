@@ -21,6 +21,7 @@ use plimsoll_ports::{XdpAttempt, XdpMode, XdpQueues, realtime};
 use super::message::{Clear, Reply, Request, Source, Start};
 use super::{Number, client, socket};
 use crate::dataplane::Whose;
+use crate::fleet;
 use crate::kernel;
 use crate::open::{self, Wanted};
 use crate::reader::{self, Answers, FileReader};
@@ -157,6 +158,7 @@ impl<'a> Server<'a> {
             }
             Request::Load(number, which) => return self.load(socket, number, which),
             Request::Module(number, name) => return self.module(socket, number, &name),
+            Request::Keys(number) => self.keys(number),
             Request::Join(number, queue) => return self.join(socket, number, queue),
             Request::Register => self.register(attempt, joining),
             Request::Release(place) => self.release(place),
@@ -233,6 +235,15 @@ impl<'a> Server<'a> {
         });
         let Some(file) = file else { return socket::send(socket, &unknown(), &[]) };
         hand_over(socket, sampler::open(&file))
+    }
+
+    /// Reads the files with the fleet's keys, which the operator's policy names.
+    fn keys(&self, number: Number) -> Reply {
+        let Some(checked) = self.policies.get(&number) else { return unknown() };
+        match fleet::read_keys(checked.config.overlay.as_ref()) {
+            Ok(keys) => Reply::Keys(keys.iter().flat_map(|keys| keys.all().copied()).collect()),
+            Err(why) => Reply::Failed(why.to_string()),
+        }
     }
 
     /// Opens the module of a tenant's program: a regular file, for reading only, which the operator's policy names.

@@ -6,13 +6,14 @@
 //! Invariant: where a policy states no addresses, nothing is looked at; a tenant that states some sends from no others, and
 //! no tenant claims an address that only others state, unless its `binding` is `off`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use plimsoll_policy::{Addresses as Stated, Binding, Prefix};
 use plimsoll_ports::Port;
 use plimsoll_units::Nanos;
 use plimsoll_wire::binding::{Addresses, link_local_owner, only_source_counts, verify};
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{BindingError, Mac as WireMac, Parsed};
 
 use super::Dataplane;
@@ -24,13 +25,15 @@ use super::mac_table::{Mac, MacTable, Owner, is_group};
 pub(crate) struct Bindings {
     /// By lane; none for a tenant that is held to nothing.
     lanes: Vec<Option<Bound>>,
-    /// All addresses that tenants state.
-    stated: Ranges,
+    /// All addresses that tenants of each network state.
+    stated: BTreeMap<Vni, Ranges>,
 }
 
 /// The addresses that one lane is held to.
 #[derive(Debug)]
 struct Bound {
+    /// The tenant's network.
+    network: Vni,
     /// The hardware addresses that it may send from; none: any that no other port has.
     macs: Option<Vec<Mac>>,
     /// The IP addresses that it may claim; none: those that no other tenant states.
@@ -61,7 +64,7 @@ impl Bindings {
         }
         let lane = Owner::Lane(u32::try_from(index).unwrap_or(u32::MAX));
         bound.meet(parsed.src_mac.0, lane, macs, (first, now));
-        verify(frame, parsed, &View { bound, stated: &self.stated, macs, lane })?;
+        verify(frame, parsed, &View { bound, stated: self.stated.get(&bound.network), macs, lane })?;
         bound.last = source.or(bound.last);
         Ok(())
     }
@@ -76,10 +79,11 @@ impl Bindings {
 
 impl Bound {
     /// The addresses that a tenant is held to by its policy. `macs` are its port's; `others` says whether any tenant
-    /// states an address.
-    fn of(stated: &Stated, macs: &[Mac], others: bool) -> Option<Self> {
+    /// of its network states an address.
+    fn of(network: Vni, stated: &Stated, macs: &[Mac], others: bool) -> Option<Self> {
         let held = stated.binding != Binding::Off && (stated.binds_macs() || others);
         held.then(|| Self {
+            network,
             macs: stated.binds_macs().then(|| macs.to_vec()),
             ips: stated.binds_ips().then(|| Ranges::of(stated.ips.iter())),
             forwards: stated.binding == Binding::Router,
@@ -90,11 +94,11 @@ impl Bound {
     /// Takes the address for the port's own where none is known, unless another has it.
     fn meet(&mut self, mac: Mac, lane: Owner, table: &mut MacTable, (first, now): (&mut Option<Mac>, Nanos)) {
         let unknown = self.macs.as_ref().is_some_and(Vec::is_empty);
-        let free = table.owner(mac).is_none_or(|owner| owner == lane);
+        let free = table.owner(self.network, mac).is_none_or(|owner| owner == lane);
         if unknown && free && !is_group(mac) && mac != Mac::default() {
             self.macs = Some(vec![mac]);
             *first = Some(mac);
-            table.pin_first(mac, lane, now);
+            table.pin_first(self.network, mac, lane, now);
         }
     }
 }
@@ -102,7 +106,8 @@ impl Bound {
 /// A lane's addresses, as the frames' judge asks for them.
 struct View<'a> {
     bound: &'a Bound,
-    stated: &'a Ranges,
+    /// What tenants of its network state.
+    stated: Option<&'a Ranges>,
     macs: &'a MacTable,
     lane: Owner,
 }
@@ -112,7 +117,7 @@ impl Addresses for View<'_> {
     fn has_mac(&self, mac: WireMac) -> bool {
         match &self.bound.macs {
             Some(own) => own.contains(&mac.0),
-            None => !self.macs.is_pinned_for_another(mac.0, self.lane),
+            None => !self.macs.is_pinned_for_another(self.bound.network, mac.0, self.lane),
         }
     }
 
@@ -128,9 +133,11 @@ impl Addresses for View<'_> {
         // A link-local address that is made from a hardware address belongs to that one.
         let made_by = link_local_owner(ip);
         let made_by_another = made_by.is_some_and(|mac| {
-            self.macs.is_pinned_for_another(mac.0, self.lane) || self.macs.owner(mac.0) == Some(Owner::Uplink)
+            let network = self.bound.network;
+            self.macs.is_pinned_for_another(network, mac.0, self.lane)
+                || self.macs.owner(network, mac.0) == Some(Owner::Uplink)
         });
-        !own && (self.stated.contains(ip) || made_by_another)
+        !own && (self.stated.is_some_and(|stated| stated.contains(ip)) || made_by_another)
     }
 
     fn forwards(&self) -> bool {
@@ -156,16 +163,21 @@ impl Dataplane {
         // Twice, as an address that one tenant had may be another's now.
         for _ in 0..2 {
             for (index, macs) in (0..).zip(&macs) {
-                self.macs.pin_all(macs, Owner::Lane(index));
+                let Some(lane) = &self.tenants.lanes[index as usize] else { continue };
+                self.macs.pin_all(lane.network, macs, Owner::Lane(index));
             }
         }
-        let ips = self.tenants.lanes.iter().flatten().flat_map(|lane| &lane.addresses.ips);
-        let stated = Ranges::of(ips);
-        let others = stated != Ranges::default();
+        let mut ips: BTreeMap<Vni, Vec<&Prefix>> = BTreeMap::new();
+        for lane in self.tenants.lanes.iter().flatten() {
+            ips.entry(lane.network).or_default().extend(&lane.addresses.ips);
+        }
+        let ranges = ips.into_iter().map(|(network, ips)| (network, Ranges::of(ips.into_iter())));
+        let stated: BTreeMap<Vni, Ranges> =
+            ranges.filter(|(_, stated)| *stated != Ranges::default()).collect();
         let bound = |(lane, macs): (&mut Option<Box<Lane>>, &Vec<Mac>)| {
             let lane = lane.as_mut().filter(|lane| lane.tenant.is_some())?;
             lane.source = None;
-            Bound::of(&lane.addresses, macs, others)
+            Bound::of(lane.network, &lane.addresses, macs, stated.contains_key(&lane.network))
         };
         let lanes = self.tenants.lanes.iter_mut().zip(&macs).map(bound).collect();
         self.tenants.bindings = Bindings { lanes, stated };
@@ -239,6 +251,7 @@ fn join(ranges: &mut Vec<(u128, u128)>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::mac_table::NO_NETWORK;
     use super::*;
     use plimsoll_wire::{neighbour, parse};
     use proptest::prelude::*;
@@ -298,8 +311,9 @@ mod tests {
             (stated("", Binding::Strict), [2, 0, 0, 0, 0, 2]),
             (stated("10.0.0.3", Binding::Off), [2, 0, 0, 0, 0, 3]),
         ];
-        let lanes = all.iter().map(|(stated, mac)| Bound::of(stated, &[*mac], true)).collect();
-        Bindings { lanes, stated: Ranges::of(all.iter().flat_map(|(stated, _)| &stated.ips)) }
+        let lanes = all.iter().map(|(stated, mac)| Bound::of(NO_NETWORK, stated, &[*mac], true)).collect();
+        let stated = Ranges::of(all.iter().flat_map(|(stated, _)| &stated.ips));
+        Bindings { lanes, stated: BTreeMap::from([(NO_NETWORK, stated)]) }
     }
 
     proptest! {
@@ -308,7 +322,7 @@ mod tests {
         fn a_frame_is_judged_by_itself(frames in prop::collection::vec((0..4_usize, 0..4_u8, 0..8_u8, any::<bool>()), 1..60)) {
             let mut macs = MacTable::new(4);
             for lane in 0..4_u8 {
-                macs.pin([2, 0, 0, 0, 0, lane], Owner::Lane(lane.into()));
+                macs.pin(NO_NETWORK, [2, 0, 0, 0, 0, lane], Owner::Lane(lane.into()));
             }
             let mut bindings = bindings();
             for (lane, at, from, claim) in frames {

@@ -21,7 +21,7 @@ use super::drops::{Loss, Tally};
 use super::emit::{Emitted, Part, emit};
 use super::inward::{COMMON, Provenance};
 use super::lane::{Lane, sum};
-use super::mac_table::{Mac, News, Owner, is_group};
+use super::mac_table::{Mac, NO_NETWORK, News, Owner, is_group};
 use super::{BATCH, Dataplane, LARGE, Whose};
 
 /// Frames that may wait for one thread, divided among the threads that send them, and how many of them may be longer than 2 KiB.
@@ -325,7 +325,7 @@ impl Dataplane {
     /// Puts a frame from another thread, of the tenant with this number there, into its receiver's queue.
     fn land(&mut self, frame: &[u8], received: &Received, from: Option<u32>, now: Nanos) -> Result<(), Loss> {
         let target: Mac = frame.first_chunk().copied().unwrap_or_default();
-        let station = if is_group(target) { COMMON } else { self.station_for(target) };
+        let station = if is_group(target) { COMMON } else { self.station_for(NO_NETWORK, target) };
         let here = is_group(target)
             || station.checked_sub(COMMON + 1).is_some_and(|lane| {
                 self.tenants
@@ -418,8 +418,8 @@ impl Dataplane {
     fn pin_again(&mut self) {
         for index in 0..self.tenants.lanes.len() {
             let (owner, macs) = (Owner::Lane(index as u32), self.macs_of(index));
-            if macs.iter().any(|mac| self.macs.owner(*mac) != Some(owner)) {
-                self.macs.pin_all(&macs, owner);
+            if macs.iter().any(|mac| self.macs.owner(NO_NETWORK, *mac) != Some(owner)) {
+                self.macs.pin_all(NO_NETWORK, &macs, owner);
             }
         }
     }

@@ -17,12 +17,11 @@ use super::crossing::Via;
 use super::drops::{Event, Loss, Tally};
 use super::emit::Part;
 use super::lane::Lane;
-use super::mac_table::Owner;
 use super::pool::Buffer;
 use super::{DEPARTURES, Dataplane};
 use crate::departures::{Headers, Packed, Passage};
 pub(crate) use hand::Copies;
-pub(super) use hand::Handed;
+pub(super) use hand::{Handed, Route};
 
 impl Tally {
     /// Counts the result of a frame of the tenant's. `None`: the frame waits.
@@ -139,18 +138,19 @@ impl Dataplane {
         let payload = transmit.len - u32::from(held.offload.header);
         let mut part = Part::at(transmit.offset, payload);
         part.skip(self.uplink.resume);
-        let way = self.macs.owner(held.to);
+        let to = self.macs.owner(lane.network, held.to);
+        let way = Route { from, network: lane.network, to };
         let handed = if held.late {
             lane.conduct.touched = self.copying.part;
             let handed = match lane.frame(buffer, 0) {
-                Some(frame) => self.hand(&frame, held, &mut part, (from, way), now),
+                Some(frame) => self.hand(&frame, held, &mut part, way, now),
                 None => Handed::Lost(Loss::TakenBack),
             };
             lane.tally.event_many(Event::PayloadRead, part.sent.into());
             handed
         } else {
             let frame = Frame::whole(lane.pool.frame(buffer).0);
-            self.hand(&frame, held, &mut part, (from, way), now)
+            self.hand(&frame, held, &mut part, way, now)
         };
         self.uplink.resume = if matches!(handed, Handed::Wait) { payload - part.payload } else { 0 };
         if !matches!(handed, Handed::Wait) {
@@ -160,7 +160,7 @@ impl Dataplane {
         }
         let outcome = lane.tally.account(handed);
         // A pull that is cut here takes as long as its frames.
-        let cut = !self.uplink.segments && !matches!(way, Some(Owner::Lane(to)) if to != from);
+        let cut = !self.uplink.segments && way.lane().is_none();
         outcome.map(|outcome| (outcome, if cut { transmit.frames.max(1) as usize } else { 1 }))
     }
 
@@ -175,7 +175,8 @@ impl Dataplane {
     ) -> Option<Outcome> {
         let held = *lane.pool.held(buffer);
         let (first, count) = held.pulled(transmit);
-        let way = self.macs.owner(held.to);
+        let to = self.macs.owner(lane.network, held.to);
+        let way = Route { from, network: lane.network, to };
         let gone = core::mem::take(&mut self.uplink.resume);
         let (mut sent, mut read): (u32, u64) = (0, 0);
         if held.late {
@@ -186,8 +187,7 @@ impl Dataplane {
         let mut number = gone;
         while number < count {
             let behind = &bytes[(first + number) as usize * len..(first + count) as usize * len];
-            let run =
-                if finished { self.hand_run(behind.chunks_exact(len), &held, (from, way)) } else { None };
+            let run = if finished { self.hand_run(behind.chunks_exact(len), &held, way) } else { None };
             let (left, handed) = run.unwrap_or_else(|| {
                 let frame = if held.late {
                     lane.frame(buffer, (first + number) as u16)
@@ -196,7 +196,7 @@ impl Dataplane {
                 };
                 let mut part = Part::whole(held.len, &held.offload);
                 let handed = match frame {
-                    Some(frame) => self.hand(&frame, &held, &mut part, (from, way), now),
+                    Some(frame) => self.hand(&frame, &held, &mut part, way, now),
                     None => Handed::Lost(Loss::TakenBack),
                 };
                 read += u64::from(part.sent);

@@ -21,14 +21,14 @@ mod wrap;
 use core::num::NonZeroU32;
 use std::net::IpAddr;
 
-use plimsoll_control::HostId;
 use plimsoll_control::backpressure::{FlowSource, MeterSettings, Meters, SenderMac, Verdict};
+use plimsoll_control::{FleetKeys, HostId};
 use plimsoll_policy::{LimitId, Program, TenantId};
 use plimsoll_ports::{Port, Received, Sending};
 use plimsoll_units::{BitRate, Nanos};
 use plimsoll_vnic::Status;
 use plimsoll_wire::neighbour::{self, Heard};
-use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, too_big};
+use plimsoll_wire::overlay::{Checks, Crossing, Path, Tunnelled, Vni, too_big};
 use plimsoll_wire::{Ecn, EncapsulationError, Mac as WireMac, Offload, Parsed, TcpPlace, VnetHeader, parse};
 
 pub(crate) use asked::Asked;
@@ -57,8 +57,8 @@ pub struct FleetSetup {
     pub map: FleetMap,
     /// This host's hardware address on the uplink.
     pub mac: Mac,
-    /// The fleet's key, where frames or feedback are sealed.
-    pub key: Option<[u8; 32]>,
+    /// The fleet's keys, where frames or feedback are sealed.
+    pub keys: Option<FleetKeys>,
     /// A number greater than any that this host has sealed a message with: the time in nanoseconds.
     pub sequence: u64,
     /// A random number, drawn at each start.
@@ -70,6 +70,8 @@ pub struct FleetSetup {
 pub(crate) struct Fleet {
     pub(crate) map: FleetMap,
     mac: Mac,
+    /// The fleet's keys, where frames or feedback are sealed.
+    keys: Option<FleetKeys>,
     neighbours: Neighbours,
     /// Links, by the map's hosts.
     links: Vec<Link>,
@@ -123,13 +125,14 @@ struct Sorted {
 
 impl Fleet {
     pub(crate) fn new(setup: FleetSetup, lanes: &[Option<Box<Lane>>], policy: &Program) -> Self {
-        let FleetSetup { map, mac, key, sequence, start } = setup;
-        let seals = Seals::new(&map, key.as_ref(), [sequence, start]);
-        let key = key.filter(|_| map.is_controlled());
-        let steering = key.map(|key| Box::new(Steering::new(&map, &key, [sequence, start])));
+        let FleetSetup { map, mac, keys, sequence, start } = setup;
+        let seals = Seals::new(&map, keys.as_ref(), [sequence, start]);
+        let steered = keys.as_ref().filter(|_| map.is_controlled());
+        let steering = steered.map(|keys| Box::new(Steering::new(&map, keys, [sequence, start])));
         let mut fleet = Self {
             map,
             mac,
+            keys,
             neighbours: Neighbours::default(),
             links: Vec::new(),
             steering,
@@ -146,8 +149,8 @@ impl Fleet {
         fleet
     }
 
-    /// Installs another map; what is known of a host stays with its name. Answers the old map.
-    pub(crate) fn install(&mut self, map: FleetMap, now: Nanos) -> FleetMap {
+    /// Installs another map, and other keys; what is known of a host stays with its name. Answers the old map.
+    pub(crate) fn install(&mut self, map: FleetMap, keys: Option<FleetKeys>, now: Nanos) -> FleetMap {
         let old = core::mem::replace(&mut self.map, map);
         // Packets that wait bear their numbers, and name hosts by their place in the map.
         self.known.forget();
@@ -160,7 +163,16 @@ impl Fleet {
         if let Some(seals) = &mut self.seals {
             seals.remap(&old, &self.map, now);
         }
+        self.rekey(keys, now);
         old
+    }
+
+    /// Seals with another key, and accepts others, if these are not the ones in use.
+    fn rekey(&mut self, keys: Option<FleetKeys>, now: Nanos) {
+        let Some(keys) = keys.filter(|keys| self.keys.as_ref() != Some(keys)) else { return };
+        self.steering.iter_mut().for_each(|steering| steering.agent.set_keys(&keys));
+        self.seals.iter_mut().for_each(|seals| seals.rekey(&keys, now));
+        self.keys = Some(keys);
     }
 
     fn set_links(&mut self, before: &[(HostId, Link)], now: Nanos) {
@@ -210,9 +222,9 @@ impl Fleet {
         Some(self.asked.ready_at(flow, bytes, now))
     }
 
-    /// Where flows come from that are sent from this address at another host.
-    pub(super) fn source_of(&self, mac: Mac) -> FlowSource {
-        match self.map.host_of(mac) {
+    /// Where flows of a network come from that are sent from this address at another host.
+    pub(super) fn source_of(&self, network: Vni, mac: Mac) -> FlowSource {
+        match self.map.host_of(network, mac) {
             Some(host) => self.source_at(host, mac),
             None => FlowSource::Elsewhere(SenderMac::default()),
         }
@@ -397,18 +409,19 @@ impl Dataplane {
             self.hear_feedback(fleet, &packet[place], now);
         }
         let Some(place) = tunnelled.frame() else { return Came::Done };
-        if tunnelled.vni != fleet.map.vni {
+        let network = tunnelled.vni;
+        if !fleet.map.has_network(network) {
             self.uplink.tally.lost(Loss::UnknownNetwork);
             return Came::Done;
         }
         let Some((to, from)) = addresses(&packet[place]) else { return Came::Done };
-        if fleet.map.host_of(from) != Some(host) {
+        if fleet.map.host_of(network, from) != Some(host) {
             self.uplink.tally.lost(Loss::WrongHost);
             return Came::Done;
         }
         let sorted = Sorted {
-            station: self.station_for(to),
-            vm: fleet.map.vm(from).filter(|_| fleet.steering.is_some()),
+            station: self.station_for(network, to),
+            vm: fleet.map.vm(network, from).filter(|_| fleet.steering.is_some()),
             marked: fleet.map.heeds_marks() && tunnelled.ecn == Ecn::Ce,
             host,
             unproven: tunnelled.sealed().is_none() && fleet.map.hosts.len() > 1,
@@ -448,6 +461,7 @@ impl Dataplane {
         let Some(fleet) = &mut self.fleet else { return };
         let checks = fleet.checks(received.vnet);
         let (crossing, place, from) = if let Some(known) = fleet.known.of_number(number) {
+            self.inward.network = known.tunnelled.vni;
             let (crossing, place) = (known.tunnelled.deliver(packet, checks), known.tunnelled.frame());
             let sender = place.as_ref().and_then(|place| addresses(&packet[place.clone()]));
             (crossing, place, sender.map(|(_, sender)| fleet.source_at(known.sorted.host, sender)))
@@ -457,6 +471,7 @@ impl Dataplane {
             let known = fleet.joining.known(datagram, packet.len());
             let is_known = known.is_some();
             let Some(tunnelled) = known.or_else(|| fleet.read(packet)) else { return };
+            self.inward.network = tunnelled.vni;
             let (crossing, place) = (tunnelled.deliver(packet, checks), tunnelled.frame());
             let sender = place.as_ref().and_then(|place| addresses(&packet[place.clone()]));
             let from = fleet.joining.from.filter(|_| is_known);
@@ -491,16 +506,23 @@ impl Dataplane {
         self.deliver_or_join(&mut packet[place], &frame, flows, (lane, from), now);
     }
 
+    /// The network of the tenant in a lane, or of the frame that is delivered if it has none.
+    #[inline]
+    pub(super) fn network_of(&self, lane: Option<u32>) -> Vni {
+        let lane = lane.and_then(|lane| self.tenants.lanes.get(lane as usize)?.as_ref());
+        lane.map_or(self.inward.network, |lane| lane.network)
+    }
+
     fn is_mediated(&self, lane: Option<u32>) -> bool {
         let lane = lane.and_then(|lane| self.tenants.lanes.get(lane as usize)?.as_ref());
         lane.is_some_and(|lane| lane.guest.is_some())
     }
 
-    /// The tenant elsewhere that a tenant's frame goes to, if limits hold frames to it.
+    /// The tenant elsewhere that a frame of the tenant in this lane goes to, if limits hold frames to it.
     #[inline]
-    pub(super) fn peer_of(&self, to: Mac) -> Option<u32> {
+    pub(super) fn peer_of(&self, index: usize, to: Mac) -> Option<u32> {
         let fleet = self.fleet.as_ref().filter(|fleet| fleet.map.is_controlled())?;
-        fleet.map.vm(to)
+        fleet.map.vm(self.tenants.lanes.get(index)?.as_ref()?.network, to)
     }
 
     /// Whether a tenant's frame may go on, in a fleet: it has an address of its own, and no packet is longer than the
@@ -518,7 +540,7 @@ impl Dataplane {
     ) -> bool {
         let Some(fleet) = &self.fleet else { return true };
         let Some(lane) = &mut self.tenants.lanes[index] else { return false };
-        let stays = matches!(self.macs.owner(parsed.dst_mac.0), Some(Owner::Lane(_)));
+        let stays = matches!(self.macs.owner(lane.network, parsed.dst_mac.0), Some(Owner::Lane(_)));
         let longest = match usize::from(offload.segment) {
             0 => len,
             segment => len.min(usize::from(offload.header) + segment),
@@ -526,7 +548,7 @@ impl Dataplane {
         let mtu = fleet.map.inner_mtu();
         // Other hosts accept no frames from an address that the map lacks; a broadcast is not copied to them later.
         let goes_out = !stays && !is_group(parsed.dst_mac.0);
-        let home = fleet.map.home_of(parsed.src_mac.0);
+        let home = fleet.map.home_of(lane.network, parsed.src_mac.0);
         if home.map_or(goes_out, |home| home != fleet.map.members.own()) {
             lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());
         } else if stays || longest <= usize::from(mtu) + ETHERNET {

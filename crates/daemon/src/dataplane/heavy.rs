@@ -26,7 +26,7 @@ pub use now::{FlowsNow, HeavyFlow, HeavyNow, PressedNow, WatchedNow};
 
 use super::flows::Hashed;
 use super::lane::Lane;
-use super::mac_table::key;
+use super::mac_table::number;
 use super::mediate::codepoint;
 use super::press::{Act, Load, PressNews, Presses, SmallWindows, Tell, TreatedAt};
 use super::round_trips::RoundTrips;
@@ -165,7 +165,7 @@ impl Counted {
         let rest = u64::from(self.sibling) << 50 ^ u64::from(self.tenant) << 36 ^ from << 2 ^ flags;
         // A folded product: each bit of the result depends on all bits of the factors. The second one is never zero, as an address
         // leaves its upper bits alone.
-        let product = u128::from(headers ^ rest) * u128::from(MIX ^ key(sender));
+        let product = u128::from(headers ^ rest) * u128::from(MIX ^ number(sender));
         product as u64 ^ (product >> 64) as u64
     }
 }

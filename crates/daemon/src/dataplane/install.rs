@@ -12,6 +12,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use plimsoll_control::FleetKeys;
 use plimsoll_nic::{ClassCounters, LimitCounters};
 use plimsoll_policy::{Addresses, Checked, Classifier, Grain, LimitId, NodeId, Program, Sources, TenantId};
 use plimsoll_ports::Port;
@@ -58,6 +59,8 @@ pub struct Change {
     pub verify: u32,
     /// The fleet, if this host is in one.
     pub fleet: Option<FleetMap>,
+    /// The fleet's keys, if they were read again.
+    pub keys: Option<FleetKeys>,
     /// The tenants whose flows are counted, if any are.
     pub counted: Option<Counting>,
     /// New tables for their flows, where those in use do not fit.
@@ -117,6 +120,7 @@ impl Change {
             descriptors: new.config.engine.descriptors,
             verify: new.config.engine.verify,
             fleet,
+            keys: None,
             counted: Counting::of(&new.config),
             heavy: None,
             sampled: None,
@@ -214,7 +218,7 @@ impl Dataplane {
         self.share_queues();
         self.scheduler.nic.set_descriptors(change.descriptors);
         self.scheduler.nic.set_pull(pull(&change.program, self.uplink.segments));
-        self.move_fleet(change.fleet, now);
+        self.move_fleet(change.fleet, change.keys, now);
         self.state_addresses(change.addresses);
         self.note_configured(&change.configured);
         installed.flows = self.reclassify(&change.program, &change.sources, now);
@@ -482,11 +486,11 @@ impl Dataplane {
     }
 
     /// Installs another map of the fleet: flows go to the same tenants, by their new numbers.
-    fn move_fleet(&mut self, map: Option<FleetMap>, now: Nanos) {
+    fn move_fleet(&mut self, map: Option<FleetMap>, keys: Option<FleetKeys>, now: Nanos) {
         let (Some(fleet), Some(map)) = (&mut self.fleet, map) else { return };
-        let old = fleet.install(map, now);
+        let old = fleet.install(map, keys, now);
         let renumber = |peer: &mut Option<u32>| {
-            *peer = peer.and_then(|before| fleet.map.vm(old.members.vms()[before as usize].vnic.mac));
+            *peer = peer.and_then(|before| fleet.map.members.named(old.members.vms()[before as usize].vnic));
         };
         for lane in self.tenants.all() {
             lane.flows.iter_mut().for_each(|flow| renumber(&mut flow.peer));

@@ -31,7 +31,7 @@ use plimsoll_nic::{Arrival, Drain, Ingress, IngressCounters, Station};
 use plimsoll_policy::{DEFAULT_SLOTS, DRAIN_SHARE, Program, TenantId};
 use plimsoll_ports::Received;
 use plimsoll_units::{Nanos, Span};
-use plimsoll_wire::overlay::MOST_PIECES;
+use plimsoll_wire::overlay::{MOST_PIECES, Vni};
 use plimsoll_wire::{VnetHeader, alike};
 
 use super::Lane;
@@ -66,6 +66,8 @@ pub(crate) struct Inward {
     before: Vec<Before>,
     /// The way of the frame that is stored, or delivered.
     pub(super) via: Via,
+    /// The network of the frame that is delivered, where its lane does not tell it.
+    pub(super) network: Vni,
     /// When the thread's CPU clock was last looked at, and what it told.
     looked: (Nanos, Span),
     /// When lanes were last assigned to tenants. The receiver of a frame that is older is looked up again.
@@ -145,6 +147,7 @@ impl Inward {
             visit: Some(Box::default()),
             before,
             via: Via::Uplink,
+            network: Vni::ZERO,
             looked: (Nanos::ZERO, Span::ZERO),
             since: None,
         }

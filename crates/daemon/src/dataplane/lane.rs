@@ -14,6 +14,7 @@ use plimsoll_ports::{Counters, DropReason, Port, Trouble};
 use plimsoll_slo::Parts;
 use plimsoll_units::{Nanos, Span};
 use plimsoll_vnic::Scope;
+use plimsoll_wire::overlay::Vni;
 
 use super::apart::Conduct;
 use super::crossing::Seat;
@@ -53,6 +54,8 @@ pub struct Lane {
     pub tenant: Option<TenantId>,
     /// Where all threads know it, and which one serves it.
     pub(crate) seat: Seat,
+    /// Its network: its addresses, and those that it sends to, are that network's. It never changes.
+    pub(crate) network: Vni,
     /// The addresses of its port, as the thread that serves it tells them.
     pub(crate) told_macs: Vec<Mac>,
     /// The port, unless it is lost.
@@ -175,6 +178,8 @@ pub struct LaneSpec {
     pub tenant: TenantId,
     /// Where all threads know it, and which one serves it.
     pub seat: Seat,
+    /// Its network in the overlay; [`Vni::ZERO`] without one.
+    pub network: Vni,
     /// Its port.
     pub port: Option<Port>,
     /// Descriptors that it may have in the engine.
@@ -199,6 +204,7 @@ impl Lane {
             name: spec.name,
             tenant: Some(spec.tenant),
             seat: spec.seat,
+            network: spec.network,
             told_macs: Vec::new(),
             port: spec.port,
             ready: true,

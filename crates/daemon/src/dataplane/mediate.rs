@@ -16,6 +16,7 @@ use plimsoll_control::backpressure::mediation::{self, Change, Codepoint, EcnFlag
 use plimsoll_policy::{Checked, Mediate};
 use plimsoll_ports::Received;
 use plimsoll_units::{BitRate, Nanos, Span};
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{Ecn, FlowKey, Offload, Parsed, TcpFlags, TcpSegment, parse};
 
 use super::Dataplane;
@@ -236,9 +237,10 @@ impl Dataplane {
         let keeps = |lane: usize| {
             self.tenants.lanes.get(lane).and_then(Option::as_ref).is_some_and(|lane| lane.untouched)
         };
-        let (to, receiver_keeps) = match self.macs.owner(parsed.dst_mac.0) {
+        let network = self.network_of(Some(index as u32));
+        let (to, receiver_keeps) = match self.macs.owner(network, parsed.dst_mac.0) {
             Some(Owner::Lane(to)) => (Some(to as usize).filter(|to| *to != index), keeps(to as usize)),
-            _ => (None, self.is_untouched_elsewhere(parsed.dst_mac.0)),
+            _ => (None, self.is_untouched_elsewhere(network, parsed.dst_mac.0)),
         };
         let to = to.filter(|_| !keeps(index));
         // Taken out meanwhile, as the frames lie with their sender.
@@ -273,7 +275,7 @@ impl Dataplane {
             return;
         }
         let Ok(parsed) = parse(frame) else { return };
-        if self.is_untouched_elsewhere(parsed.src_mac.0) {
+        if self.is_untouched_elsewhere(self.network_of(Some(to)), parsed.src_mac.0) {
             return;
         }
         let lane = self.tenants.lane(to);
@@ -283,8 +285,8 @@ impl Dataplane {
     }
 
     /// Whether the map says of the tenant elsewhere that has this address that its packets must not be changed.
-    fn is_untouched_elsewhere(&self, mac: Mac) -> bool {
-        self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(mac))
+    fn is_untouched_elsewhere(&self, network: Vni, mac: Mac) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(network, mac))
     }
 
     /// Tells the log of a flow that is metered from now on.

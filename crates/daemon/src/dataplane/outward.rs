@@ -121,7 +121,7 @@ impl Dataplane {
         let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let token = u32::try_from(index).unwrap_or(u32::MAX);
         if !lane.sent_from(parsed.src_mac.0, now) {
-            match self.macs.learn(parsed.src_mac.0, Owner::Lane(token), now) {
+            match self.macs.learn(lane.network, parsed.src_mac.0, Owner::Lane(token), now) {
                 Learned::Own | Learned::Taken(_) => lane.source = Some((parsed.src_mac.0, now)),
                 Learned::Foreign => {
                     lane.tally.lost_many(Loss::ForeignSource, origin.frames().into());

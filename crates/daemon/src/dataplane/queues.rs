@@ -29,7 +29,7 @@ impl Dataplane {
         metadata: Metadata,
         now: Nanos,
     ) -> Result<QueueId, Refusal> {
-        let peer = self.peer_of(parsed.dst_mac.0);
+        let peer = self.peer_of(index, parsed.dst_mac.0);
         let Some(lane) = &mut self.tenants.lanes[index] else { return Err(Refusal::NoQueue) };
         let queues = &self.scheduler.queues;
         let holds = |queue: QueueId| queues[queue.0 as usize] > 0;

@@ -10,6 +10,8 @@ use plimsoll_policy::{self as policy, Checked, Ecn, Grain, Program};
 use plimsoll_ports::Port;
 use plimsoll_units::{Bytes, Span};
 
+use plimsoll_wire::overlay::Vni;
+
 use super::crossing::Seat;
 use super::fleet::{FleetMap, cuts_segments};
 use super::lane::{LaneSpec, Quota};
@@ -29,6 +31,12 @@ pub fn fleet_map(checked: &Checked, program: &mut Program) -> Option<FleetMap> {
     Some(FleetMap::new(overlay, checked.config.uplink.mtu, program))
 }
 
+/// A tenant's network; number zero without an overlay.
+fn network_of(checked: &Checked, tenant: &str) -> Vni {
+    let network = checked.config.overlay.as_ref().and_then(|overlay| overlay.network_of(tenant));
+    network.and_then(Vni::new).unwrap_or_default()
+}
+
 /// The parts that the lane of a tenant is made from. Panics when the policy has no such tenant.
 #[must_use]
 pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec {
@@ -40,6 +48,7 @@ pub fn lane_spec(checked: &Checked, name: &str, port: Option<Port>) -> LaneSpec 
         name: name.to_owned(),
         tenant,
         seat: Seat { number: tenant.0, elsewhere: None },
+        network: network_of(checked, name),
         port,
         descriptors: stated.descriptors,
         flows: Quota::of(checked.config.engine.queues, checked.program.tenants.len()).flows,

@@ -20,14 +20,14 @@ impl Dataplane {
     #[cold]
     pub(super) fn signal(&mut self, lane: &mut Lane, buffer: Buffer, transmit: &Transmit) -> bool {
         let held = *lane.pool.held(buffer);
-        let untouched = match self.macs.owner(held.to) {
+        let untouched = match self.macs.owner(lane.network, held.to) {
             Some(Owner::Lane(to)) => self
                 .tenants
                 .lanes
                 .get(to as usize)
                 .and_then(Option::as_ref)
                 .is_some_and(|lane| lane.untouched),
-            _ => self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(held.to)),
+            _ => self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(lane.network, held.to)),
         };
         if transmit.verdict == Verdict::Mark && !untouched {
             let len = held.at_hand();

@@ -69,7 +69,7 @@ impl Dataplane {
             for (holder, &times) in &lane.pressed {
                 let named = |mac: Mac| {
                     let map = &self.fleet.as_ref()?.map;
-                    let peer = &map.members.vms()[map.vm(mac)? as usize];
+                    let peer = &map.members.vms()[map.vm(lane.network, mac)? as usize];
                     Some(format!("{} at {} (backpressure)", peer.name, map.hosts[peer.host].name))
                 };
                 let who = match holder {

@@ -10,11 +10,13 @@ mod fleet;
 #[expect(dead_code, reason = "the tests of ports use the rest")]
 mod guest;
 mod heavy;
+mod keys;
 mod known_flows;
 mod known_headers;
 mod late;
 mod leases;
 mod mediate;
+mod networks;
 mod press;
 mod programs;
 mod reload;

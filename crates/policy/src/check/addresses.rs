@@ -3,9 +3,9 @@
 //! Why: an address that two tenants state protects neither from the other.
 //! From: `docs/policy.md`, "A tenant's addresses".
 //! Not here: what a port's own hardware address is (the daemon finds out).
-//! Invariant: a hardware address is stated by one tenant.
+//! Invariant: a hardware address is stated by one tenant of a network.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use crate::addresses::MacAddr;
@@ -19,12 +19,19 @@ use plimsoll_document::{Located, Mark};
 /// Overlaps that are reported.
 const MOST_TOLD: usize = 8;
 
-pub(super) fn judge(tenants: &[TenantEntry], problems: &mut Problems) {
+/// `networks` are the tenants' networks, by their names: in different ones, addresses may be the same.
+pub(super) fn judge(tenants: &[TenantEntry], networks: &HashMap<&str, u32>, problems: &mut Problems) {
     for tenant in tenants {
         each(tenant, problems);
     }
-    one_mac_each(tenants, problems);
-    shared(tenants, problems);
+    let mut apart: BTreeMap<Option<u32>, Vec<&TenantEntry>> = BTreeMap::new();
+    for tenant in tenants {
+        apart.entry(networks.get(tenant.name.value.as_str()).copied()).or_default().push(tenant);
+    }
+    for tenants in apart.values() {
+        one_mac_each(tenants, problems);
+        shared(tenants, problems);
+    }
 }
 
 /// A tenant's stated addresses, without places.
@@ -66,7 +73,7 @@ fn is_broadcast(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V4(ip) if ip.is_broadcast())
 }
 
-fn one_mac_each(tenants: &[TenantEntry], problems: &mut Problems) {
+fn one_mac_each(tenants: &[&TenantEntry], problems: &mut Problems) {
     let mut known: HashMap<MacAddr, (&str, Mark)> = HashMap::new();
     for tenant in tenants {
         let name = tenant.name.value.as_str();
@@ -92,7 +99,7 @@ fn one_mac_each(tenants: &[TenantEntry], problems: &mut Problems) {
 }
 
 /// IP addresses of two tenants: found by sorting, as there may be many.
-fn shared(tenants: &[TenantEntry], problems: &mut Problems) {
+fn shared(tenants: &[&TenantEntry], problems: &mut Problems) {
     let ips = tenants.iter().flat_map(|tenant| {
         tenant.addresses.list.iter().filter_map(move |one| match one.value {
             StatedAddress::Ip(prefix) => Some((tenant.name.value.as_str(), Located::new(prefix, one.at))),

@@ -19,6 +19,7 @@ mod limits;
 mod link;
 mod machine;
 mod metadata;
+mod networks;
 mod offload;
 mod overlay;
 mod ports;
@@ -241,7 +242,8 @@ fn judge(mut composer: Composer<'_>, mut host: HostFile, alone: bool) -> Result<
     let sources = std::mem::take(composer.sources);
     let (graph, mut problems) = (composer.graph, composer.problems);
     ports::judge(uplink.as_ref(), &tenants, &mut problems);
-    addresses::judge(&tenants, &mut problems);
+    let networks = overlay_stated.as_ref().map(OverlayEntry::own_networks).unwrap_or_default();
+    addresses::judge(&tenants, &networks, &mut problems);
     offload::judge(&tenants, (&engine, cpu_at), &mut problems);
     let rules = rules::rules(&graph, &mut problems);
     cost::too_deep(&graph, &engine, &mut problems);

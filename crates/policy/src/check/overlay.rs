@@ -3,7 +3,7 @@
 //! Why: a frame that goes to the wrong host is lost without a message, and so is feedback under a number that two hosts have.
 //! From: `docs/policy.md`, "`overlay`".
 //! Not here: whether the other hosts' files say the same (no host has both), the key file (the daemon reads it).
-//! Invariant: every tenant of the file is at this host; an address is one tenant's at one host, and hosts are told apart by
+//! Invariant: every tenant of the file is at this host; an address of a network is one tenant's at one host, and hosts are told apart by
 //! name, number and underlay address, all of one family.
 
 use std::collections::HashMap;
@@ -11,8 +11,11 @@ use std::net::IpAddr;
 
 use plimsoll_units::BitRate;
 
+use super::networks;
 use crate::addresses::MacAddr;
-use crate::config::{Encapsulation, Feedback, FleetHost, FleetTenant, Overlay, Sealed, Via, overlay_header};
+use crate::config::{
+    Encapsulation, Feedback, FleetHost, FleetTenant, MOST_OTHER_KEYS, Overlay, Sealed, Via, overlay_header,
+};
 use crate::law::{Law, Problem, Problems};
 use crate::read::syntax::{FleetHostEntry, FleetTenantEntry, OverlayEntry, TenantEntry};
 use plimsoll_document::{Located, Mark, nearest};
@@ -30,6 +33,7 @@ pub(crate) fn judge(
     mtu: u16,
     problems: &mut Problems,
 ) -> Option<Overlay> {
+    networks::judge(entry, problems);
     apart(entry, problems);
     one_family(entry, problems);
     let host = own(entry, problems)?;
@@ -40,6 +44,7 @@ pub(crate) fn judge(
     let distributor = distributor(entry, problems);
     let sealed = entry.sealed.as_ref().map_or(Sealed::No, |sealed| sealed.value);
     can_seal(entry, problems);
+    accepted_keys(entry, problems);
     if let Some(address) = own.address.map(|address| address.value)
         && let header = overlay_header(address, sealed)
         && mtu < LEAST_MTU + header
@@ -62,14 +67,16 @@ pub(crate) fn judge(
     let weights = &mut sender_weights(&stated).into_iter();
     Some(Overlay {
         kind: entry.kind?,
-        vni: entry.vni?,
+        vni: entry.vni,
+        networks: entry.networks(),
         port: entry.port,
         dscp: entry.dscp,
         v6_checksum: entry.v6_checksum,
         gateway: entry.gateway.map(|gateway| gateway.value),
         host,
-        hosts: entry.hosts.iter().map(|host| fleet_host(host, weights)).collect::<Option<_>>()?,
+        hosts: entry.hosts.iter().map(|host| fleet_host(entry, host, weights)).collect::<Option<_>>()?,
         key: entry.key.as_ref().map(|key| key.value.clone()).or_else(|| Some(feedback.as_ref()?.key.clone())),
+        accept_keys: entry.accept_keys.iter().map(|key| key.value.clone()).collect(),
         feedback,
         sealed,
     })
@@ -112,6 +119,34 @@ fn can_seal(entry: &OverlayEntry, problems: &mut Problems) {
     }
 }
 
+/// Checks that keys which are accepted as well stand beside one that seals, and are few.
+fn accepted_keys(entry: &OverlayEntry, problems: &mut Problems) {
+    let Some(first) = entry.accept_keys.first() else { return };
+    let of_feedback = entry.feedback.as_ref().and_then(|stated| Some(&stated.feedback.as_ref()?.key));
+    let own = entry.key.as_ref().map(|key| &key.value).or(of_feedback);
+    if own.is_none() && entry.feedback.is_none() {
+        let message = "other keys are accepted, and there is no key to seal with".to_owned();
+        let problem = Problem::error(Law::MissingKey, first.at, message).label("accepted here");
+        problems.push(problem.help("add `key: /etc/plimsoll/fleet.key`, the key that this host seals with"));
+    }
+    for (place, key) in entry.accept_keys.iter().enumerate() {
+        let before = entry.accept_keys[..place].iter().any(|before| before.value == key.value);
+        if before || own == Some(&key.value) {
+            let message = format!("{} is accepted already", key.value.display());
+            let label = if before { "again here" } else { "this host seals with it" };
+            let problem = Problem::error(Law::NameClash, key.at, message).label(label);
+            problems.push(problem.help("leave it out"));
+        }
+    }
+    if let Some(key) = entry.accept_keys.get(MOST_OTHER_KEYS) {
+        let message = format!("{} other keys are accepted", entry.accept_keys.len());
+        let problem = Problem::error(Law::TooLarge, key.at, message).label("one too many");
+        problems.push(
+            problem.help(format!("a forged message costs a check for each: write {MOST_OTHER_KEYS} at most")),
+        );
+    }
+}
+
 /// The weights of a fleet's senders, of what each one's `weight` and `max` are: the stated weight, else 1. Where every sender
 /// has a `max` and none a weight, it is the `max` in thousandths of the greatest, and never nothing (PN-M4).
 #[must_use]
@@ -133,13 +168,20 @@ pub fn relative_weight(weight: u32, heaviest: u32) -> u32 {
     (weight as u32).max(1)
 }
 
-fn fleet_host(entry: &FleetHostEntry, weights: &mut impl Iterator<Item = u32>) -> Option<FleetHost> {
-    let tenant = |entry: &FleetTenantEntry| FleetTenant {
-        name: entry.name.value.clone(),
-        macs: entry.macs.iter().map(|mac| mac.value).collect(),
-        weight: weights.next().unwrap_or(1),
-        balancer: entry.balancer,
-        untouched: entry.untouched,
+fn fleet_host(
+    overlay: &OverlayEntry,
+    entry: &FleetHostEntry,
+    weights: &mut impl Iterator<Item = u32>,
+) -> Option<FleetHost> {
+    let mut tenant = |entry: &FleetTenantEntry| {
+        Some(FleetTenant {
+            name: entry.name.value.clone(),
+            macs: entry.macs.iter().map(|mac| mac.value).collect(),
+            weight: weights.next().unwrap_or(1),
+            balancer: entry.balancer,
+            untouched: entry.untouched,
+            network: overlay.network_of(entry)?,
+        })
     };
     Some(FleetHost {
         name: entry.name.value.clone(),
@@ -148,7 +190,7 @@ fn fleet_host(entry: &FleetHostEntry, weights: &mut impl Iterator<Item = u32>) -
         mac: entry.mac,
         channel: entry.channel,
         fallback: entry.fallback,
-        tenants: entry.tenants.iter().map(tenant).collect(),
+        tenants: entry.tenants.iter().map(&mut tenant).collect::<Option<_>>()?,
     })
 }
 
@@ -218,7 +260,7 @@ fn apart(entry: &OverlayEntry, problems: &mut Problems) {
     };
     let mut addresses: HashMap<IpAddr, Mark> = HashMap::new();
     let mut numbers: HashMap<u32, &plimsoll_document::Name> = HashMap::new();
-    let mut macs: HashMap<MacAddr, Mark> = HashMap::new();
+    let mut macs: HashMap<(Option<u32>, MacAddr), Mark> = HashMap::new();
     for host in &entry.hosts {
         if let Some(address) = host.address
             && let Some(before) = addresses.insert(address.value, address.at)
@@ -231,11 +273,20 @@ fn apart(entry: &OverlayEntry, problems: &mut Problems) {
             let what = format!("`{}` and `{}` come to the same number", before.value, host.name.value);
             clash(what, host.name.at, before.at);
         }
-        for mac in host.tenants.iter().flat_map(|tenant| &tenant.macs) {
-            if let Some(before) = macs.insert(mac.value, mac.at) {
-                clash(format!("{} is there twice", mac.value), mac.at, before);
+        let macs_of = |tenant| std::iter::repeat(entry.network_of(tenant)).zip(&tenant.macs);
+        for (network, mac) in host.tenants.iter().flat_map(macs_of) {
+            if let Some(before) = macs.insert((network, mac.value), mac.at) {
+                clash(twice(entry, network, mac.value), mac.at, before);
             }
         }
+    }
+}
+
+fn twice(entry: &OverlayEntry, network: Option<u32>, mac: MacAddr) -> String {
+    let named = entry.networks.iter().find(|known| known.vni == network);
+    match named {
+        Some(network) => format!("{mac} is there twice in network `{}`", network.name.value),
+        None => format!("{mac} is there twice"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use plimsoll_units::{BitRate, Span};
 
-use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, OverlayEntry};
+use super::syntax::{FeedbackEntry, FleetHostEntry, FleetTenantEntry, NetworkEntry, OverlayEntry};
 use super::{Reader, class, named, names};
 use crate::addresses::MacAddr;
 use crate::config::{ControlLevel, Encapsulation, Feedback, IdleMinimum, Sealed, Via};
@@ -14,6 +14,9 @@ use plimsoll_document::{Located, Name, Tree, Value, bad};
 
 const ADDRESS: &str = "an IP address such as `192.0.2.1` or `2001:db8::1`";
 pub(super) const MAC: &str = "an interface's address such as `02:00:00:00:0a:01`";
+
+/// The greatest VNI: it has 24 bits.
+const LAST_VNI: u32 = (1 << 24) - 1;
 
 /// Time from one decision of a receiver to the next, unless stated: any kernel's timer keeps it, and no person notices it.
 const EPOCH: Span = Span::millis(10);
@@ -24,7 +27,13 @@ const DELAY: Span = Span::micros(500);
 
 pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
     let keys = reader.fields(tree, tree.at, "`overlay`", &OVERLAY);
-    let vni = keys.get("vni").and_then(|tree| below(reader, tree, "`vni`", 0, (1 << 24) - 1));
+    let vni = keys.get("vni").and_then(|tree| below(reader, tree, "`vni`", 0, LAST_VNI));
+    let networks = named(reader, &keys.all("networks"), "`networks`");
+    let networks = networks.into_iter().map(|(name, tree)| NetworkEntry {
+        vni: below(reader, tree, &format!("the VNI of network `{}`", name.value), 0, LAST_VNI),
+        name: name.clone(),
+    });
+    let networks = networks.collect();
     let port = keys.get("port").and_then(|tree| below(reader, tree, "`port` of `overlay`", 1, 65_535));
     let host = keys.get("host").and_then(|tree| {
         let text = reader.text(tree, "`host`", "the name of one of `hosts`")?;
@@ -35,6 +44,8 @@ pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
         at: tree.at,
         kind: keys.get("kind").and_then(|tree| kind(reader, tree)),
         vni,
+        has_vni: keys.get("vni").is_some(),
+        networks,
         port: port.and_then(|port| u16::try_from(port).ok()),
         dscp: keys.get("dscp").and_then(|tree| dscp(reader, tree)).unwrap_or(0),
         v6_checksum: keys
@@ -46,7 +57,8 @@ pub(super) fn overlay(reader: &mut Reader, tree: &Tree) -> OverlayEntry {
         hosts: hosts.into_iter().map(|(name, tree)| fleet_host(reader, name, tree)).collect(),
         feedback: keys.get("feedback").map(|tree| feedback(reader, tree)),
         sealed: keys.get("sealed").and_then(|tree| sealed(reader, tree)),
-        key: keys.get("key").and_then(|tree| Some(Located::new(key_file(reader, tree)?, tree.at))),
+        key: keys.get("key").and_then(|tree| Some(Located::new(key_file(reader, tree, "`key`")?, tree.at))),
+        accept_keys: keys.get("accept_keys").map(|tree| key_files(reader, tree)).unwrap_or_default(),
     }
 }
 
@@ -126,7 +138,15 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
     };
     if !matches!(tree.value, Value::Map(_)) {
         let (name, macs) = (name.clone(), macs(reader, tree));
-        return FleetTenantEntry { name, macs, weight: None, max: None, balancer: false, untouched: false };
+        return FleetTenantEntry {
+            name,
+            macs,
+            weight: None,
+            max: None,
+            balancer: false,
+            untouched: false,
+            network: None,
+        };
     }
     let what = format!("tenant `{}`", name.value);
     let keys = reader.fields(tree, name.at, &what, &FLEET_TENANT);
@@ -139,6 +159,10 @@ fn fleet_tenant(reader: &mut Reader, name: &Name, tree: &Tree) -> FleetTenantEnt
         max: keys.get("max").and_then(|tree| reader.value(tree, "`max`", class::RATE)).map(|max| max.value),
         balancer: keys.get("balancer").and_then(|tree| reader.flag(tree, "`balancer`")).unwrap_or(false),
         untouched: keys.get("ecn").is_some_and(|tree| untouched(reader, tree, &what)),
+        network: keys.get("network").and_then(|tree| {
+            let text = reader.text(tree, &format!("`network` of {what}"), "the name of one of `networks`")?;
+            Some(Located::new(text.to_owned(), tree.at))
+        }),
     }
 }
 
@@ -183,7 +207,7 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
         reader.report(bad(at, message, help));
     }
     let stated = keys.get("fallback").and_then(|tree| fallback(reader, tree));
-    let key = keys.get("key").and_then(|tree| key_file(reader, tree));
+    let key = keys.get("key").and_then(|tree| key_file(reader, tree, "`key`"));
     let via = keys.get("via").map_or(Some(Via::default()), |tree| via(reader, tree));
     let ecn = keys.get("ecn").and_then(|tree| reader.flag(tree, "`ecn`")).unwrap_or(false);
     let distributor = keys.get("distributor").and_then(|tree| {
@@ -203,8 +227,15 @@ fn feedback(reader: &mut Reader, tree: &Tree) -> FeedbackEntry {
     FeedbackEntry { via_at, feedback: all(), fallback: stated, distributor }
 }
 
-fn key_file(reader: &mut Reader, tree: &Tree) -> Option<PathBuf> {
-    let text = reader.text(tree, "`key`", "the path of a file with the fleet's key")?;
+/// Files with keys of the fleet.
+fn key_files(reader: &mut Reader, tree: &Tree) -> Vec<Located<PathBuf>> {
+    let items = reader.one_or_more(tree, "`accept_keys`");
+    let file = |item: &Tree| Some(Located::new(key_file(reader, item, "`accept_keys`")?, item.at));
+    items.into_iter().filter_map(file).collect()
+}
+
+fn key_file(reader: &mut Reader, tree: &Tree, what: &str) -> Option<PathBuf> {
+    let text = reader.text(tree, what, "the path of a file with the fleet's key")?;
     if text.starts_with('/') {
         return Some(PathBuf::from(text));
     }

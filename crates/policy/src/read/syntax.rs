@@ -79,6 +79,9 @@ pub(crate) struct OverlayEntry {
     pub at: Mark,
     pub kind: Option<Encapsulation>,
     pub vni: Option<u32>,
+    /// Whether `vni` is stated, if only wrongly.
+    pub has_vni: bool,
+    pub networks: Vec<NetworkEntry>,
     pub port: Option<u16>,
     pub dscp: u8,
     pub v6_checksum: bool,
@@ -89,6 +92,13 @@ pub(crate) struct OverlayEntry {
     pub feedback: Option<FeedbackEntry>,
     pub sealed: Option<Located<Sealed>>,
     pub key: Option<Located<PathBuf>>,
+    pub accept_keys: Vec<Located<PathBuf>>,
+}
+
+/// One of `networks`; without a number when that could not be read.
+pub(crate) struct NetworkEntry {
+    pub name: Name,
+    pub vni: Option<u32>,
 }
 
 pub(crate) struct FleetHostEntry {
@@ -107,6 +117,8 @@ pub(crate) struct FleetTenantEntry {
     pub max: Option<BitRate>,
     pub balancer: bool,
     pub untouched: bool,
+    /// Its network's name; that of `vni` when absent.
+    pub network: Option<Name>,
 }
 
 pub(crate) struct FeedbackEntry {

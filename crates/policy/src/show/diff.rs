@@ -241,15 +241,20 @@ fn overlay(config: &Config) -> Things {
     let Some(overlay) = &config.overlay else { return Things::new() };
     let mut properties = Properties::from([
         ("kind", format!("{:?}", overlay.kind).to_lowercase()),
-        ("vni", overlay.vni.to_string()),
         ("dscp", overlay.dscp.to_string()),
         ("v6_checksum", overlay.v6_checksum.to_string()),
         ("sealed", format!("{:?}", overlay.sealed).to_lowercase()),
         ("host", overlay.own().name.clone()),
     ]);
+    some(&mut properties, "vni", overlay.vni);
+    let networks = overlay.networks.iter().map(|network| format!("{} {}", network.name, network.vni));
+    let networks: Vec<String> = networks.collect();
+    some(&mut properties, "networks", (!networks.is_empty()).then(|| networks.join(", ")));
     some(&mut properties, "port", overlay.port);
     some(&mut properties, "gateway", overlay.gateway);
     some(&mut properties, "key", overlay.key.as_ref().map(|key| key.display()));
+    let keys: Vec<String> = overlay.accept_keys.iter().map(|key| key.display().to_string()).collect();
+    some(&mut properties, "accept_keys", (!keys.is_empty()).then(|| keys.join(", ")));
     if let Some(feedback) = &overlay.feedback {
         properties.extend([
             ("via", format!("{:?}", feedback.via).to_lowercase()),
@@ -267,13 +272,18 @@ fn overlay(config: &Config) -> Things {
 }
 
 fn hosts(config: &Config) -> Things {
+    let Some(overlay) = &config.overlay else { return Things::new() };
     let host = |host: &FleetHost| {
         let tenants = host.tenants.iter().map(|tenant| {
             let macs: Vec<String> = tenant.macs.iter().map(ToString::to_string).collect();
             let weight =
                 if tenant.weight == 1 { String::new() } else { format!(" weight {}", tenant.weight) };
             let balancer = if tenant.balancer { " balancer" } else { "" };
-            format!("{} {}{weight}{balancer}", tenant.name, macs.join(" "))
+            let network = match overlay.vni == Some(tenant.network) {
+                true => String::new(),
+                false => format!(" network {}", overlay.network_name(tenant.network)),
+            };
+            format!("{} {}{weight}{balancer}{network}", tenant.name, macs.join(" "))
         });
         let tenants: Vec<String> = tenants.collect();
         let mut properties =
@@ -283,7 +293,7 @@ fn hosts(config: &Config) -> Things {
         some(&mut properties, "fallback", host.fallback);
         (host.name.clone(), properties)
     };
-    config.overlay.iter().flat_map(|overlay| &overlay.hosts).map(host).collect()
+    overlay.hosts.iter().map(host).collect()
 }
 
 fn classes(program: &Program) -> Things {

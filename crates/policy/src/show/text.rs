@@ -135,11 +135,14 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
         Encapsulation::Vxlan => "VXLAN",
     };
     let mut text = format!(
-        "\nOverlay: {kind}, network {}; this is host {} at {}. Tenants may send packets of up to {mtu} bytes.\n",
-        overlay.vni, own.name, own.address,
+        "\nOverlay: {kind}, {}; this is host {} at {}. Tenants may send packets of up to {mtu} bytes.\n",
+        networks(overlay),
+        own.name,
+        own.address,
     );
     for host in &overlay.hosts {
-        let tenants: Vec<String> = host.tenants.iter().map(fleet_tenant).collect();
+        let tenants = host.tenants.iter().map(|tenant| fleet_tenant(overlay, tenant));
+        let tenants: Vec<String> = tenants.collect();
         let tenants = if tenants.is_empty() { "no tenants".to_owned() } else { tenants.join(", ") };
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  {} at {} has {tenants}", host.name, host.address);
@@ -189,11 +192,25 @@ fn overlay_text(overlay: &Overlay, mtu: u16) -> String {
 }
 
 /// A tenant's name, and what makes it differ from others.
-fn fleet_tenant(tenant: &FleetTenant) -> String {
+/// The networks by name, and that of tenants that name none.
+fn networks(overlay: &Overlay) -> String {
+    let named: Vec<String> =
+        overlay.networks.iter().map(|network| format!("{} ({})", network.name, network.vni)).collect();
+    let vni = overlay.vni.map(|vni| format!("network {vni}"));
+    match (named.is_empty(), vni) {
+        (true, vni) => vni.unwrap_or_default(),
+        (false, None) => format!("networks {}", named.join(", ")),
+        (false, Some(vni)) => format!("{vni} and networks {}", named.join(", ")),
+    }
+}
+
+fn fleet_tenant(overlay: &Overlay, tenant: &FleetTenant) -> String {
+    let network = (overlay.vni != Some(tenant.network))
+        .then(|| format!("network {}", overlay.network_name(tenant.network)));
     let weight = (tenant.weight > 1).then(|| format!("weight {}", tenant.weight));
     let balancer = tenant.balancer.then(|| "balancer".to_owned());
     let untouched = tenant.untouched.then(|| "ecn untouched".to_owned());
-    let more: Vec<String> = [weight, balancer, untouched].into_iter().flatten().collect();
+    let more: Vec<String> = [network, weight, balancer, untouched].into_iter().flatten().collect();
     if more.is_empty() { tenant.name.clone() } else { format!("{} ({})", tenant.name, more.join(", ")) }
 }
 

@@ -16,7 +16,7 @@ use plimsoll_units::{BitRate, Nanos, Span};
 
 use super::{Builder, lives_on};
 use crate::chance::Chance;
-use crate::control::{Agents, Plan, Vm};
+use crate::control::{Agents, NETWORK, Plan, Vm};
 use crate::fault::FaultStep;
 use crate::flow::Flow;
 use crate::world::Source;
@@ -45,7 +45,7 @@ impl Fleet {
         let vms = self.vms.iter().filter_map(member).collect();
         let senders = (0..).zip(&self.senders).map(|(tenant, &sender)| {
             let lives_here = self.vms.contains(&Vm { tenant, node: own });
-            if lives_here { sender } else { Sender::default() }
+            (NETWORK, if lives_here { sender } else { Sender::default() })
         });
         let senders = senders.collect();
         Membership::new(HostId(own), hosts, vms, senders, self.distributor)

@@ -7,14 +7,36 @@
 
 use plimsoll_ports::{DropReason, Frame, Port, Sending, Trouble};
 use plimsoll_units::Nanos;
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{EncapsulationError, Offload};
 
 use super::super::crossing::Via;
 use super::super::drops::{Event, Loss};
 use super::super::emit::{Emitted, Part, emit};
-use super::super::lane::sum;
+use super::super::lane::{Lane, sum};
 use super::super::mac_table::{Owner, is_group};
 use super::super::{DEPARTURES, Dataplane, Held};
+
+/// Where a tenant's frame comes from, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Route {
+    /// The sender's lane.
+    pub from: u32,
+    /// The sender's network, which the frame never leaves.
+    pub network: Vni,
+    /// The owner of the destination address in that network.
+    pub to: Option<Owner>,
+}
+
+impl Route {
+    /// The lane of another tenant here that it goes to.
+    pub(super) fn lane(self) -> Option<u32> {
+        match self.to {
+            Some(Owner::Lane(to)) if to != self.from => Some(to),
+            _ => None,
+        }
+    }
+}
 
 /// The result of sending one frame to one receiver.
 pub(in super::super) enum Handed {
@@ -54,24 +76,24 @@ impl Dataplane {
         frame: &Frame<'_>,
         held: &Held,
         part: &mut Part,
-        (from, way): (u32, Option<Owner>),
+        way: Route,
         now: Nanos,
     ) -> Handed {
-        let target = held.to;
+        let (target, from) = (held.to, way.from);
         self.inward.via = Via::Tenant(from);
-        match way {
-            Some(Owner::Lane(to)) if to != from => {
+        match way.lane() {
+            Some(to) => {
                 self.backpressure.near.note(Some(to), part.packets(&held.offload));
                 self.send_one(frame, &held.offload, part, to)
             }
-            _ => {
+            None => {
                 self.backpressure.near.note(None, 1);
                 let left = self.uplink.resume;
                 let whole = Part::at(part.offset - left, part.payload + left);
                 let handed = match self.fleet {
                     // In a fleet no payload waits with its sender.
                     Some(_) => match frame.bytes() {
-                        Some(frame) => self.send_out(frame, held, part, whole, from, now),
+                        Some(frame) => self.send_out(frame, held, part, whole, way, now),
                         None => Handed::Lost(Loss::Inconsistent),
                     },
                     None => self.send_uplink(frame, &held.offload, part, from),
@@ -86,7 +108,7 @@ impl Dataplane {
                         _ => Handed::Curtailed(Loss::FloodLimit),
                     };
                 }
-                let made = self.send_all(frame, &held.offload, whole);
+                let made = self.send_all(frame, &held.offload, whole, way.network);
                 self.copies.of_tenants = self.copies.of_tenants.saturating_sub(made);
                 handed
             }
@@ -100,10 +122,10 @@ impl Dataplane {
         &mut self,
         mut frames: impl ExactSizeIterator<Item = &'f [u8]>,
         held: &Held,
-        (from, way): (u32, Option<Owner>),
+        way: Route,
     ) -> Option<(u32, Option<Handed>)> {
-        let to = match way {
-            Some(Owner::Lane(to)) if to != from => Some(to),
+        let to = match way.lane() {
+            Some(to) => Some(to),
             _ if self.fleet.is_some() || is_group(held.to) => return None,
             _ => None,
         };
@@ -129,7 +151,7 @@ impl Dataplane {
         let handed = match to {
             Some(to) => self.after_lane(to, emitted),
             None => {
-                self.uplink.senders.note(taken, from);
+                self.uplink.senders.note(taken, way.from);
                 self.after_uplink(emitted)
             }
         };
@@ -259,12 +281,19 @@ impl Dataplane {
         }
     }
 
-    /// Sends to each tenant with a port; answers how many those were. The sender's lane is taken out meanwhile, so it gets
-    /// no copy.
-    pub(in super::super) fn send_all(&mut self, frame: &Frame<'_>, offload: &Offload, part: Part) -> usize {
+    /// Sends to each tenant of a network with a port; answers how many those were. The sender's lane is taken out meanwhile,
+    /// so it gets no copy.
+    pub(in super::super) fn send_all(
+        &mut self,
+        frame: &Frame<'_>,
+        offload: &Offload,
+        part: Part,
+        network: Vni,
+    ) -> usize {
         let mut made = self.send_all_across(frame, offload, part);
         for to in 0..self.tenants.lanes.len() {
-            if self.tenants.lanes[to].as_ref().is_none_or(|lane| lane.seat.elsewhere.is_some()) {
+            let gets = |lane: &Lane| lane.network == network && lane.seat.elsewhere.is_none();
+            if !self.tenants.lanes[to].as_deref().is_some_and(gets) {
                 continue;
             }
             made += 1;

@@ -8,6 +8,7 @@
 use plimsoll_control::backpressure::Metered;
 use plimsoll_ports::Received;
 use plimsoll_units::{BitRate, Nanos};
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{FlowKey, Offload, Parsed};
 
 use super::super::Dataplane;
@@ -22,6 +23,8 @@ use super::super::posted::Origin;
 /// are held to a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Asked {
+    /// The network of both.
+    pub(crate) network: Vni,
     pub(crate) to: Mac,
     pub(crate) from: Mac,
     pub(crate) flow: FlowKey,
@@ -64,11 +67,11 @@ impl Dataplane {
     pub fn asked(&self, now: Nanos) -> Vec<AskedNow> {
         let of_fleet = self.fleet.iter().flat_map(|fleet| {
             fleet.asked.list(now).into_iter().filter_map(
-                |(Asked { to, from, flow }, Metered { meter, since, .. })| {
-                    let peer = &fleet.map.members.vms()[fleet.map.vm(to)? as usize];
+                |(Asked { network, to, from, flow }, Metered { meter, since, .. })| {
+                    let peer = &fleet.map.members.vms()[fleet.map.vm(network, to)? as usize];
                     let host = fleet.map.hosts[peer.host].name.clone();
                     let by = AskedBy::Host { to: peer.name.clone(), host };
-                    let of = fleet.map.own_name(from)?.to_owned();
+                    let of = fleet.map.own_name(network, from)?.to_owned();
                     Some(AskedNow { flow, of, by, rate: meter.rate(), since, until: meter.until() })
                 },
             )
@@ -91,7 +94,8 @@ impl Dataplane {
             return true;
         }
         let flow = FlowKey::of(parsed);
-        let held = Held::Asked(Asked { to: parsed.dst_mac.0, from: parsed.src_mac.0, flow });
+        let network = self.network_of(Some(index as u32));
+        let held = Held::Asked(Asked { network, to: parsed.dst_mac.0, from: parsed.src_mac.0, flow });
         self.may_pass(held, (index, buffer), offload, received, origin, now)
     }
 }

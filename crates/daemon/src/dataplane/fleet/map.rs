@@ -21,13 +21,12 @@ use plimsoll_units::{BitRate, Bytes, Span};
 use plimsoll_wire::Mac as WireMac;
 use plimsoll_wire::overlay::{Addresses, Format, Path, Ports, Vni};
 
-use super::super::mac_table::{Mac, key};
+use super::super::mac_table::{Key, Mac};
 
 /// A policy's `overlay`, evaluated.
 #[derive(Clone, Debug)]
 pub struct FleetMap {
     pub(crate) overlay: Overlay,
-    pub(crate) vni: Vni,
     pub(crate) format: Format,
     pub(crate) ports: Ports,
     pub(crate) mtu: u16,
@@ -37,7 +36,9 @@ pub struct FleetMap {
     by_address: HashMap<IpAddr, usize, FixedState>,
     /// The directory of hosts and of the tenants elsewhere.
     pub(crate) members: Arc<Membership>,
-    by_mac: HashMap<u64, u32, FixedState>,
+    by_mac: HashMap<Key, u32, FixedState>,
+    /// The networks of the tenants here, in order.
+    networks: Vec<Vni>,
     /// The tenants elsewhere whose packets must not be changed.
     untouched: BTreeSet<u32>,
     /// Limits for each pair, where there is feedback.
@@ -49,6 +50,8 @@ pub struct FleetMap {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) number: HostId,
+    /// The networks of its tenants, in order.
+    pub(crate) networks: Vec<Vni>,
     pub(crate) address: IpAddr,
     /// The next hop, which is asked for its hardware address.
     pub(crate) hop: IpAddr,
@@ -79,7 +82,7 @@ impl FleetMap {
                 for mac in &tenant.macs {
                     let peer = Peer { host: number, underlay: host.address };
                     // The policy's check has refused contradictions.
-                    let _ = directory.insert(overlay.vni, InnerAddr::Mac(mac.0), peer);
+                    let _ = directory.insert(tenant.network, InnerAddr::Mac(mac.0), peer);
                 }
             }
             if number == own {
@@ -88,16 +91,19 @@ impl FleetMap {
             for tenant in &host.tenants {
                 let Some(first) = tenant.macs.first() else { continue };
                 let vm = u32::try_from(vms.len()).unwrap_or(u32::MAX);
-                by_mac.extend(tenant.macs.iter().map(|mac| (key(mac.0), vm)));
+                let network = network(tenant);
+                by_mac.extend(tenant.macs.iter().map(|mac| (Key::new(network, mac.0), vm)));
                 untouched.extend(tenant.untouched.then_some(vm));
-                let vnic = Vnic { network: overlay.vni, mac: first.0 };
+                let vnic = Vnic { network: tenant.network, mac: first.0 };
                 let sender = sender_of(tenant, heaviest);
                 vms.push(Member { name: tenant.name.clone(), vnic, host: hosts.len(), sender });
             }
             let fallback = overlay.feedback.as_ref().map_or(program.link, |feedback| feedback.fallback);
+            let networks = networks_of(&host.tenants);
             hosts.push(Host {
                 name: host.name.clone(),
                 number,
+                networks,
                 address: host.address,
                 hop: overlay.gateway.unwrap_or(host.address),
                 mac: host.mac.map(|mac| mac.0),
@@ -116,16 +122,16 @@ impl FleetMap {
             (_, None) => {}
         }
         let own_tenants = &overlay.own().tenants;
+        let own_networks = networks_of(own_tenants);
         let senders = program.tenants.iter().map(|tenant| {
             let known = own_tenants.iter().find(|known| known.name == tenant.name);
-            known.map_or_else(Sender::default, |known| sender_of(known, heaviest))
+            known.map_or_else(Default::default, |known| (known.network, sender_of(known, heaviest)))
         });
         let distributor = overlay.feedback.as_ref().and_then(|feedback| feedback.distributor);
         let distributor = distributor.map(|host| HostId(overlay.hosts[host].number));
         let numbers = hosts.iter().map(|host: &Host| host.number).collect();
         let mut map = Self {
             members: Arc::new(Membership::new(own, numbers, vms, senders.collect(), distributor)),
-            vni: Vni::new(overlay.vni).expect("checked with the policy"),
             format,
             ports,
             mtu,
@@ -133,6 +139,7 @@ impl FleetMap {
             by_address: (0..).zip(&hosts).map(|(index, host)| (host.address, index)).collect(),
             hosts,
             by_mac,
+            networks: own_networks,
             untouched,
             peers: Peers::default(),
             overlay: overlay.clone(),
@@ -179,32 +186,37 @@ impl FleetMap {
         (pair < self.peers.count()).then(|| self.peers.limits(pair))
     }
 
-    /// The tenant elsewhere that a flow comes from, as `NAME@HOST`.
-    pub(crate) fn sender(&self, from: FlowSource) -> Option<String> {
+    /// The tenant elsewhere that a flow of a network comes from, as `NAME@HOST`.
+    pub(crate) fn sender(&self, network: Vni, from: FlowSource) -> Option<String> {
         let FlowSource::Host(number, SenderMac(mac)) = from else { return None };
         let host = self.hosts.iter().find(|host| host.number == number)?;
-        let tenant = &self.members.vms()[self.vm(mac)? as usize];
+        let tenant = &self.members.vms()[self.vm(network, mac)? as usize];
         Some(format!("{}@{}", tenant.name, host.name))
     }
 
-    /// The tenant elsewhere that has this address.
-    pub(crate) fn vm(&self, mac: Mac) -> Option<u32> {
-        self.by_mac.get(&key(mac)).copied()
+    /// Whether a tenant here is in this network.
+    pub(crate) fn has_network(&self, network: Vni) -> bool {
+        self.networks.contains(&network)
+    }
+
+    /// The tenant elsewhere that has this address in a network.
+    pub(crate) fn vm(&self, network: Vni, mac: Mac) -> Option<u32> {
+        self.by_mac.get(&Key::new(network, mac)).copied()
     }
 
     /// Whether the packets of the tenant elsewhere that has this address must not be changed.
-    pub(crate) fn is_untouched(&self, mac: Mac) -> bool {
-        !self.untouched.is_empty() && self.vm(mac).is_some_and(|vm| self.untouched.contains(&vm))
+    pub(crate) fn is_untouched(&self, network: Vni, mac: Mac) -> bool {
+        !self.untouched.is_empty() && self.vm(network, mac).is_some_and(|vm| self.untouched.contains(&vm))
     }
 
-    /// The place of the host that has this address of the tenants' network, unless that is this one.
-    pub(crate) fn host_of(&self, mac: Mac) -> Option<usize> {
-        self.members.host(self.home_of(mac)?)
+    /// The place of the host that has this address of a network, unless that is this one.
+    pub(crate) fn host_of(&self, network: Vni, mac: Mac) -> Option<usize> {
+        self.members.host(self.home_of(network, mac)?)
     }
 
-    /// The host, this one or another, that the map has an address at.
-    pub(crate) fn home_of(&self, mac: Mac) -> Option<HostId> {
-        Some(self.directory.peer(self.vni.get(), InnerAddr::Mac(mac))?.host)
+    /// The host, this one or another, that the map has an address of a network at.
+    pub(crate) fn home_of(&self, network: Vni, mac: Mac) -> Option<HostId> {
+        Some(self.directory.peer(network.get(), InnerAddr::Mac(mac))?.host)
     }
 
     /// The place of the host with this address on the underlay, unless that is this one.
@@ -212,22 +224,18 @@ impl FleetMap {
         self.by_address.get(&address).copied()
     }
 
-    /// The first address of a tenant of this host, by its name.
-    pub(crate) fn own_mac(&self, tenant: &str) -> Option<Mac> {
-        let tenants = &self.overlay.own().tenants;
-        tenants.iter().find(|known| known.name == tenant)?.macs.first().map(|mac| mac.0)
+    /// What other hosts call a tenant of this host, by its name here.
+    pub(crate) fn own_vnic(&self, tenant: &str) -> Option<Vnic> {
+        let known = self.overlay.own().tenants.iter().find(|known| known.name == tenant)?;
+        Some(Vnic { network: known.network, mac: known.macs.first()?.0 })
     }
 
-    /// The tenant of this host that has this address.
-    pub(crate) fn own_name(&self, mac: Mac) -> Option<&str> {
-        let tenants = &self.overlay.own().tenants;
-        let tenant = tenants.iter().find(|known| known.macs.iter().any(|known| known.0 == mac))?;
-        Some(&tenant.name)
-    }
-
-    /// A tenant's name among hosts.
-    pub(crate) fn vnic(&self, mac: Mac) -> Vnic {
-        Vnic { network: self.vni.get(), mac }
+    /// The tenant of this host that has this address in a network.
+    pub(crate) fn own_name(&self, network: Vni, mac: Mac) -> Option<&str> {
+        let has = |known: &&FleetTenant| {
+            known.network == network.get() && known.macs.iter().any(|known| known.0 == mac)
+        };
+        Some(&self.overlay.own().tenants.iter().find(has)?.name)
     }
 
     /// From here to a host whose next hop is at this hardware address.
@@ -250,6 +258,16 @@ impl FleetMap {
     pub(crate) fn inner_mtu(&self) -> u16 {
         self.mtu.saturating_sub(self.overlay.header())
     }
+}
+
+fn network(tenant: &FleetTenant) -> Vni {
+    Vni::new(tenant.network).expect("checked with the policy")
+}
+
+/// The networks of some tenants, each once, in order.
+fn networks_of(tenants: &[FleetTenant]) -> Vec<Vni> {
+    let networks: BTreeSet<Vni> = tenants.iter().map(network).collect();
+    networks.into_iter().collect()
 }
 
 /// A tenant as a sender, by its weight relative to the fleet's heaviest.

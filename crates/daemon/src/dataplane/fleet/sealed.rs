@@ -7,7 +7,7 @@
 //! dropped and counted before it has a place in a tenant's queue; a replay costs no more than a check of its number.
 
 use plimsoll_control::sealing::{HELLO, SEALED_HEAD as HEAD, SEALED_TAG as TAG};
-use plimsoll_control::{Greeted, HostId, Sealing, Session, Unopened};
+use plimsoll_control::{Fingerprint, FleetKeys, Greeted, HostId, Sealing, Session, Unopened};
 use plimsoll_policy::{SEAL, Sealed};
 use plimsoll_units::{Nanos, Span};
 use plimsoll_wire::overlay::{SEALED_HEAD, SEALED_TAG, Tunnelled};
@@ -46,13 +46,18 @@ pub(super) enum Way<'s> {
 
 impl Seals {
     /// The sealing of this fleet's frames; `None` where they are not sealed.
-    pub(super) fn new(map: &FleetMap, key: Option<&[u8; 32]>, [first, start]: [u64; 2]) -> Option<Box<Self>> {
+    pub(super) fn new(
+        map: &FleetMap,
+        keys: Option<&FleetKeys>,
+        [first, start]: [u64; 2],
+    ) -> Option<Box<Self>> {
         let how = map.overlay.sealed;
         if how == Sealed::No {
             return None;
         }
-        let mut sealing =
-            Sealing::new(key.expect("checked with the policy"), map.members.own(), first, start);
+        let keys = keys.expect("checked with the policy");
+        let mut sealing = Sealing::new(keys.own(), map.members.own(), first, start);
+        sealing.set_keys(keys);
         sealing.set_hosts(map.hosts.len());
         let sessions = map.hosts.iter().map(|host| sealing.session(host.number)).collect();
         Some(Box::new(Self { how, sealing, sessions, away: Vec::new(), next: Some(Nanos::ZERO) }))
@@ -71,6 +76,20 @@ impl Seals {
         self.sessions = new.hosts.iter().map(|host| host.number).map(session).collect();
         self.away = before;
         self.next = Some(now);
+    }
+
+    /// Goes over to other keys; sessions go on where that is possible, also those with hosts that are in no map.
+    pub(super) fn rekey(&mut self, keys: &FleetKeys, now: Nanos) {
+        self.sealing.set_keys(keys);
+        let away = self.away.iter_mut().map(|(_, session)| session);
+        self.sessions.iter_mut().chain(away).for_each(|session| session.rekey(&self.sealing, now));
+        self.next = Some(now);
+    }
+
+    /// The keys that frames to a host and from it are sealed with.
+    pub(super) fn keys(&self, host: usize) -> [Option<Fingerprint>; 2] {
+        let session = &self.sessions[host];
+        [session.seals_with(), session.opens_with()]
     }
 
     pub(super) fn way(&mut self, host: usize) -> Way<'_> {

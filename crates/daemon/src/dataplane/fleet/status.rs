@@ -7,8 +7,8 @@
 
 use std::net::IpAddr;
 
-use plimsoll_control::Limits;
 use plimsoll_control::agent::Presence;
+use plimsoll_control::{Fingerprint, Limits};
 use plimsoll_nic::LimitCounters;
 use plimsoll_policy::TenantId;
 use plimsoll_units::{BitRate, Nanos, Span};
@@ -20,6 +20,8 @@ use super::steer::Counts;
 /// Other hosts at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct FleetNow {
+    /// The key that this host seals with, if it seals anything.
+    pub key: Option<Fingerprint>,
     /// All hosts but this one.
     pub hosts: Vec<HostNow>,
     /// Tenants here, each with the tenants elsewhere that it has sent to.
@@ -78,6 +80,10 @@ pub struct HostNow {
     pub fallback: BitRate,
     /// Whether frames to it are sealed; none where no frames are.
     pub session: Option<bool>,
+    /// The key that frames to it are sealed with.
+    pub to: Option<Fingerprint>,
+    /// The keys that it seals with: its frames, and its last message.
+    pub from: [Option<Fingerprint>; 2],
 }
 
 /// A pair of a tenant here and one elsewhere that it sends to.
@@ -123,7 +129,11 @@ impl Dataplane {
                 Some(Presence::Silent) => HostState::Silent,
                 Some(Presence::Idle) => HostState::Idle,
             };
+            let [to, frames] = fleet.seals.as_ref().map_or([None; 2], |seals| seals.keys(index));
+            let feedback = steering.and_then(|steering| steering.agent.key_of(index));
             HostNow {
+                to,
+                from: [frames, feedback],
                 name: host.name.clone(),
                 address: host.address,
                 next_hop: fleet.neighbours.mac(link.hop),
@@ -169,6 +179,7 @@ impl Dataplane {
                 }),
             );
         }
-        Some(FleetNow { hosts: hosts.collect(), pairs, receivers })
+        let key = fleet.keys.as_ref().map(|keys| Fingerprint::of(keys.own()));
+        Some(FleetNow { key, hosts: hosts.collect(), pairs, receivers })
     }
 }

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use plimsoll_control::agent::{LocalVm, Settings};
 use plimsoll_control::backpressure::SenderMac;
 use plimsoll_control::{
-    Agent, BandwidthLaw, Envelope, FabricLaw, HostId, Idle, Laws, Measured, Notice, PacketRateLaw, Rejected,
+    Agent, BandwidthLaw, Envelope, FabricLaw, FleetKeys, HostId, Idle, Laws, Measured, Notice, PacketRateLaw,
+    Rejected,
 };
 use plimsoll_policy::{ControlLevel, Feedback, IdleMinimum, Program, TenantId, UNLIMITED, Via};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
-use plimsoll_wire::overlay::{Format, MOST_IN_OPTION};
+use plimsoll_wire::overlay::{Format, MOST_IN_OPTION, Vni};
 
 use super::super::Dataplane;
 use super::super::drops::Event;
@@ -82,18 +83,19 @@ const FORGET: Span = Span::secs(1);
 const NEVER: Nanos = Nanos::new(u64::MAX);
 
 impl Steering {
-    pub(super) fn new(map: &FleetMap, key: &[u8; 32], numbers: [u64; 2]) -> Self {
+    pub(super) fn new(map: &FleetMap, keys: &FleetKeys, numbers: [u64; 2]) -> Self {
         let feedback = map.overlay.feedback.as_ref().expect("steered only with feedback");
         let members = Arc::clone(&map.members);
         let mut made = Self {
             via: feedback.via,
             epoch: feedback.epoch,
-            agent: Agent::new(settings(feedback), key, numbers, members, Nanos::ZERO),
+            agent: Agent::new(settings(feedback), keys.own(), numbers, members, Nanos::ZERO),
             lanes: Vec::new(),
             by_station: Vec::new(),
             posts: Vec::new(),
             due: NEVER,
         };
+        made.agent.set_keys(keys);
         made.set_posts(map);
         made
     }
@@ -182,15 +184,15 @@ impl Fleet {
         steering.lanes.clear();
         steering.by_station = vec![None; lanes.len() + 1];
         for (index, lane) in (0..).zip(lanes) {
-            let tenant = lane.as_ref().and_then(|lane| Some((lane.tenant?, map.own_mac(&lane.name)?)));
-            let Some((TenantId(tenant), mac)) = tenant else { continue };
+            let tenant = lane.as_ref().and_then(|lane| Some((lane.tenant?, map.own_vnic(&lane.name)?)));
+            let Some((TenantId(tenant), vnic)) = tenant else { continue };
             let tenant = &policy.tenants[tenant as usize];
             let (node, own) = (policy.node(tenant.node), tenant.slo.ingress);
             let max = own.max.or_else(|| node.max.map(|max| policy.limit(max).rate));
             steering.by_station[index as usize + 1] = u32::try_from(receivers.len()).ok();
             steering.lanes.push(index);
             receivers.push(LocalVm {
-                vnic: map.vnic(mac),
+                vnic,
                 envelope: Envelope { min: own.min.or(node.min), max: max.unwrap_or(policy.link) },
                 threshold: tenant.slo.threshold,
                 // By the time, so that no sender can foresee the gaps between sampled packets.
@@ -277,9 +279,11 @@ impl Dataplane {
         }
         self.obey(map, &mut steering.agent, now);
         while let Some((host, Notice { receiver, flow, sender, terms })) = steering.agent.poll_notice() {
-            let flow = Asked { to: receiver.mac, from: sender, flow: FlowKey::from_bytes(&flow) };
+            let Some(network) = Vni::new(receiver.network) else { continue };
+            let flow = Asked { network, to: receiver.mac, from: sender, flow: FlowKey::from_bytes(&flow) };
             // What no tenant here can send takes no place in the table.
-            let heeded = map.own_name(sender).is_some() && asked.install(flow, host, terms, now).is_ok();
+            let heeded =
+                map.own_name(network, sender).is_some() && asked.install(flow, host, terms, now).is_ok();
             self.uplink.tally.event(if heeded { Event::NoticeHeeded } else { Event::NoticeRefused });
         }
     }
@@ -291,12 +295,11 @@ impl Dataplane {
         for Tell { host, sender: SenderMac(sender), tenant, flow, terms } in tells {
             let lane = self.backpressure.heavy.as_ref().and_then(|heavy| heavy.lane_of(*tenant));
             let lane = lane.and_then(|lane| self.tenants.lanes[lane].as_ref());
-            let mac = lane.and_then(|lane| map.own_mac(&lane.name));
+            let vnic = lane.and_then(|lane| map.own_vnic(&lane.name));
             let place = map.hosts.iter().position(|known| known.number == *host);
             // A tenant or host that a reload has just taken away is told nothing.
-            let (Some(mac), Some(place)) = (mac, place) else { continue };
-            let notice =
-                Notice { receiver: map.vnic(mac), flow: flow.to_bytes(), sender: *sender, terms: *terms };
+            let (Some(receiver), Some(place)) = (vnic, place) else { continue };
+            let notice = Notice { receiver, flow: flow.to_bytes(), sender: *sender, terms: *terms };
             steering.agent.notify(place, &[notice]);
             steering.posts[place].due = now;
         }

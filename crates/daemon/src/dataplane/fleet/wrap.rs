@@ -10,10 +10,10 @@
 use plimsoll_control::Session;
 use plimsoll_ports::{Frame, Port, Sending, Trouble};
 use plimsoll_units::Nanos;
-use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG};
+use plimsoll_wire::overlay::{Inner, MOST_IN_OPTION, Path, SEALED_HEAD, SEALED_TAG, Vni};
 use plimsoll_wire::{Offload, SegmentError};
 
-use super::super::depart::Handed;
+use super::super::depart::{Handed, Route};
 use super::super::drops::Loss;
 use super::super::emit::{Emitted, Part, cut, write};
 use super::super::mac_table::is_group;
@@ -42,23 +42,23 @@ pub(super) struct Wrapping<'a> {
 }
 
 impl Dataplane {
-    /// Sends to the host that has the address, or to all hosts. `whole` is the pull before any of it has left.
+    /// Sends to the host that has the address, or to all hosts with tenants of the network. `whole` is the pull before any of it has left.
     pub(in super::super) fn send_out(
         &mut self,
         frame: &[u8],
         held: &Held,
         part: &mut Part,
         whole: Part,
-        from: u32,
+        way: Route,
         now: Nanos,
     ) -> Handed {
         if !is_group(held.to) {
-            let host = self.fleet.as_ref().and_then(|fleet| fleet.map.host_of(held.to));
+            let host = self.fleet.as_ref().and_then(|fleet| fleet.map.host_of(way.network, held.to));
             let Some(host) = host else { return Handed::Lost(Loss::NoPeer) };
-            return self.send_to(host, frame, held, part, from, now);
+            return self.send_to(host, frame, held, part, way, now);
         }
         // Other hosts accept frames from addresses that the map has at this host; a frame that has begun to leave goes on.
-        if self.uplink.flooded == 0 && !self.is_known_source(frame) {
+        if self.uplink.flooded == 0 && !self.is_known_source(way.network, frame) {
             return Handed::Curtailed(Loss::ForeignSource);
         }
         let first = self.begin_copies();
@@ -69,10 +69,10 @@ impl Dataplane {
         let hosts = self.fleet.as_ref().map_or(0, |fleet| fleet.links.len());
         let mut handed = Handed::Done;
         for host in first.into_iter().chain(0..hosts) {
-            if self.copied(host, Copied::Begun) {
+            if !self.has_network(host, way.network) || self.copied(host, Copied::Begun) {
                 continue;
             }
-            match self.send_to(host, frame, held, part, from, now) {
+            match self.send_to(host, frame, held, part, way, now) {
                 Handed::Wait => return Handed::Wait,
                 Handed::Lost(why) => handed = Handed::Curtailed(why),
                 _ => {}
@@ -84,9 +84,15 @@ impl Dataplane {
         handed
     }
 
-    fn is_known_source(&self, frame: &[u8]) -> bool {
+    /// Whether a tenant of this network is at this host.
+    fn has_network(&self, host: usize, network: Vni) -> bool {
+        let host = self.fleet.as_ref().and_then(|fleet| fleet.map.hosts.get(host));
+        host.is_some_and(|host| host.networks.contains(&network))
+    }
+
+    fn is_known_source(&self, network: Vni, frame: &[u8]) -> bool {
         let (Some(fleet), Some((_, source))) = (&self.fleet, addresses(frame)) else { return false };
-        fleet.map.home_of(source) == Some(fleet.map.members.own())
+        fleet.map.home_of(network, source) == Some(fleet.map.members.own())
     }
 
     /// Begins a frame for all hosts, or continues one; answers the host that has a part of it.
@@ -113,13 +119,13 @@ impl Dataplane {
         frame: &[u8],
         held: &Held,
         part: &mut Part,
-        from: u32,
+        way: Route,
         now: Nanos,
     ) -> Handed {
         let (Some(port), Some(fleet)) = (&mut self.uplink.port, &mut self.fleet) else { return Handed::Wait };
         let Some(path) = fleet.path(host) else { return Handed::Lost(Loss::NoNextHop) };
         let feedback = fleet.steering.as_ref().and_then(|steering| steering.riding(host));
-        let inner = Inner { vni: fleet.map.vni, flow_hash: held.hash.into(), feedback };
+        let inner = Inner { vni: way.network, flow_hash: held.hash.into(), feedback };
         let session = match fleet.seals.as_mut().map(|seals| seals.way(host)) {
             Some(Way::Sealed(session)) => Some(session),
             Some(Way::NoSession) => return Handed::Lost(Loss::NoSession),
@@ -130,7 +136,7 @@ impl Dataplane {
         let emitted =
             emit_wrapped(port, &mut wrapping, frame, &held.offload, part, &mut self.buffers.scratch);
         let told = wrapping.told;
-        self.uplink.senders.note(port.taken(), from);
+        self.uplink.senders.note(port.taken(), way.from);
         self.uplink.down = emitted.is_err();
         fleet.links[host].sent += u64::from(before - packets_left(part, &held.offload));
         if told && let Some(steering) = &mut fleet.steering {

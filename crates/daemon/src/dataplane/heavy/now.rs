@@ -10,6 +10,7 @@ use plimsoll_policy::Watch;
 use plimsoll_queues::{HeavyCounters, Tally};
 use plimsoll_units::{BitRate, Nanos, Span};
 use plimsoll_wire::FlowKey;
+use plimsoll_wire::overlay::Vni;
 
 use super::super::lane::Lane;
 use super::{Counted, HashedFlow, HeavyFlows, Listed, Presses};
@@ -122,7 +123,7 @@ impl HeavyFlows {
     pub(in crate::dataplane) fn now(
         &mut self,
         lanes: &[Option<Box<Lane>>],
-        elsewhere: impl Fn(FlowSource) -> Option<String>,
+        elsewhere: impl Fn(Vni, FlowSource) -> Option<String>,
         now: Nanos,
     ) -> HeavyNow {
         self.advance(now);
@@ -139,12 +140,13 @@ impl HeavyFlows {
                 means,
                 interval: pressed.interval,
             });
+            let network = self.lane_of(tenant).and_then(|lane| Some(lanes.get(lane)?.as_ref()?.network));
             let (tenant, round_trip) = (names.get(&tenant)?.clone(), self.round_trip(of));
             let sender = match sibling.checked_sub(1) {
                 Some(lane) => lanes.get(lane as usize).and_then(Option::as_ref).map(|lane| lane.name.clone()),
                 None => (!inward).then(|| tenant.clone()),
             };
-            let from = if inward { sender.clone().or_else(|| elsewhere(from)) } else { None };
+            let from = if inward { sender.clone().or_else(|| elsewhere(network?, from)) } else { None };
             Some(HeavyFlow {
                 tenant,
                 inward,

@@ -9,6 +9,7 @@ use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place};
 use plimsoll_ports::{Frame, Port, Received};
 use plimsoll_units::Nanos;
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{Ecn, Front, Offload, OffloadKind, parse};
 
 use super::super::Dataplane;
@@ -18,7 +19,7 @@ use super::super::drops::{Event, Loss};
 use super::super::emit::Part;
 use super::super::flows::Hashed;
 use super::super::heavy::{HashedCount, markable};
-use super::super::mac_table::{Learned, Mac, Owner, is_group};
+use super::super::mac_table::{Learned, Mac, NO_NETWORK, Owner, is_group};
 use super::super::outward::{check, on_wire};
 use super::super::press::{Act, Way};
 
@@ -61,7 +62,8 @@ impl Bound {
 enum Receiver {
     /// A lane, if its address is known.
     Lane(Option<u32>),
-    All,
+    /// All tenants here of a network.
+    All(Vni),
 }
 
 impl Dataplane {
@@ -91,15 +93,17 @@ impl Dataplane {
             self.learn_outside(parsed.src_mac.0, now);
         }
         let target = parsed.dst_mac.0;
-        let owner = || match self.macs.owner(target) {
+        let network = self.network_of(lane);
+        let owner = || match self.macs.owner(network, target) {
             Some(Owner::Lane(lane)) => Some(lane),
             _ => None,
         };
-        let to = if is_group(target) { Receiver::All } else { Receiver::Lane(lane.or_else(owner)) };
+        let to = if is_group(target) { Receiver::All(network) } else { Receiver::Lane(lane.or_else(owner)) };
         let flow = match (&self.backpressure.heavy, to) {
             (Some(heavy), Receiver::Lane(Some(lane))) => {
                 let sender = parsed.src_mac.0;
-                let untouched = self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(sender));
+                let untouched =
+                    self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(network, sender));
                 heavy.flow((lane as usize, true, None), (from, untouched), (parsed, &Hashed::of(parsed)))
             }
             _ => None,
@@ -113,7 +117,7 @@ impl Dataplane {
         if matches!(self.inward.via, Via::Thread(Some(_))) {
             return; // a tenant's, which another thread has looked at
         }
-        if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(mac, Owner::Uplink, now) {
+        if let Learned::Taken(Owner::Lane(from)) = self.macs.learn(NO_NETWORK, mac, Owner::Uplink, now) {
             self.note_taken(from);
         }
     }
@@ -171,9 +175,9 @@ impl Dataplane {
         let frame = &*frame;
         let mut part = Part::whole(u32::try_from(frame.len()).unwrap_or(u32::MAX), offload);
         let handed = match *to {
-            Receiver::All if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
-            Receiver::All => {
-                let made = self.send_all(&Frame::whole(frame), offload, part);
+            Receiver::All(_) if self.copies.of_uplink == 0 => Handed::Lost(Loss::FloodLimit),
+            Receiver::All(network) => {
+                let made = self.send_all(&Frame::whole(frame), offload, part, network);
                 self.copies.of_uplink = self.copies.of_uplink.saturating_sub(made);
                 return;
             }

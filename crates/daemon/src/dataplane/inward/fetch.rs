@@ -8,10 +8,11 @@
 
 use plimsoll_ports::{Batch, MOST_LENT, Received, Trouble};
 use plimsoll_units::Nanos;
+use plimsoll_wire::overlay::Vni;
 
 use super::super::drops::Tally;
 use super::super::fleet::Came;
-use super::super::mac_table::{Mac, MacTable, Owner};
+use super::super::mac_table::{Mac, MacTable, NO_NETWORK, Owner};
 use super::super::tenants::Tenants;
 use super::super::{Buffers, Core, Dataplane};
 use super::{COMMON, Inward, Provenance};
@@ -33,7 +34,8 @@ struct Lent<'a, C> {
 impl<C: Core> Batch for Lent<'_, C> {
     #[inline]
     fn look(&mut self, at: usize, frame: &[u8]) {
-        self.stations[at] = frame.first_chunk().map_or(COMMON, |&mac| self.inward.station_of(self.macs, mac));
+        self.stations[at] =
+            frame.first_chunk().map_or(COMMON, |&mac| self.inward.station_of(self.macs, NO_NETWORK, mac));
     }
 
     #[inline]
@@ -94,7 +96,7 @@ impl Dataplane {
             }
             fetched += 1;
             let frame = &landing[..received.len];
-            let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(mac));
+            let station = frame.first_chunk().map_or(COMMON, |&mac| self.station_for(NO_NETWORK, mac));
             if !self.passes_on(station, frame, &received) {
                 self.store(core, station, frame, &received, Provenance::default(), now);
             }
@@ -177,17 +179,17 @@ impl Dataplane {
         }
     }
 
-    /// The station of a destination address; no other header is looked at here.
-    pub(in super::super) fn station_for(&self, mac: Mac) -> u32 {
-        self.inward.station_of(&self.macs, mac)
+    /// The station of a network's destination address; no other header is looked at here.
+    pub(in super::super) fn station_for(&self, network: Vni, mac: Mac) -> u32 {
+        self.inward.station_of(&self.macs, network, mac)
     }
 }
 
 impl Inward {
     /// The station of a destination address.
     #[inline]
-    fn station_of(&self, macs: &MacTable, mac: Mac) -> u32 {
-        match macs.owner(mac) {
+    fn station_of(&self, macs: &MacTable, network: Vni, mac: Mac) -> u32 {
+        match macs.owner(network, mac) {
             Some(Owner::Lane(lane)) if lane < self.stations() - 1 => lane + 1,
             _ => COMMON,
         }

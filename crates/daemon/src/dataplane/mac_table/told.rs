@@ -5,14 +5,14 @@
 //! Not here: how news reach other threads (`crossing`).
 //! Invariant: news about an address are told when its owner begins to use it, and again while it does, far more often than
 //! [`IDLE`]; what does not fit among the news is told with the owner's next frame. An interface's addresses are told when they have
-//! changed. At most [`MOST`] uses wait, and two news more for each tenant.
+//! changed. They are in one network, as an overlay has one thread. At most [`MOST`] uses wait, and two news more for each tenant.
 
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use plimsoll_units::{Nanos, Span};
 
-use super::{Entry, IDLE, Mac, MacTable, Owner, key};
+use super::{Entry, IDLE, Key, Mac, MacTable, NO_NETWORK, Owner};
 
 /// News of one table for the others. Owners are lanes of the thread that tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl News {
 pub(super) struct Outbox {
     waiting: VecDeque<News>,
     /// Each owner's addresses as they were told last, in order, and since when it has had them.
-    pinned: HashMap<Owner, (Vec<u64>, Nanos), RandomState>,
+    pinned: HashMap<Owner, (Vec<Key>, Nanos), RandomState>,
 }
 
 /// Most addresses in use that wait to be told.
@@ -71,26 +71,22 @@ const AGAIN: Span = Span::ns(IDLE.as_u64() / 5);
 
 /// Notes that other threads are to be told of the owner's use of an address, unless they were a while ago.
 #[inline]
-pub(super) fn tell(news: &mut Option<Outbox>, mac: Mac, entry: &mut Entry, now: Nanos) {
+pub(super) fn tell(news: &mut Option<Outbox>, key: Key, entry: &mut Entry, now: Nanos) {
     let Some(Outbox { waiting, .. }) = news else { return };
     if entry.pinned || entry.told.is_some_and(|told| now.since(told) < AGAIN) || waiting.len() >= MOST {
         return;
     }
     entry.told = Some(now);
-    waiting.push_back(News::Uses { mac, owner: entry.owner, since: entry.since });
+    waiting.push_back(News::Uses { mac: key.mac(), owner: entry.owner, since: entry.since });
 }
 
 impl Outbox {
     /// Tells of an interface's addresses, unless that was the last that was told of them.
-    fn tell_pinned(&mut self, keys: Vec<u64>, owner: Owner, since: Nanos) {
+    fn tell_pinned(&mut self, keys: Vec<Key>, owner: Owner, since: Nanos) {
         if self.pinned.get(&owner).is_some_and(|told| *told == (keys.clone(), since)) {
             return;
         }
-        let mac = |key: &u64| {
-            let [_, _, mac @ ..] = key.to_be_bytes();
-            mac
-        };
-        let macs = keys.iter().map(mac).collect();
+        let macs = keys.iter().map(|key| key.mac()).collect();
         self.waiting.retain(|news| news.owner() != owner || !matches!(news, News::Pinned { .. }));
         self.waiting.push_back(News::Pinned { owner, macs, since });
         self.pinned.insert(owner, (keys, since));
@@ -138,7 +134,7 @@ impl MacTable {
     }
 
     /// Notes that other threads are to be told of an interface's addresses.
-    pub(super) fn tell_pinned(&mut self, mut keys: Vec<u64>, owner: Owner) {
+    pub(super) fn tell_pinned(&mut self, mut keys: Vec<Key>, owner: Owner) {
         let Some(news) = &mut self.news else { return };
         keys.sort_unstable();
         let own = keys.iter().filter_map(|key| self.entries.get(key)).filter(|entry| entry.owner == owner);
@@ -154,8 +150,8 @@ impl MacTable {
         first: impl FnOnce(Owner) -> bool,
         now: Nanos,
     ) -> Option<Owner> {
-        let mut lost = None;
-        if let Some(entry) = self.entries.get_mut(&key(mac)) {
+        let (key, mut lost) = (Key::new(NO_NETWORK, mac), None);
+        if let Some(entry) = self.entries.get_mut(&key) {
             if entry.owner == owner {
                 entry.seen = now;
                 return None;
@@ -167,13 +163,13 @@ impl MacTable {
                 return None;
             }
             lost = Some(entry.owner);
-            self.take_from_owner(key(mac));
+            self.take_from_owner(key);
         }
         self.latest = None;
-        if self.make_room(mac, owner) {
+        if self.make_room(key, owner) {
             self.note_change(owner);
             let entry = Entry { owner, seen: now, since, told: Some(now), pinned: false };
-            self.entries.insert(key(mac), entry);
+            self.entries.insert(key, entry);
         }
         lost
     }
@@ -188,13 +184,14 @@ impl MacTable {
     ) -> Vec<(Mac, Owner)> {
         let (mut lost, mut keeps) = (Vec::new(), Vec::new());
         for &mac in macs {
-            let Some(entry) = self.entries.get(&key(mac)).filter(|entry| entry.owner != owner) else {
+            let key = Key::new(NO_NETWORK, mac);
+            let Some(entry) = self.entries.get(&key).filter(|entry| entry.owner != owner) else {
                 continue;
             };
             let interface = since == Nanos::ZERO && !entry.pinned;
             if interface || entry.is_later_than(since, &first) {
                 lost.extend(entry.pinned.then_some((mac, entry.owner)));
-                self.take_from_owner(key(mac));
+                self.take_from_owner(key);
             } else if since > Nanos::ZERO {
                 lost.push((mac, owner));
                 keeps.push(mac);
@@ -202,13 +199,13 @@ impl MacTable {
         }
         let news = self.news.take();
         let gets: Vec<Mac> = macs.iter().copied().filter(|mac| !keeps.contains(mac)).collect();
-        self.pin_since(&gets, owner, since);
+        self.pin_since(NO_NETWORK, &gets, owner, since);
         self.news = news;
         lost
     }
 
     /// The owner of an address has it no longer.
-    fn take_from_owner(&mut self, key: u64) {
+    fn take_from_owner(&mut self, key: Key) {
         let Some(entry) = self.entries.remove(&key) else { return };
         self.note_change(entry.owner);
         if !entry.pinned {
@@ -269,45 +266,48 @@ mod tests {
     #[test]
     fn an_address_that_is_told_of_is_not_another_tenants() {
         let (mut here, mut there) = (table(), table());
-        assert_eq!(here.learn(MAC, Owner::Lane(1), at(1)), Learned::Own);
+        assert_eq!(here.learn(NO_NETWORK, MAC, Owner::Lane(1), at(1)), Learned::Own);
         tell_all(&mut here, &mut there, at(1));
-        assert_eq!(there.owner(MAC), Some(Owner::Lane(1)));
-        assert_eq!(there.learn(MAC, Owner::Lane(0), at(2)), Learned::Foreign);
+        assert_eq!(there.owner(NO_NETWORK, MAC), Some(Owner::Lane(1)));
+        assert_eq!(there.learn(NO_NETWORK, MAC, Owner::Lane(0), at(2)), Learned::Foreign);
         assert!(!there.has_news(), "what was heard is not told on");
         // It is in use all the time, on the other thread.
         for second in 2..2_000 {
-            here.learn(MAC, Owner::Lane(1), at(second));
+            here.learn(NO_NETWORK, MAC, Owner::Lane(1), at(second));
             tell_all(&mut here, &mut there, at(second));
-            assert_eq!(there.learn(MAC, Owner::Lane(0), at(second)), Learned::Foreign);
+            assert_eq!(there.learn(NO_NETWORK, MAC, Owner::Lane(0), at(second)), Learned::Foreign);
         }
     }
 
     #[test]
     fn of_two_claims_at_once_the_earlier_one_holds_on_both_threads() {
         let (mut here, mut there) = (table(), table());
-        here.learn(MAC, Owner::Lane(1), at(1));
-        there.learn(MAC, Owner::Lane(0), at(2));
+        here.learn(NO_NETWORK, MAC, Owner::Lane(1), at(1));
+        there.learn(NO_NETWORK, MAC, Owner::Lane(0), at(2));
         tell_all(&mut here, &mut there, at(3));
         tell_all(&mut there, &mut here, at(3));
-        assert_eq!((here.owner(MAC), there.owner(MAC)), (Some(Owner::Lane(1)), Some(Owner::Lane(1))));
+        assert_eq!(
+            (here.owner(NO_NETWORK, MAC), there.owner(NO_NETWORK, MAC)),
+            (Some(Owner::Lane(1)), Some(Owner::Lane(1)))
+        );
     }
 
     #[test]
     fn the_uplink_gets_its_address_back_on_all_threads_and_an_interface_keeps_its_own() {
         let (mut here, mut there) = (table(), table());
-        here.learn(MAC, Owner::Lane(1), at(1));
+        here.learn(NO_NETWORK, MAC, Owner::Lane(1), at(1));
         tell_all(&mut here, &mut there, at(1));
-        there.learn(MAC, Owner::Uplink, at(2));
+        there.learn(NO_NETWORK, MAC, Owner::Uplink, at(2));
         tell_all(&mut there, &mut here, at(2));
-        assert_eq!(here.owner(MAC), Some(Owner::Uplink));
-        assert_eq!(here.learn(MAC, Owner::Lane(1), at(3)), Learned::Foreign);
-        here.pin(MAC, Owner::Lane(2));
+        assert_eq!(here.owner(NO_NETWORK, MAC), Some(Owner::Uplink));
+        assert_eq!(here.learn(NO_NETWORK, MAC, Owner::Lane(1), at(3)), Learned::Foreign);
+        here.pin(NO_NETWORK, MAC, Owner::Lane(2));
         tell_all(&mut here, &mut there, at(4));
-        assert_eq!(there.owner(MAC), Some(Owner::Lane(2)));
-        assert_eq!(there.learn(MAC, Owner::Uplink, at(5)), Learned::Foreign);
+        assert_eq!(there.owner(NO_NETWORK, MAC), Some(Owner::Lane(2)));
+        assert_eq!(there.learn(NO_NETWORK, MAC, Owner::Uplink, at(5)), Learned::Foreign);
         here.forget(Owner::Lane(2));
         tell_all(&mut here, &mut there, at(6));
-        assert_eq!(there.owner(MAC), Some(Owner::Lane(2)), "it waits for its port");
+        assert_eq!(there.owner(NO_NETWORK, MAC), Some(Owner::Lane(2)), "it waits for its port");
     }
 
     #[test]
@@ -315,20 +315,23 @@ mod tests {
         let (one, two, interface) = (Owner::Lane(1), Owner::Lane(2), Owner::Lane(3));
         for (at_one, at_two, wins) in [(at(1), at(2), one), (at(2), at(1), two), (at(1), at(1), one)] {
             let (mut here, mut there) = (table(), table());
-            here.pin_first(MAC, one, at_one);
-            there.pin_first(MAC, two, at_two);
+            here.pin_first(NO_NETWORK, MAC, one, at_one);
+            there.pin_first(NO_NETWORK, MAC, two, at_two);
             tell_all(&mut here, &mut there, at(3));
             tell_all(&mut there, &mut here, at(3));
-            assert_eq!((here.owner(MAC), there.owner(MAC)), (Some(wins), Some(wins)));
-            there.pin(MAC, interface);
-            assert_eq!(there.owner(MAC), Some(wins), "with one thread it stays, too");
+            assert_eq!((here.owner(NO_NETWORK, MAC), there.owner(NO_NETWORK, MAC)), (Some(wins), Some(wins)));
+            there.pin(NO_NETWORK, MAC, interface);
+            assert_eq!(there.owner(NO_NETWORK, MAC), Some(wins), "with one thread it stays, too");
         }
         let (mut here, mut there) = (table(), table());
-        here.pin_first(MAC, one, at(1));
-        there.pin(MAC, interface);
+        here.pin_first(NO_NETWORK, MAC, one, at(1));
+        there.pin(NO_NETWORK, MAC, interface);
         tell_all(&mut here, &mut there, at(3));
         tell_all(&mut there, &mut here, at(3));
-        assert_eq!((here.owner(MAC), there.owner(MAC)), (Some(interface), Some(interface)));
+        assert_eq!(
+            (here.owner(NO_NETWORK, MAC), there.owner(NO_NETWORK, MAC)),
+            (Some(interface), Some(interface))
+        );
     }
 
     #[test]
@@ -340,19 +343,23 @@ mod tests {
             (at(3), Owner::Uplink, Owner::Lane(1)),
         ] {
             let (mut here, mut there) = (table(), table());
-            there.learn(MAC, owner, used);
-            here.pin_first(MAC, Owner::Lane(1), at(2));
+            there.learn(NO_NETWORK, MAC, owner, used);
+            here.pin_first(NO_NETWORK, MAC, Owner::Lane(1), at(2));
             tell_all(&mut here, &mut there, at(4));
             tell_all(&mut there, &mut here, at(4));
-            assert_eq!((here.owner(MAC), there.owner(MAC)), (Some(wins), Some(wins)), "{owner:?}, {used:?}");
+            assert_eq!(
+                (here.owner(NO_NETWORK, MAC), there.owner(NO_NETWORK, MAC)),
+                (Some(wins), Some(wins)),
+                "{owner:?}, {used:?}"
+            );
         }
     }
 
     #[test]
     fn what_waits_to_be_told_of_a_tenant_that_is_gone_is_not_told_of_the_next_one_in_its_lane() {
         let mut table = table();
-        table.learn(MAC, Owner::Lane(1), at(1));
-        table.pin([2, 0, 0, 0, 0, 1], Owner::Lane(1));
+        table.learn(NO_NETWORK, MAC, Owner::Lane(1), at(1));
+        table.pin(NO_NETWORK, [2, 0, 0, 0, 0, 1], Owner::Lane(1));
         table.forget(Owner::Lane(1));
         table.release(Owner::Lane(1));
         assert!(!table.has_news());
@@ -363,17 +370,17 @@ mod tests {
         let mut table = table();
         let other = [2, 0, 0, 0, 0, 1];
         for _ in 0..3 {
-            table.pin_all(&[MAC, other], Owner::Lane(1));
+            table.pin_all(NO_NETWORK, &[MAC, other], Owner::Lane(1));
         }
         let told = |macs: &[Mac]| {
             let (owner, macs) = (Owner::Lane(1), macs.to_vec());
             Some(News::Pinned { owner, macs, since: Nanos::ZERO })
         };
         assert_eq!((table.next_news(), table.next_news()), (told(&[other, MAC]), None));
-        table.pin_all(&[other, MAC], Owner::Lane(1));
+        table.pin_all(NO_NETWORK, &[other, MAC], Owner::Lane(1));
         assert!(!table.has_news(), "they are the same");
-        table.pin(other, Owner::Lane(1));
-        table.pin(MAC, Owner::Lane(1));
+        table.pin(NO_NETWORK, other, Owner::Lane(1));
+        table.pin(NO_NETWORK, MAC, Owner::Lane(1));
         assert_eq!((table.next_news(), table.next_news()), (told(&[MAC]), None), "only what holds now");
     }
 
@@ -390,7 +397,7 @@ mod tests {
                 now += Span::millis(1);
                 let owner = if outside { Owner::Uplink } else { Owner::Lane(lane) };
                 let table = if lane < 2 { &mut here } else { &mut there };
-                table.learn([2, 0, 0, 0, 0, mac], owner, now);
+                table.learn(NO_NETWORK, [2, 0, 0, 0, 0, mac], owner, now);
                 if told {
                     tell_all(&mut here, &mut there, now);
                     tell_all(&mut there, &mut here, now);
@@ -403,12 +410,12 @@ mod tests {
                 tell_all(&mut there, &mut here, now);
                 for mac in (0..3).map(|mac| [2, 0, 0, 0, 0, mac]) {
                     for (table, lanes) in [(&mut here, 0..2), (&mut there, 2..4)] {
-                        if table.owner(mac).is_some_and(|owner| match owner {
+                        if table.owner(NO_NETWORK, mac).is_some_and(|owner| match owner {
                             Owner::Lane(lane) => lanes.contains(&lane),
                             Owner::Uplink => true,
                         }) {
-                            let owner = table.owner(mac).expect("it was just there");
-                            table.learn(mac, owner, now);
+                            let owner = table.owner(NO_NETWORK, mac).expect("it was just there");
+                            table.learn(NO_NETWORK, mac, owner, now);
                         }
                     }
                 }
@@ -416,7 +423,7 @@ mod tests {
             tell_all(&mut here, &mut there, now);
             tell_all(&mut there, &mut here, now);
             for mac in (0..3).map(|mac| [2, 0, 0, 0, 0, mac]) {
-                prop_assert_eq!(here.owner(mac), there.owner(mac));
+                prop_assert_eq!(here.owner(NO_NETWORK, mac), there.owner(NO_NETWORK, mac));
             }
         }
     }

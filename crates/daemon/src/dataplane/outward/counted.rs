@@ -9,6 +9,7 @@
 use plimsoll_control::backpressure::mediation::Codepoint;
 use plimsoll_control::backpressure::{FlowSource, Place, SenderMac};
 use plimsoll_vnic::Status;
+use plimsoll_wire::overlay::Vni;
 use plimsoll_wire::{Ecn, Offload, Parsed};
 
 use super::super::Dataplane;
@@ -31,13 +32,14 @@ impl Dataplane {
     ) -> [Option<HashedCount>; 2] {
         let Some(heavy) = &self.backpressure.heavy else { return [None; 2] };
         let (to, from) = (parsed.dst_mac.0, FlowSource::Here);
-        let (receiver, peer_untouched) = match self.macs.owner(to) {
+        let network = self.network_of(Some(index as u32));
+        let (receiver, peer_untouched) = match self.macs.owner(network, to) {
             Some(Owner::Lane(to)) => {
                 let untouched = (from, heavy.is_untouched(index));
                 let flow = heavy.flow((to as usize, true, Some(index)), untouched, (parsed, flow));
                 (flow, heavy.is_untouched(to as usize))
             }
-            _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(to))),
+            _ => (None, self.fleet.as_ref().is_some_and(|fleet| fleet.map.is_untouched(network, to))),
         };
         [heavy.flow((index, false, None), (from, peer_untouched), (parsed, flow)), receiver]
     }
@@ -70,7 +72,7 @@ impl Dataplane {
             counted.each_ref().map(|flow| flow.map(|flow| Place::Tenant(flow.of.tenant)));
         let places = [
             sender.unwrap_or(Place::Uncounted(index)),
-            receiver.unwrap_or_else(|| place_of(&self.macs, &self.fleet, parsed.dst_mac.0)),
+            receiver.unwrap_or_else(|| place_of(&self.macs, &self.fleet, (lane.network, parsed.dst_mac.0))),
         ];
         let len = origin.at_hand(received.len);
         let bytes = &mut lane.pool.bytes_mut(buffer)[..len * origin.frames() as usize];
@@ -129,11 +131,13 @@ impl Dataplane {
 }
 
 /// Where this address is, of a tenant whose flows are not counted or elsewhere.
-fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, mac: Mac) -> Place {
-    match macs.owner(mac) {
+fn place_of(macs: &MacTable, fleet: &Option<Box<Fleet>>, (network, mac): (Vni, Mac)) -> Place {
+    match macs.owner(network, mac) {
         Some(Owner::Lane(lane)) => Place::Uncounted(lane as usize),
         _ => Place::Away(
-            fleet.as_ref().map_or(FlowSource::Elsewhere(SenderMac::default()), |fleet| fleet.source_of(mac)),
+            fleet
+                .as_ref()
+                .map_or(FlowSource::Elsewhere(SenderMac::default()), |fleet| fleet.source_of(network, mac)),
         ),
     }
 }

@@ -89,7 +89,7 @@ impl Dataplane {
         offload: &Offload,
         queue: QueueId,
     ) {
-        let peer = self.peer_of(parsed.dst_mac.0);
+        let peer = self.peer_of(index, parsed.dst_mac.0);
         let hash = self.path_hash(parsed);
         let Some(lane) = &mut self.tenants.lanes[index] else { return };
         let frame = &lane.pool.bytes(buffer)[..origin.at_hand(received.len)];

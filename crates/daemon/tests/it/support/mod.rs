@@ -29,8 +29,8 @@ pub fn fleet_of(checked: &Checked, program: &mut Program, [sequence, start]: [u6
     let map = fleet_map(checked, program)?;
     let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
     let mac = [6, 0, 0, 0, 0, overlay.own().number.to_be_bytes()[3]];
-    let key = overlay.key.as_ref().map(|_| KEY);
-    Some(FleetSetup { map, mac, key, sequence, start })
+    let keys = overlay.key.as_ref().map(|_| KEY.into());
+    Some(FleetSetup { map, mac, keys, sequence, start })
 }
 
 /// The engine, and the other end of each of its ports.
