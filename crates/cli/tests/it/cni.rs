@@ -2,7 +2,7 @@
 //!
 //! Needs root (network namespaces) and `host-local` of Debian's containernetworking-plugins, which chooses the addresses.
 
-mod engines;
+pub mod engines;
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Daemon, Stage, ip, skip};
 
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// Where Debian puts the plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
@@ -125,7 +125,7 @@ impl Host {
 }
 
 /// A host whose uplink leads to `far`, and a policy that includes the folder `tenants.d`.
-fn lay_out(stage: &Stage) {
+pub fn lay_out(stage: &Stage) {
     let [host, far] = ["host", "far"].map(|name| stage.netns(name));
     ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
     ip(&["-n", &host, "link", "set", "up0", "up"]);
@@ -149,7 +149,7 @@ fn ipam(stage: &Stage) -> Value {
 }
 
 /// The tenants that the daemon has.
-fn tenants(stage: &Stage) -> Vec<String> {
+pub fn tenants(stage: &Stage) -> Vec<String> {
     let stats = stage.client().text("GET", "/v1/stats").expect("it answers");
     let stats: Value = serde_json::from_str(&stats).expect("JSON");
     stats["tenants"].as_object().expect("tenants").keys().cloned().collect()

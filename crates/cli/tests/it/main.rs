@@ -7,6 +7,7 @@ mod binding;
 mod carrier;
 mod cni;
 mod commands;
+mod docker;
 mod hostile;
 mod hostile_files;
 mod hosts;
