@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Make the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Reload),
-    /// Make a container's own interface the port of a tenant; nothing inside the container changes
+    /// Make a container's own interface the port of a tenant, or give a virtual machine an interface that is one
     Attach(Attach),
     /// Serve Docker as a network plugin: each container of its networks becomes a tenant
     DockerPlugin(DockerPlugin),

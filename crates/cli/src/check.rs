@@ -5,6 +5,7 @@
 //! Not here: rules of the languages.
 //! Invariant: for a wrong file there is no standard output, except with `--json`.
 
+mod included;
 mod memory;
 
 use std::path::Path;
@@ -21,16 +22,17 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let Some(read) = reader::read_first(&file)? else { return policy(args, reader::load(&file)) };
     let kind = Kind::of(&read.keys());
-    if let (true, Kind::SubPolicy | Kind::Scenario) = (args.memory, kind) {
+    if args.memory && kind != Kind::Policy {
         let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
-    if let (Some(_), Kind::SubPolicy | Kind::Scenario) = (&args.svg, kind) {
+    if args.svg.is_some() && kind != Kind::Policy {
         let why = format!("{file} is {}; `--svg` draws the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
     match kind {
         Kind::Policy => policy(args, reader::load_read(read)),
+        Kind::Included => included(args, &file, included::load(&file)),
         Kind::SubPolicy => sub_policy(args, &file, reader::load_sub_policy(read)),
         Kind::Scenario => scenario(args, &read),
     }
@@ -41,6 +43,8 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
 pub(crate) enum Kind {
     Policy,
     SubPolicy,
+    /// A file of the folder that a policy includes.
+    Included,
     Scenario,
 }
 
@@ -52,6 +56,8 @@ impl Kind {
             Self::Scenario
         } else if has(&["policy", "limits"]) && keys.iter().all(|key| key == "policy" || key == "limits") {
             Self::SubPolicy
+        } else if has(&["tenants"]) && keys.iter().all(|key| key == "tenants") {
+            Self::Included
         } else {
             Self::Policy
         }
@@ -62,6 +68,7 @@ impl Kind {
         match self {
             Self::Policy => "`plimsoll run` runs it on a host",
             Self::SubPolicy => "the operator's file names it under `policy` of a tenant",
+            Self::Included => "the operator's file, which has `uplink`, names its folder under `include`",
             Self::Scenario => "`plimsoll lab` runs it live, `plimsoll sim` runs it in virtual time",
         }
     }
@@ -70,6 +77,7 @@ impl Kind {
         match self {
             Self::Policy => "a policy",
             Self::SubPolicy => "a sub-policy",
+            Self::Included => "an included file",
             Self::Scenario => "a scenario",
         }
     }
@@ -81,7 +89,7 @@ pub(crate) fn want(file: &Path, wanted: Kind) -> Result<(), Failure> {
     let keys = read.map_or_else(Vec::new, |read| read.keys());
     let kind = Kind::of(&keys);
     // A scenario may lack all keys that tell its kind.
-    let clear = kind == Kind::Scenario || keys.iter().any(|key| key == "uplink");
+    let clear = matches!(kind, Kind::Scenario | Kind::Included) || keys.iter().any(|key| key == "uplink");
     if kind == wanted || !clear {
         return Ok(());
     }
@@ -120,6 +128,25 @@ fn programs(args: &Check, checked: &Checked) -> Result<(), Failure> {
         print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
     }
     Err(Failure::Wrong(wrong.join("\n")))
+}
+
+/// A file of the folder that a policy includes, by itself.
+fn included(args: &Check, file: &str, checked: Result<Checked, Errors>) -> Result<(), Failure> {
+    let checked = checked.map_err(|errors| refused(args, errors))?;
+    programs(args, &checked)?;
+    let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    if args.json {
+        let warnings = checked.warning_records();
+        return print_json(
+            &serde_json::json!({ "ok": true, "kind": "included", "file": file, "tenants": tenants, "warnings": warnings }),
+        );
+    }
+    eprint!("{}", checked.render_warnings(false));
+    print(&format!(
+        "{file}: an included file with the tenants {}; it has no mistakes of its own\nThe file that includes its folder decides whether \
+         they fit: run `plimsoll check` with that one\n",
+        tenants.join(", ")
+    ))
 }
 
 /// The file of a tenant or an application, by itself.

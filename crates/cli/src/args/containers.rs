@@ -22,12 +22,27 @@ pub(crate) struct Attach {
     /// A process in the container
     #[arg(long, value_name = "PID", group = "whose", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pid: Option<u32>,
+    /// The virtual machine, by its name, id or UUID in libvirt: it gets a new interface
+    #[arg(long, value_name = "NAME", group = "whose")]
+    pub(crate) domain: Option<String>,
     /// The tenant, by its name in the policy
     #[arg(long, value_name = "TENANT")]
     pub(crate) tenant: String,
     /// The interface inside the container, where it has several
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "domain")]
     pub(crate) interface: Option<String>,
+    /// Also give the machine the interface in its configuration, so that it has it after its next start
+    #[arg(long, requires = "domain", conflicts_with = "detach")]
+    pub(crate) persistent: bool,
+    /// Take the machine's interface away, now and in its configuration; the tenant keeps its port
+    #[arg(long, requires = "domain", conflicts_with = "write")]
+    pub(crate) detach: bool,
+    /// The socket of the machine's port [default: the policy's, or `/run/plimsoll/TENANT.sock`]
+    #[arg(long, value_name = "PATH", requires = "domain")]
+    pub(crate) path: Option<PathBuf>,
+    /// The libvirt that the machine is in, such as `qemu:///system` [default: virsh's]
+    #[arg(long, value_name = "URI", requires = "domain")]
+    pub(crate) connect: Option<String>,
     /// Check the tenant's port in this policy file
     #[arg(long, value_name = "FILE")]
     pub(crate) policy: Option<PathBuf>,
@@ -71,10 +86,14 @@ const ATTACH_EXAMPLES: &str = "Examples:
   plimsoll attach --container shop --tenant shop --policy /etc/plimsoll/plimsoll.yaml --write
   plimsoll attach --netns shop --interface eth1 --tenant shop
   plimsoll attach --pid 4711 --tenant shop
+  plimsoll attach --domain shop --tenant shop --policy /etc/plimsoll/plimsoll.yaml --write --persistent
+  plimsoll attach --domain shop --tenant shop --policy /etc/plimsoll/plimsoll.yaml --detach
 
 Run it on the host, as root. The other end of the container's veth leaves its bridge, and the policy must say \
 `port: {af_packet: vethX}` of the tenant and state its `addresses`: `--write` changes that in the file and nothing else. A container that is \
 started again has a new veth, so attach it again. docs/containers.md has whole examples, with the container's gateway.
+
+A virtual machine of libvirt gets a new interface by vhost-user, while it runs, as the tenant's port: docs/vhost-user.md.
 
 Exit status 2 says that the container, tenant or policy is wrong; nothing has changed then.";
 

@@ -13,6 +13,7 @@ mod hostile_files;
 mod hosts;
 mod interface;
 mod kept;
+mod libvirt;
 #[path = "../../../ports/tests/it/support/linger.rs"]
 #[expect(dead_code, reason = "the tests of ports use the rest")]
 mod linger;
