@@ -81,8 +81,7 @@ fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
     attachment.pin()?;
     let in_force = |file: &str| {
         folder.write(&attachment.file, file)?;
-        server(network).reload()?;
-        is_included(network, &attachment)
+        Ok(server(network).take_in(&attachment.file, &network.tenants)?)
     };
     let added = match network.previous() {
         Some(previous) => {
@@ -123,7 +122,7 @@ fn delete(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
 fn take_away(network: &Network, folder: &Folder, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
     let removed = folder.remove(&attachment.file)?;
     // An earlier call may have been ended between the file and the reload.
-    if removed || is_up(network, attachment) {
+    if removed || server(network).has(&attachment.file) {
         server(network).forget();
     }
     attachment.unpin();
@@ -132,19 +131,6 @@ fn take_away(network: &Network, folder: &Folder, attachment: &Attachment, text: 
 
 fn server(network: &Network) -> Server {
     Server::at(&network.socket, CNI)
-}
-
-fn is_up(network: &Network, attachment: &Attachment) -> bool {
-    server(network).tenants_up().iter().any(|tenant| attachment.file.is_tenant(tenant))
-}
-
-/// Checks that the daemon has taken the tenant in.
-fn is_included(network: &Network, attachment: &Attachment) -> Result<(), Refusal> {
-    if is_up(network, attachment) {
-        return Ok(());
-    }
-    let message = format!("the daemon's policy does not include {}", network.tenants.display());
-    Err(Refusal::new(Code::Config, message).details("state `include` there, or this network's `tenants`"))
 }
 
 /// Reports what of an attachment is missing.

@@ -115,17 +115,7 @@ impl Endpoints {
         let addresses: Vec<&String> = [&endpoint.mac].into_iter().chain(&endpoint.addresses).collect();
         let stated = json!({ "port": { "af_packet": veth.host }, "addresses": addresses });
         folder.write(attachment, &attachment.text(&[("network", &endpoint.network)], &stated))?;
-        self.server.reload()?;
-        if self.is_up(attachment) {
-            return Ok(());
-        }
-        let message = format!("the daemon's policy does not include {}", self.tenants.display());
-        Err(Trouble::new(Kind::Config, message)
-            .details("state `include` there, or `--tenants` of the plugin"))
-    }
-
-    fn is_up(&self, attachment: &Attachment) -> bool {
-        self.server.tenants_up().iter().any(|tenant| attachment.is_tenant(tenant))
+        self.server.take_in(attachment, &self.tenants)
     }
 
     /// Takes the tenant away. Its interface stays: Docker takes it out of the container next.
@@ -134,7 +124,7 @@ impl Endpoints {
             let attachment = Attachment::of(DOCKER, id.to_owned());
             let removed = Folder::lock(&self.tenants)?.remove(&attachment)?;
             // An earlier call may have been ended between the file and the reload.
-            if removed || self.is_up(&attachment) {
+            if removed || self.server.has(&attachment) {
                 self.server.forget();
             }
         }

@@ -465,6 +465,22 @@ fn what_a_configuration_leaves_out_is_left_out() {
 }
 
 #[test]
+fn an_address_that_another_tenant_has_is_told() {
+    let Some(host) = Host::start("cnid") else { return };
+    let network = host.network(&json!({}));
+    host.succeeds("ADD", "a", &network);
+    // Another network of the operator's gives the same addresses.
+    let other = host.network(&json!({ "name": "wan" }));
+    let done = host.call("ADD", "b", &other);
+    let warned = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.success() && warned.contains("name-clash") && warned.contains("10.9.0.50"),
+        "{warned}"
+    );
+    assert!(serde_json::from_slice::<Value>(&done.stdout).is_ok(), "and the answer is JSON alone");
+}
+
+#[test]
 fn calls_at_once_do_not_hinder_each_other() {
     let Some(host) = Host::start("cnip") else { return };
     let network = host.network(&json!({}));
