@@ -42,14 +42,31 @@ pub(super) fn attach(args: &Attach, name: &str) -> Result<(), Failure> {
         return print(&dry(args, &virsh, &port, &plan, change.as_ref(), &wanted));
     }
     let undo = make_port(args, &port, change.as_ref(), &wanted, &plan)?;
-    for flag in plan.flags() {
-        virsh.change("attach-device", &port.xml(), flag).inspect_err(|_| undo())?;
-        say(&format!("domain `{name}`: interface {} at {} ({})\n", port.mac, port.socket, words(flag)));
-    }
+    plug_in(&virsh, &port, &plan).inspect_err(|_| undo())?;
     if plan.flags().is_empty() {
         say(&format!("domain `{name}` has the interface already\n"));
     }
     print(&format!("to undo this: {}\n", undoing(args, name)))
+}
+
+/// Gives the machine the interface everywhere it is to have it, or nowhere.
+fn plug_in(virsh: &Virsh, port: &Stated, plan: &Plan) -> Result<(), Failure> {
+    let mut done: Vec<&str> = Vec::new();
+    for flag in plan.flags() {
+        virsh.change("attach-device", &port.xml(), flag).inspect_err(|_| {
+            // The first failure is the one to report.
+            done.iter().for_each(|flag| drop(virsh.change("detach-device", &port.xml(), flag)));
+        })?;
+        say(&format!(
+            "domain `{}`: interface {} at {} ({})\n",
+            virsh.domain,
+            port.mac,
+            port.socket,
+            words(flag)
+        ));
+        done.push(flag);
+    }
+    Ok(())
 }
 
 /// What is to be done to the machine.
@@ -112,7 +129,12 @@ fn make_port<'a>(
         None => {}
     }
     if reloads {
-        reload(args).inspect_err(|_| change_back())?;
+        reload(args).inspect_err(|failure| {
+            // Where only the reader of our words has gone, the daemon has obeyed.
+            if !matches!(failure, Failure::PipeClosed) {
+                change_back();
+            }
+        })?;
     }
     // QEMU connects at once, and refuses the interface if it cannot.
     if plan.live && !Path::new(&port.socket).exists() {
@@ -170,7 +192,8 @@ fn dry(
         change => what_is_left(args, wanted, change),
     };
     if args.write && !args.no_reload {
-        text.push_str(&format!("would run: plimsoll reload --socket {}\n", args.socket.display()));
+        let force = if args.force { " --force" } else { "" };
+        text.push_str(&format!("would run: plimsoll reload{force} --socket {}\n", args.socket.display()));
     }
     for flag in plan.flags() {
         text.push_str(&format!("would run: {}\n", virsh.line("attach-device", flag)));

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::endpoint::Endpoints;
 use super::records::{self, Endpoint, Network, Records};
 use crate::args::DockerPlugin;
-use crate::attachment::keys::{is_word, or_null};
+use crate::attachment::keys::or_null;
 use crate::attachment::{Kind, Trouble};
 
 /// What becomes of a call.
@@ -156,7 +156,7 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Answer> {
 
 /// An id of Docker's, which is a part of files' names.
 fn id<'s>(stated: &'s str, key: &str) -> Result<&'s str, Answer> {
-    if is_word(stated, "", 64) && stated.len() >= crate::attachment::SUFFIX_LEN {
+    if records::is_id(stated) {
         return Ok(stated);
     }
     Err(Answer::Senseless(format!("{key} is no id of Docker's: 12 to 64 letters and digits")))

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::attachment::keys::{self, OWNERS};
-use crate::attachment::{Kind, Trouble, write_whole};
+use crate::attachment::{Kind, SUFFIX_LEN, Trouble, write_whole};
 use crate::failure::Failure;
 use crate::reader;
 
@@ -40,6 +40,11 @@ pub(super) struct Endpoint {
     pub name: String,
     /// Keys of the tenant, before those of the network.
     pub keys: Map<String, Value>,
+}
+
+/// Whether this is an id of Docker's: it becomes a part of names of files and interfaces.
+pub(super) fn is_id(text: &str) -> bool {
+    keys::is_word(text, "", 64) && text.len() >= SUFFIX_LEN
 }
 
 /// The begin of options that are keys of a tenant.
@@ -193,6 +198,7 @@ impl Records {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let ids = names.filter_map(|name| Some(name.strip_prefix(ENDPOINT)?.strip_suffix(END)?.to_owned()));
+        let ids = ids.filter(|id| is_id(id));
         let mut found: Vec<_> = ids.filter_map(|id| Some((id.clone(), self.endpoint(&id).ok()??))).collect();
         found.sort_by(|a, b| a.0.cmp(&b.0));
         found

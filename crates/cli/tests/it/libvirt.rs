@@ -236,6 +236,16 @@ fn a_machine_gets_an_interface_while_it_runs_and_loses_it() {
     for options in [&[][..], &["--inactive"]] {
         assert_eq!(libvirt.xml(options).matches(&path).count(), 1, "{}", libvirt.xml(options));
     }
+    let restarted = [libvirt.virsh(&["destroy", "shop"]), libvirt.virsh(&["start", "shop"])];
+    assert!(
+        restarted.iter().all(|done| done.status.success()),
+        "{}",
+        restarted.iter().map(said).collect::<String>()
+    );
+    let mut shell = Shell::connect(&stage.file("serial"));
+    libvirt.eventually("the guest boots again", || shell.has_said("guest is up"));
+    shell.type_in(&format!("ip link set eth0 up; ip address add {GUEST}/24 dev eth0"));
+    libvirt.eventually("it has its card from the start", || stage.ping("far", GUEST, 56));
     let away = libvirt.attach("shop", &["--detach"]);
     assert!(away.status.success(), "{}", said(&away));
     shell.type_in("while [ -e /sys/class/net/eth0 ]; do sleep 1; done; echo the card has 'gone'");
