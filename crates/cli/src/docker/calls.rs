@@ -141,7 +141,6 @@ impl Plugin {
         };
         let endpoint = Endpoint::read(network, mac.as_deref(), addresses?, &stated.options, id);
         let endpoint = endpoint.map_err(Answer::Failed)?;
-        records::judge(&endpoint.keys).map_err(Answer::Failed)?;
         let chosen = endpoint.mac.clone();
         self.endpoints.create(id, endpoint).map_err(Answer::Failed)?;
         // Docker takes no answer for what it has stated itself.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
-use super::records::{Endpoint, Network, Records};
+use super::records::{self, Endpoint, Network, Records};
 use super::veth::{self, Veth};
 use crate::attachment::{Attachment, DOCKER, Folder, Kind, Server, Trouble, veth_in};
 
@@ -52,10 +52,11 @@ impl Endpoints {
     }
 
     pub(super) fn create(&mut self, id: &str, endpoint: Endpoint) -> Result<(), Trouble> {
-        if self.records.network(&endpoint.network)?.is_none() {
+        let Some(network) = self.records.network(&endpoint.network)? else {
             let message = format!("plimsoll knows no network {}", endpoint.network);
             return Err(Trouble::new(Kind::Config, message).details("make it anew: `docker network create`"));
-        }
+        };
+        records::judge(&keys(&endpoint, &network))?;
         for stale in self.stale(id, &endpoint)? {
             self.delete(&stale)?;
         }
@@ -150,7 +151,11 @@ impl Endpoints {
 
 /// The tenant of an endpoint. What the endpoint states replaces what its network states.
 fn attachment(id: &str, endpoint: &Endpoint, network: &Network) -> Attachment {
-    let mut keys: Map<String, Value> = network.keys.clone();
+    Attachment::new(DOCKER, id.to_owned(), &endpoint.name, keys(endpoint, network))
+}
+
+fn keys(endpoint: &Endpoint, network: &Network) -> Map<String, Value> {
+    let mut keys = network.keys.clone();
     keys.extend(endpoint.keys.clone());
-    Attachment::new(DOCKER, id.to_owned(), &endpoint.name, keys)
+    keys
 }

@@ -248,9 +248,11 @@ mod tests {
     #[test]
     fn options_are_keys_of_a_tenant_whatever_docker_makes_of_their_letters() {
         let options = json!({ "plimsoll.max": "40mbps", "plimsoll.weight": "3", "plimsoll.name": "shop",
-            "plimsoll.ingress.max": "1.5gbps", "plimsoll.burst": "64kib", "com.docker.network.portmap": [] });
+            "plimsoll.ingress.max": "1.5gbps", "plimsoll.burst": "64kib",
+            "plimsoll.delay.p99": "100us", "com.docker.network.portmap": [] });
         let found = endpoint(&options).expect("fine");
-        let keys = json!({ "max": "40Mbps", "weight": 3, "ingress": { "max": "1.5Gbps" }, "burst": "64KiB" });
+        let keys = json!({ "max": "40Mbps", "weight": 3, "ingress": { "max": "1.5Gbps" }, "burst": "64KiB",
+            "delay": { "p99": "100us" } });
         assert_eq!((Value::Object(found.keys), found.name.as_str()), (keys, "shop"));
         assert_eq!(with_units("10ms"), "10ms");
         assert_eq!(with_units("mb"), "mb");

@@ -39,7 +39,7 @@ fn containers_of_a_docker_network_are_tenants() {
         let network = format!("name=lan{options}");
         engine.run(&["run", "-d", "--name", name, "--network", &network, "busybox", "/bin/sleep", "600"])
     };
-    let dear = start("batch", ",driver-opt=plimsoll.min=2Gbps");
+    let dear = start("batch", ",driver-opt=plimsoll.min=2Gbps,driver-opt=plimsoll.max=3Gbps");
     assert!(!dear.status.success() && said(&dear).contains("the daemon refused"), "{}", said(&dear));
     assert!(engine.run(&["rm", "-f", "batch"]).status.success());
 
