@@ -157,6 +157,11 @@ impl Drop for Engine {
             let id = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).expect("a process id"));
             let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
             let _ = daemon.wait();
+            // Docker that was killed leaves these mounts, and the stage's folder could not be removed.
+            let [netns, data] =
+                ["exec/netns", "data"].map(|name| self.stage.file(name).display().to_string());
+            let script = format!("umount {netns}/* {data} {data}/*/*/* 2>/dev/null");
+            let _ = Command::new("sh").args(["-c", &script]).status();
         }
     }
 }
