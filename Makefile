@@ -20,7 +20,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help python test-python python-check deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
+.PHONY: help python test-python python-check deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers libvirt bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,9 +118,15 @@ deny-if-there:
 	fi
 
 # Installing container engines changes the machine's firewall and starts services, so `make test` uses them only where they are.
-containers: ## install Docker and Podman where they are missing, and test `plimsoll attach` and `plimsoll-cni` with them, containerd and cnitool
+containers: ## install Docker and Podman where they are missing, and test `plimsoll attach`, `plimsoll-cni` and `plimsoll docker-plugin` with them, containerd and cnitool
 	@scripts/setup.sh containers
 	$(CARGO) test --locked --workspace --test it -- ::engines:: --nocapture
+
+# `make test` leaves it out: libvirt is a service, and a machine without KVM takes its time.
+libvirt: ## install libvirt where it is missing, and test `plimsoll attach --domain` with a machine in QEMU: needs root; a minute after the build
+	@scripts/setup.sh libvirt
+	@scripts/guest.sh target/guest
+	$(CARGO) test --locked --workspace --test it -- libvirt:: --ignored --nocapture
 
 bench: ## measure Plimsoll beside DPDK, tc, ns-3 and a copy loop; prints a table, writes target/bench.json
 	@scripts/setup.sh bench

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
-# Usage: scripts/setup.sh [build|run|test|containers|packages|bench|python|fuzz|deny]
+# Usage: scripts/setup.sh [build|run|test|containers|libvirt|packages|bench|python|fuzz|deny]
 #   build  a linker and the Rust toolchain
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
 #   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
 #          testpmd, QEMU, busybox
 #   containers  test, Docker, containerd and Podman (85 MB; Debian starts Docker's service), and CNI's cnitool
+#   libvirt  test, and libvirt with its shell (2 MB; Debian starts its service)
 #   packages  build, and what tests the Debian package and the image: mmdebstrap, systemd-nspawn, skopeo (30 MB)
 #   bench  run, and DPDK's libraries, tc and ns-3, which benches/ compares with Plimsoll
 #   python build, and Python with its virtual environments
@@ -64,6 +65,14 @@ want_containers() {
     want podman podman
     want containerd containerd
     have go || want_file /usr/bin/go golang-go
+}
+
+want_libvirt() {
+    want virsh libvirt-clients
+    want libvirtd libvirt-daemon
+    # QEMU's driver, and the user that it needs.
+    want_file /usr/lib/x86_64-linux-gnu/libvirt/connection-driver/libvirt_driver_qemu.so libvirt-daemon-driver-qemu
+    getent passwd libvirt-qemu >/dev/null || missing="$missing libvirt-daemon-system"
 }
 
 # CNI's own tool, for which Debian has no package.
@@ -190,10 +199,11 @@ build | fuzz | deny) ;;
 run) want_run ;;
 test) want_run && want_test ;;
 containers) want_run && want_test && want_containers ;;
+libvirt) want_run && want_test && want_libvirt ;;
 packages) want_packages ;;
 bench) want_run && want_bench ;;
 python) want_python ;;
-*) fail "unknown part '$what': one of build, run, test, containers, packages, bench, python, fuzz, deny" ;;
+*) fail "unknown part '$what': one of build, run, test, containers, libvirt, packages, bench, python, fuzz, deny" ;;
 esac
 install_packages
 install_rust

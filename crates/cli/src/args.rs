@@ -5,6 +5,7 @@
 //! Not here: what the commands do.
 //! Invariant: every command that prints a table has `--json`.
 
+mod containers;
 mod program;
 
 use std::num::NonZeroUsize;
@@ -15,6 +16,7 @@ use clap_complete::Shell;
 use plimsoll_policy::Prefix;
 use plimsoll_units::{Bytes, Span};
 
+pub(crate) use containers::{Attach, DockerPlugin};
 pub(crate) use program::{
     Direction, Language, Packets, Program, ProgramBench, ProgramCheck, ProgramFile, ProgramNew, ProgramRun,
 };
@@ -52,8 +54,10 @@ pub(crate) enum Command {
     /// Make the running daemon read its policy file again
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(Reload),
-    /// Make a container's own interface the port of a tenant; nothing inside the container changes
+    /// Make a container's own interface the port of a tenant, or give a virtual machine an interface that is one
     Attach(Attach),
+    /// Serve Docker as a network plugin: each container of its networks becomes a tenant
+    DockerPlugin(DockerPlugin),
     /// Give a class of the running daemon another rate, until the next reload
     #[command(after_help = RATE_EXAMPLES)]
     Rate(Rate),
@@ -190,45 +194,6 @@ pub(crate) struct Reload {
     pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) ask: Ask,
-}
-
-/// `plimsoll attach`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = ATTACH_EXAMPLES, group = clap::ArgGroup::new("whose").required(true))]
-pub(crate) struct Attach {
-    /// The container, by its name or id in Docker or Podman
-    #[arg(long, value_name = "NAME", group = "whose")]
-    pub(crate) container: Option<String>,
-    /// The network namespace, by its name in `ip netns list`
-    #[arg(long, value_name = "NAME", group = "whose")]
-    pub(crate) netns: Option<String>,
-    /// A process in the container
-    #[arg(long, value_name = "PID", group = "whose", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) pid: Option<u32>,
-    /// The tenant, by its name in the policy
-    #[arg(long, value_name = "TENANT")]
-    pub(crate) tenant: String,
-    /// The interface inside the container, where it has several
-    #[arg(long, value_name = "NAME")]
-    pub(crate) interface: Option<String>,
-    /// Check the tenant's port in this policy file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) policy: Option<PathBuf>,
-    /// Also write the tenant's port and addresses into the policy file, and make the daemon read it again
-    #[arg(long, requires = "policy")]
-    pub(crate) write: bool,
-    /// Write the file only: the daemon does not run yet
-    #[arg(long, requires = "write")]
-    pub(crate) no_reload: bool,
-    /// Also take a TAP away from the tenant, as `plimsoll reload --force`
-    #[arg(long, requires = "write", conflicts_with = "no_reload")]
-    pub(crate) force: bool,
-    /// Print the commands and the change, and do nothing
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-    /// The daemon's API socket
-    #[arg(long, value_name = "PATH", default_value = SOCKET, env = "PLIMSOLL_SOCKET")]
-    pub(crate) socket: PathBuf,
 }
 
 /// `plimsoll rate`.
@@ -571,18 +536,6 @@ const RELOAD_EXAMPLES: &str = "Examples:
 
 Prints what changed. A wrong file changes nothing, and neither does one that would take a TAP away from its tenant, \
 without --force; the exit status is then 2.";
-
-const ATTACH_EXAMPLES: &str = "Examples:
-  plimsoll attach --container shop --tenant shop --dry-run
-  plimsoll attach --container shop --tenant shop --policy /etc/plimsoll/plimsoll.yaml --write
-  plimsoll attach --netns shop --interface eth1 --tenant shop
-  plimsoll attach --pid 4711 --tenant shop
-
-Run it on the host, as root. The other end of the container's veth leaves its bridge, and the policy must say \
-`port: {af_packet: vethX}` of the tenant and state its `addresses`: `--write` changes that in the file and nothing else. A container that is \
-started again has a new veth, so attach it again. docs/containers.md has whole examples, with the container's gateway.
-
-Exit status 2 says that the container, tenant or policy is wrong; nothing has changed then.";
 
 const AUDIT_EXAMPLES: &str = "Examples:
   plimsoll audit

@@ -1,34 +1,37 @@
-//! `plimsoll attach`: makes a container's own interface the port of a tenant.
+//! `plimsoll attach`: makes a container's own interface, or a new one of a virtual machine, the port of a tenant.
 //!
 //! Why: a container that runs has its `eth0`, address and connections; nothing inside needs to change.
 //! From: veth(4): what the container sends through `eth0` arrives at the pair's other end, on the host.
-//! Not here: opening the port (the daemon, by its policy), finding the ends (`ends`), changing the file (`edit`).
+//! Not here: opening the port (the daemon, by its policy), finding the ends (`ends`), changing the file (`change`), machines (`domain`).
 //! Invariant: nothing is changed before the whole plan is checked; a step that fails puts back what was changed before.
 
+mod change;
+mod domain;
 mod edit;
 pub(crate) mod ends;
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt, chown};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use plimsoll_daemon::Client;
 
 use crate::args::{Ask, Attach, Reload};
 use crate::failure::{Failure, print};
-use crate::{live, reader};
-use edit::Edited;
+use crate::live;
+use change::Change;
+use edit::Wanted;
 use ends::Ends;
 
-/// Attaches a container to a tenant.
+/// Attaches a container or a virtual machine to a tenant.
 pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
+    if let Some(name) = &args.domain {
+        return domain::attach(args, name);
+    }
     let ends = ends::find(args)?;
-    let change = args.policy.as_deref().map(|file| Change::new(file, &args.tenant, &ends)).transpose()?;
+    let wanted = Wanted::interface(&ends.host, &ends.addresses);
+    let change = args.policy.as_deref().map(|file| Change::new(file, &args.tenant, &wanted)).transpose()?;
     print(&introduction(&ends))?;
     if args.dry_run {
-        return print(&dry(args, &ends, change.as_ref()));
+        return print(&dry(args, &ends, &wanted, change.as_ref()));
     }
     let reloads = args.write && !args.no_reload;
     if reloads {
@@ -41,7 +44,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
     match change {
         Some(change) if args.write => {
             change.write(&change.edited.text).inspect_err(|_| put_back(&ends))?;
-            say(&format!("{}\n", change.words(&args.tenant, &ends)));
+            say(&format!("{}\n", change.words(&args.tenant)));
             if reloads {
                 reload(args).inspect_err(|failure| {
                     if matches!(failure, Failure::PipeClosed) {
@@ -53,7 +56,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
                 })?;
             }
         }
-        change => print(&what_is_left(args, &ends, change.as_ref()))?,
+        change => print(&what_is_left(args, &wanted, change.as_ref()))?,
     }
     print(&format!("to undo this: {}\n{}", undoing(&ends).join("; "), unknown_bridge(&ends)))
 }
@@ -78,11 +81,11 @@ fn introduction(ends: &Ends) -> String {
 }
 
 /// All that would be done.
-fn dry(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
+fn dry(args: &Attach, ends: &Ends, wanted: &Wanted, change: Option<&Change>) -> String {
     let mut text: String = steps(ends).iter().map(Step::dry).collect();
     match change {
         Some(change) if args.write => {
-            text.push_str(&format!("would write: {}\n", change.words(&args.tenant, ends)));
+            text.push_str(&format!("would write: {}\n", change.words(&args.tenant)));
             if !args.no_reload {
                 let force = if args.force { " --force" } else { "" };
                 text.push_str(&format!(
@@ -91,14 +94,14 @@ fn dry(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
                 ));
             }
         }
-        change => text.push_str(&what_is_left(args, ends, change)),
+        change => text.push_str(&what_is_left(args, wanted, change)),
     }
     text
 }
 
 /// What the operator has to do where the command does not change the policy.
-fn what_is_left(args: &Attach, ends: &Ends, change: Option<&Change>) -> String {
-    let wanted = edit::interface_keys(&ends.host, &ends.addresses);
+fn what_is_left(args: &Attach, wanted: &Wanted, change: Option<&Change>) -> String {
+    let wanted = wanted.keys();
     let place = match change {
         Some(change) if change.is_done() => {
             return format!("{} says so already; make the daemon read it: plimsoll reload\n", change.place());
@@ -257,59 +260,6 @@ pub(crate) fn give_back(ends: &Ends) {
     let _: Vec<_> = lines.iter().map(|line| run(&words(line))).collect();
     if let Err(said) = run(&words(&link)) {
         eprintln!("warning: `{}` could not be put back: {said}; run: {link}", ends.host);
-    }
-}
-
-/// A change to the policy file.
-struct Change {
-    /// As the operator named it.
-    shown: String,
-    /// The file behind links.
-    file: PathBuf,
-    original: String,
-    edited: Edited,
-}
-
-impl Change {
-    /// A change that gives the tenant its port, and that has been checked as `plimsoll check` does it.
-    fn new(file: &Path, tenant: &str, ends: &Ends) -> Result<Self, Failure> {
-        let shown = file.display().to_string();
-        let found = fs::canonicalize(file).and_then(|file| Ok((fs::read_to_string(&file)?, file)));
-        let (original, file) = found.map_err(|error| Failure::io(format!("read {shown}"), &error))?;
-        let edited =
-            edit::set_port(&shown, &original, tenant, &ends.host, &ends.addresses).map_err(Failure::Wrong)?;
-        reader::load_text(&shown, &edited.text)?;
-        Ok(Self { shown, file, original, edited })
-    }
-
-    fn is_done(&self) -> bool {
-        self.original == self.edited.text
-    }
-
-    fn place(&self) -> String {
-        format!("{}:{}", self.shown, self.edited.line)
-    }
-
-    fn words(&self, tenant: &str, ends: &Ends) -> String {
-        let (place, before) = (self.place(), &self.edited.before);
-        let now = edit::interface_keys(&ends.host, &ends.addresses);
-        format!("{place}: tenant `{tenant}`: port: {before} -> {now}")
-    }
-
-    /// Replaces the file as a whole, so that no reader sees a part of it.
-    fn write(&self, text: &str) -> Result<(), Failure> {
-        let beside = self.file.with_extension(format!("attach-{}", std::process::id()));
-        let replace = || -> io::Result<()> {
-            let as_before = fs::metadata(&self.file)?;
-            fs::write(&beside, text)?;
-            fs::set_permissions(&beside, as_before.permissions())?;
-            chown(&beside, Some(as_before.uid()), Some(as_before.gid()))?;
-            fs::rename(&beside, &self.file)
-        };
-        replace().map_err(|error| {
-            let _ = fs::remove_file(&beside); // it may not be there
-            Failure::io(format!("write {}", self.shown), &error)
-        })
     }
 }
 

@@ -5,6 +5,7 @@
 //! Not here: rules of the languages.
 //! Invariant: for a wrong file there is no standard output, except with `--json`.
 
+mod included;
 mod memory;
 
 use std::path::Path;
@@ -21,16 +22,17 @@ pub(crate) fn check(args: &Check) -> Result<(), Failure> {
     let file = args.file.display().to_string();
     let Some(read) = reader::read_first(&file)? else { return policy(args, reader::load(&file)) };
     let kind = FileKind::of(&read.keys());
-    if let (true, FileKind::SubPolicy | FileKind::Scenario) = (args.memory, kind) {
+    if args.memory && kind != FileKind::Policy {
         let why = format!("{file} is {}; `--memory` counts for the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
-    if let (Some(_), FileKind::SubPolicy | FileKind::Scenario) = (&args.svg, kind) {
+    if args.svg.is_some() && kind != FileKind::Policy {
         let why = format!("{file} is {}; `--svg` draws the operator's policy file", kind.words());
         return Err(Failure::Wrong(why));
     }
     match kind {
         FileKind::Policy => policy(args, reader::load_read(read)),
+        FileKind::Included => included(args, &file, included::load(&file)),
         FileKind::SubPolicy => sub_policy(args, &file, reader::load_sub_policy(read)),
         FileKind::Scenario => scenario(args, &read),
     }
@@ -74,6 +76,25 @@ fn programs(args: &Check, checked: &Checked) -> Result<(), Failure> {
         print_json(&serde_json::json!({ "ok": false, "problems": problems }))?;
     }
     Err(Failure::Wrong(wrong.join("\n")))
+}
+
+/// A file of the folder that a policy includes, by itself.
+fn included(args: &Check, file: &str, checked: Result<Checked, Errors>) -> Result<(), Failure> {
+    let checked = checked.map_err(|errors| refused(args, errors))?;
+    programs(args, &checked)?;
+    let tenants: Vec<&str> = checked.config.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+    if args.json {
+        let warnings = checked.warning_records();
+        return print_json(
+            &serde_json::json!({ "ok": true, "kind": "included", "file": file, "tenants": tenants, "warnings": warnings }),
+        );
+    }
+    eprint!("{}", checked.render_warnings(false));
+    print(&format!(
+        "{file}: an included file with the tenants {}; it has no mistakes of its own\nThe file that includes its folder decides whether \
+         they fit: run `plimsoll check` with that one\n",
+        tenants.join(", ")
+    ))
 }
 
 /// The file of a tenant or an application, by itself.

@@ -17,11 +17,11 @@ use std::ffi::OsStr;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
 
-use plimsoll_daemon::{Client, ClientError, Stats};
 use serde_json::{Value, json};
 
+use crate::attachment::{CNI, Folder, Server, tenant_in, veth_in};
 use answer::{Code, Refusal};
-use attachment::{Attachment, Folder};
+use attachment::Attachment;
 use config::{Call, Network};
 
 /// The name under which this program is a plugin.
@@ -75,21 +75,20 @@ fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
     network.judge(call)?;
     let mut attachment = Attachment::new(network, call);
     let folder = Folder::lock(&network.tenants)?;
-    folder.sweep(&tenants_up(network));
+    sweep(network, &folder, text);
     // What an earlier call that was ended halfway has left.
     take_away(network, &folder, &attachment, text)?;
     attachment.pin()?;
     let in_force = |file: &str| {
-        folder.write(&attachment, file)?;
-        reload(network)?;
-        is_included(network, &attachment)
+        folder.write(&attachment.file, file)?;
+        Ok(server(network).take_in(&attachment.file, &network.tenants)?)
     };
     let added = match network.previous() {
         Some(previous) => {
-            chain::add(call, |ends| in_force(&attachment.file_of_veth(ends))).map(|()| previous.clone())
+            chain::add(call, |ends| in_force(&attachment.text_of_veth(ends))).map(|()| previous.clone())
         }
         None => ipam::add(network, text).and_then(|given| {
-            in_force(&attachment.file(network.mtu, &given)?)?;
+            in_force(&attachment.text(network.mtu, &given)?)?;
             Ok(answer::added(network, call, &device::find(call)?, &given))
         }),
     };
@@ -97,6 +96,18 @@ fn add(network: &Network, call: &Call, text: &str) -> Result<Value, Refusal> {
         // The first failure is the one to report.
         let _ = take_away(network, &folder, &attachment, text);
     })
+}
+
+/// Removes the files of containers that have gone without a DEL, and gives their addresses back where they are of this network: the
+/// IPAM plugins of others are not known here.
+fn sweep(network: &Network, folder: &Folder, text: &str) {
+    for swept in folder.sweep(CNI, &server(network).tenants_up(), attachment::has_gone) {
+        let container = attachment::container_in(&swept).filter(|_| attachment::is_of(network, &swept));
+        let released = container.map(|container| ipam::release(network, text, container));
+        if let Some(Err(refusal)) = released {
+            eprintln!("{NAME}: addresses of a container that has gone stay taken: {}", refusal.message);
+        }
+    }
 }
 
 /// Takes the tenant away, with its interface and its addresses; nothing that is not there is missed.
@@ -109,29 +120,17 @@ fn delete(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
 }
 
 fn take_away(network: &Network, folder: &Folder, attachment: &Attachment, text: &str) -> Result<(), Refusal> {
-    let removed = folder.remove(attachment)?;
+    let removed = folder.remove(&attachment.file)?;
     // An earlier call may have been ended between the file and the reload.
-    if removed || tenants_up(network).iter().any(|tenant| attachment.is_tenant(tenant)) {
-        forget(network);
+    if removed || server(network).has(&attachment.file) {
+        server(network).forget();
     }
     attachment.unpin();
     ipam::delete(network, text)
 }
 
-/// Tenants whose ports the daemon has; none if no daemon answers.
-fn tenants_up(network: &Network) -> Vec<String> {
-    let stats: Result<Stats, _> = Client::new(&network.socket).get("/v1/stats");
-    let tenants = stats.map(|stats| stats.tenants).unwrap_or_default();
-    tenants.into_iter().filter(|(_, port)| port.port.is_some()).map(|(name, _)| name).collect()
-}
-
-/// Checks that the daemon has taken the tenant in.
-fn is_included(network: &Network, attachment: &Attachment) -> Result<(), Refusal> {
-    if tenants_up(network).iter().any(|tenant| attachment.is_tenant(tenant)) {
-        return Ok(());
-    }
-    let message = format!("the daemon's policy does not include {}", network.tenants.display());
-    Err(Refusal::new(Code::Config, message).details("state `include` there, or this network's `tenants`"))
+fn server(network: &Network) -> Server {
+    Server::at(&network.socket, CNI)
 }
 
 /// Reports what of an attachment is missing.
@@ -139,19 +138,20 @@ fn check(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
     network.judge(call)?;
     let attachment = Attachment::new(network, call);
     let folder = Folder::lock(&network.tenants)?;
-    let Some(tenant) = folder.tenant(&attachment)? else {
+    let Some(file) = folder.read(&attachment.file)? else {
         let refusal =
             Refusal::new(Code::Unknown, format!("container `{}` is no tenant here", call.container));
         return Err(refusal.details(format!("{} has no file of it", network.tenants.display())));
     };
-    let stats: Stats = Client::new(&network.socket).get("/v1/stats").map_err(unreachable)?;
-    if stats.tenants.get(&tenant).is_none_or(|port| port.port.is_none()) {
+    let tenant = tenant_in(&file).unwrap_or_default();
+    if server(network).stats()?.tenants.get(tenant).is_none_or(|port| port.port.is_none()) {
         return Err(Refusal::new(Code::Missing, format!("the port of tenant `{tenant}` is not up"))
             .details("`plimsoll status` says why"));
     }
     device::find(call)?.has(network.stated_addresses())?;
-    if network.previous().is_some_and(|_| network.ipam.kind.is_empty()) {
-        chain::check(call)?;
+    device::has_routes(call, &network.stated_routes())?;
+    if let Some(host) = veth_in(&file) {
+        chain::check(call, host)?;
     }
     ipam::check(network, text)
 }
@@ -160,44 +160,19 @@ fn check(network: &Network, call: &Call, text: &str) -> Result<(), Refusal> {
 fn collect(network: &Network, text: &str) -> Result<(), Refusal> {
     let valid = network.valid()?;
     let folder = Folder::lock(&network.tenants)?;
-    let valid = valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface));
-    if folder.keep_only(&network.name, &valid.collect::<Vec<_>>())? > 0 {
-        forget(network);
+    let valid = valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface).file);
+    if folder.keep_only(CNI, &valid.collect::<Vec<_>>(), |file| attachment::is_of(network, file))? > 0 {
+        server(network).forget();
     }
     ipam::pass_on(network, text)
 }
 
 /// Whether a container could be attached now.
 fn status(network: &Network, text: &str) -> Result<(), Refusal> {
-    Client::new(&network.socket)
-        .text("GET", "/v1/health")
-        .map_err(|error| Refusal { code: Code::NotAvailable, ..unreachable(error) })?;
-    Folder::lock(&network.tenants).map_err(|refusal| Refusal { code: Code::NotAvailable, ..refusal })?;
+    let not_available = |trouble| Refusal { code: Code::NotAvailable, ..Refusal::from(trouble) };
+    server(network).health().map_err(not_available)?;
+    Folder::lock(&network.tenants).map_err(not_available)?;
     ipam::pass_on(network, text)
-}
-
-fn reload(network: &Network) -> Result<(), Refusal> {
-    Client::new(&network.socket).text("POST", "/v1/reload").map(drop).map_err(unreachable)
-}
-
-/// Has the daemon take removed tenants away. If it does not, because it does not run or its operator is changing the policy, the next
-/// reload or start does.
-fn forget(network: &Network) {
-    if let Err(refusal) = reload(network) {
-        eprintln!("{NAME}: the tenant goes with the next reload: {}", refusal.message);
-    }
-}
-
-fn unreachable(error: ClientError) -> Refusal {
-    match error {
-        ClientError::Refused(why) => {
-            Refusal::new(Code::Refused, "the daemon refused the policy with this tenant").details(why)
-        }
-        ClientError::Unreachable { .. } | ClientError::HungUp { .. } => {
-            Refusal::new(Code::TryAgain, "the daemon does not answer").details(error.to_string())
-        }
-        other => Refusal::new(Code::Io, other.to_string()),
-    }
 }
 
 /// Most bytes of a network's configuration.

@@ -9,10 +9,12 @@
 mod agree;
 mod args;
 mod attach;
+mod attachment;
 mod audit;
 mod bench;
 mod check;
 mod cni;
+mod docker;
 mod explain;
 mod failure;
 mod heavy;
@@ -56,6 +58,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Reload(reload) => live::reload(reload),
         Command::Audit(ask) => audit::audit(ask),
         Command::Attach(args) => attach::attach(args),
+        Command::DockerPlugin(args) => docker::docker_plugin(args),
         Command::Rate(rate) => live::set_rate(rate),
         Command::Stats(ask) => live::stats(ask),
         Command::Status(ask) => status::status(ask),

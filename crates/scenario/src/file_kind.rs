@@ -12,6 +12,8 @@ pub enum FileKind {
     Policy,
     /// The file of a tenant or an application.
     SubPolicy,
+    /// A file of the folder that a policy includes.
+    Included,
     /// A scenario.
     Scenario,
 }
@@ -25,6 +27,8 @@ impl FileKind {
             Self::Scenario
         } else if has(&["policy", "limits"]) && keys.iter().all(|key| key == "policy" || key == "limits") {
             Self::SubPolicy
+        } else if has(&["tenants"]) && keys.iter().all(|key| key == "tenants") {
+            Self::Included
         } else {
             Self::Policy
         }
@@ -37,7 +41,7 @@ impl FileKind {
     pub fn want(self, file: &str, keys: &[String]) -> Result<(), String> {
         let kind = Self::of(keys);
         // A scenario may lack all keys that tell its kind.
-        let clear = kind == Self::Scenario || keys.iter().any(|key| key == "uplink");
+        let clear = matches!(kind, Self::Scenario | Self::Included) || keys.iter().any(|key| key == "uplink");
         if kind == self || !clear {
             return Ok(());
         }
@@ -51,6 +55,7 @@ impl FileKind {
         match self {
             Self::Policy => "a policy",
             Self::SubPolicy => "a sub-policy",
+            Self::Included => "an included file",
             Self::Scenario => "a scenario",
         }
     }
@@ -60,6 +65,7 @@ impl FileKind {
         match self {
             Self::Policy => "`plimsoll run` runs it on a host",
             Self::SubPolicy => "the operator's file names it under `policy` of a tenant",
+            Self::Included => "the operator's file, which has `uplink`, names its folder under `include`",
             Self::Scenario => "`plimsoll lab` runs it live, `plimsoll sim` runs it in virtual time",
         }
     }

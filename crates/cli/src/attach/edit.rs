@@ -18,23 +18,40 @@ pub(super) struct Edited {
     pub before: String,
 }
 
-/// The port of a packet socket on an interface, as a policy states it.
-pub(super) fn port_of(interface: &str) -> String {
-    yaml::on_one_line(&port_tree(interface))
+/// What a policy is to say of a tenant.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    port: Tree,
+    /// None: its `addresses` are left as they are.
+    addresses: Vec<String>,
 }
 
-fn port_tree(interface: &str) -> Tree {
-    yaml::map([("af_packet".to_owned(), yaml::text(interface))])
+impl Wanted {
+    /// A packet socket on an interface, of a container with these addresses.
+    pub(super) fn interface(name: &str, addresses: &[String]) -> Self {
+        let port = yaml::map([("af_packet".to_owned(), yaml::text(name))]);
+        Self { port, addresses: addresses.to_vec() }
+    }
+
+    /// The socket of a virtual machine with this hardware address.
+    pub(super) fn machine(socket: &str, mac: &str) -> Self {
+        let keys =
+            yaml::map([("socket".to_owned(), yaml::text(socket)), ("mac".to_owned(), yaml::text(mac))]);
+        Self { port: yaml::map([("vhost_user".to_owned(), keys)]), addresses: Vec::new() }
+    }
+
+    /// The keys as a policy states them.
+    pub(super) fn keys(&self) -> String {
+        let port = format!("port: {}", yaml::on_one_line(&self.port));
+        if self.addresses.is_empty() {
+            return port;
+        }
+        format!("{port}, addresses: {}", yaml::on_one_line(&address_tree(&self.addresses)))
+    }
 }
 
-/// Gives a tenant a packet socket on `interface` as its port, and these addresses if the file states none.
-pub(super) fn set_port(
-    file: &str,
-    text: &str,
-    tenant: &str,
-    interface: &str,
-    addresses: &[String],
-) -> Result<Edited, String> {
+/// Gives a tenant another port, and these addresses if the file states none.
+pub(super) fn set_port(file: &str, text: &str, tenant: &str, wanted: &Wanted) -> Result<Edited, String> {
     let sources = Sources::one(file, text);
     let mut tree = parse(&sources, FileId(0))
         .map_err(|error| format!("{}: {}", sources.place(error.at), error.message))?;
@@ -44,35 +61,31 @@ pub(super) fn set_port(
     })?;
     let (key, port) = &mut entries[place];
     let at = sources.place(port.at);
-    let stated = interface_keys(interface, addresses);
+    let stated = wanted.keys();
     let by_hand =
         format!("{at}: the port of tenant `{tenant}` cannot be changed safely; write `{stated}` by hand");
     let (range, key) = (written(text, port).ok_or(&by_hand)?, key.at.offset as usize);
     let (line, _) = sources.position(port.at);
 
-    port.value = port_tree(interface).value;
+    port.value = wanted.port.value.clone();
     let mut openings = vec![String::new()];
     match entries.iter().find(|(name, _)| name.value == "addresses") {
-        Some((_, before)) => check_addresses(&at, tenant, before, addresses)?,
+        Some((_, before)) => check_addresses(&at, tenant, before, &wanted.addresses)?,
+        None if wanted.addresses.is_empty() => {}
         None => {
-            let list = address_tree(addresses);
+            let list = address_tree(&wanted.addresses);
             openings = openings_for(text, key, &yaml::on_one_line(&list));
             entries.insert(place, (Name::new("addresses".to_owned(), Mark::default()), list));
         }
     }
-    let wanted = yaml::on_one_line(&tree);
+    let whole = yaml::on_one_line(&tree);
     let reads = |text: &String| {
-        parse(&Sources::one(file, text), FileId(0)).is_ok_and(|read| yaml::on_one_line(&read) == wanted)
+        parse(&Sources::one(file, text), FileId(0)).is_ok_and(|read| yaml::on_one_line(&read) == whole)
     };
     let (head, middle, tail) = (&text[..key], &text[key..range.start], &text[range.end..]);
-    let new = port_of(interface);
+    let new = yaml::on_one_line(&wanted.port);
     let edited = openings.iter().map(|opening| format!("{head}{opening}{middle}{new}{tail}")).find(reads);
     Ok(Edited { text: edited.ok_or(by_hand)?, line, before: text[range].to_owned() })
-}
-
-/// What a policy must say of a tenant whose port is this interface, of a container with these addresses.
-pub(super) fn interface_keys(interface: &str, addresses: &[String]) -> String {
-    format!("port: {}, addresses: {}", port_of(interface), yaml::on_one_line(&address_tree(addresses)))
 }
 
 fn address_tree(addresses: &[String]) -> Tree {
@@ -173,7 +186,12 @@ mod tests {
     const MAC: &str = "02:42:ac:11:00:02";
 
     fn set(text: &str, tenant: &str, interface: &str) -> Result<Edited, String> {
-        set_port("p.yaml", text, tenant, interface, &[MAC.to_owned(), "fd00::2".to_owned()])
+        set_port(
+            "p.yaml",
+            text,
+            tenant,
+            &Wanted::interface(interface, &[MAC.to_owned(), "fd00::2".to_owned()]),
+        )
     }
 
     #[test]
@@ -219,6 +237,15 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    #[test]
+    fn a_machines_port_replaces_another_one_and_no_addresses_are_stated() {
+        let wanted = Wanted::machine("/run/shop.sock", MAC);
+        let edited = set_port("p.yaml", POLICY, "shop", &wanted).expect("changed");
+        let port = format!("{{vhost_user: {{socket: /run/shop.sock, mac: \"{MAC}\"}}}}");
+        let expected = POLICY.replace("{tap: {netns: shop, name: \"e}0\"}}", &port);
+        assert_eq!(edited.text, expected);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::config::{Call, Network};
 use super::device::Device;
 use super::ipam::Given;
+use crate::attachment::{Kind, Trouble};
 
 /// Why a call failed, as numbers that runtimes know; from 100 on they are this plugin's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,18 @@ impl Refusal {
         passed_on.unwrap_or_else(
             || json!({ "cniVersion": version, "code": code as u32, "msg": message, "details": details }),
         )
+    }
+}
+
+impl From<Trouble> for Refusal {
+    fn from(trouble: Trouble) -> Self {
+        let code = match trouble.kind {
+            Kind::Io => Code::Io,
+            Kind::Config => Code::Config,
+            Kind::TryAgain => Code::TryAgain,
+            Kind::Refused => Code::Refused,
+        };
+        Self::new(code, trouble.message).details(trouble.details)
     }
 }
 

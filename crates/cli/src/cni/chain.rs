@@ -28,12 +28,18 @@ pub(super) fn add(call: &Call, in_force: impl FnOnce(&Ends) -> Result<(), Refusa
     in_force(&ends).inspect_err(|_| give_back(&ends))
 }
 
-/// Checks that the host's end has not gone back to a bridge, past the engine.
-pub(super) fn check(call: &Call) -> Result<(), Refusal> {
+/// Checks that the container's interface is still the other end of `host`, its tenant's port, and that this has not gone back to a
+/// bridge, past the engine.
+pub(super) fn check(call: &Call, host: &str) -> Result<(), Refusal> {
     let netns = NetnsRef::Path(PathBuf::from(&call.netns));
     let ends = ends::find_in(&netns, Some(&call.interface), "the container").map_err(no_veth)?;
-    let Some(bridge) = ends.bridge else { return Ok(()) };
-    let message = format!("the host's end `{}` is in the bridge `{bridge}` again", ends.host);
+    let message = match ends.bridge {
+        _ if ends.host != host => {
+            format!("the tenant's port is `{host}`, but the host's end is `{}`", ends.host)
+        }
+        Some(bridge) => format!("the host's end `{host}` is in the bridge `{bridge}` again"),
+        None => return Ok(()),
+    };
     Err(Refusal::new(Code::Missing, message)
         .details("its packets pass by the engine: start the container again"))
 }

@@ -12,11 +12,10 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::answer::{Code, Refusal};
+use crate::attachment::keys::{self, OWNERS, is_word, or_null};
 
 /// The versions of CNI that this plugin speaks.
 pub(super) const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// What a container's owner may state of its tenant, by `args` or CNI_ARGS.
-const OWNERS: [&str; 6] = ["min", "max", "weight", "burst", "delay", "ingress"];
 /// The begin of a pod's annotations that are keys of its tenant.
 const ANNOTATION: &str = "plimsoll.io/";
 /// What the plugin states itself.
@@ -50,13 +49,6 @@ pub(super) struct Network {
     #[serde(default, rename = "cni.dev/valid-attachments", deserialize_with = "stated")]
     valid: Option<Vec<Valid>>,
     prev_result: Option<Value>,
-}
-
-/// `null` is what is not stated: it is how Go writes an empty list or map.
-pub(super) fn or_null<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
-    from: D,
-) -> Result<T, D::Error> {
-    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// A list that is there, as `null` if it is empty.
@@ -150,10 +142,7 @@ impl Network {
             Some(owners) => owners.iter().map(String::as_str).filter(|key| OWNERS.contains(key)).collect(),
             None => OWNERS.to_vec(),
         };
-        let owned = self.owned(call);
-        let Some(key) = owned.keys().find(|key| !allowed.contains(&key.as_str())) else { return Ok(()) };
-        let message = format!("a container may not state `{key}` of its tenant");
-        Err(Refusal::new(Code::Config, message).details(format!("it may state: {}", allowed.join(", "))))
+        Ok(keys::judge(&self.owned(call), &allowed)?)
     }
 
     /// What the container's owner states: by `args`, by annotations of its pod, by CNI_ARGS.
@@ -161,7 +150,7 @@ impl Network {
         let args = self.args.cni.plimsoll.clone().into_iter().filter(|(key, _)| key != "name");
         let annotations = self.runtime_config.annotations.iter();
         let annotations = annotations
-            .filter_map(|(key, text)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), value(text))));
+            .filter_map(|(key, text)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), keys::value(text))));
         args.chain(annotations).chain(call.keys.clone()).collect()
     }
 
@@ -212,6 +201,15 @@ impl Network {
         self.prev_result.as_ref()
     }
 
+    /// The routes that ADD answered with: where to, and by which gateway.
+    pub(super) fn stated_routes(&self) -> Vec<(String, Option<String>)> {
+        let routes = self.prev_result.as_ref().and_then(|result| result["routes"].as_array());
+        let route = |route: &Value| {
+            Some((route["dst"].as_str()?.to_owned(), route["gw"].as_str().map(str::to_owned)))
+        };
+        routes.into_iter().flatten().filter_map(route).collect()
+    }
+
     /// The addresses that ADD answered with, as the runtime has kept them.
     pub(super) fn stated_addresses(&self) -> Vec<String> {
         let ips = self.prev_result.as_ref().and_then(|result| result["ips"].as_array());
@@ -258,21 +256,10 @@ impl Call {
         let named = |wanted: &str| args.clone().find(|(key, _)| *key == wanted).map(|(_, value)| value);
         let pod = named("K8S_POD_NAMESPACE").zip(named("K8S_POD_NAME"));
         let own = args.clone().filter_map(|(key, value)| {
-            Some((key.strip_prefix("PLIMSOLL_")?.to_ascii_lowercase(), self::value(value)))
+            Some((key.strip_prefix("PLIMSOLL_")?.to_ascii_lowercase(), keys::value(value)))
         });
         let keys: Map<String, Value> = own.collect();
         let pod = pod.map(|(namespace, name)| format!("{namespace}.{name}"));
         Ok(Self { container, netns, interface, pod, keys })
     }
-}
-
-/// A number or a mapping as JSON; anything else is text.
-fn value(text: &str) -> Value {
-    let found: Option<Value> = serde_json::from_str(text).ok();
-    found.filter(|found| found.is_u64() || found.is_object()).unwrap_or_else(|| text.into())
-}
-
-fn is_word(text: &str, others: &str, most: usize) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || others.contains(c);
-    !text.is_empty() && text.len() <= most && text.chars().all(fits)
 }

@@ -8,13 +8,15 @@
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{Code, Refusal};
-use super::config::{Network, or_null};
+use super::config::Network;
+use crate::attachment::keys::or_null;
 
 /// What an IPAM plugin gave a container.
 #[derive(Debug, Default, Deserialize)]
@@ -89,27 +91,36 @@ pub(super) fn pass_on(network: &Network, text: &str) -> Result<(), Refusal> {
     if network.is_from([1, 1]) { delegate(network, text, None) } else { Ok(()) }
 }
 
+/// Gives back the addresses of a container that has gone: its id and its interface.
+pub(super) fn release(network: &Network, text: &str, container: (&str, &str)) -> Result<(), Refusal> {
+    let (id, interface) = container;
+    let call =
+        [("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", id), ("CNI_IFNAME", interface), ("CNI_NETNS", "")];
+    if network.ipam.kind.is_empty() { Ok(()) } else { self::call(network, text, &call).map(drop) }
+}
+
 fn delegate(network: &Network, text: &str, command: Option<&str>) -> Result<(), Refusal> {
-    if network.ipam.kind.is_empty() { Ok(()) } else { call(network, text, command).map(drop) }
+    let command = command.map(|command| ("CNI_COMMAND", command));
+    if network.ipam.kind.is_empty() { Ok(()) } else { call(network, text, command.as_slice()).map(drop) }
 }
 
 fn run(network: &Network, text: &str) -> Result<String, Refusal> {
-    call(network, text, None)
+    call(network, text, &[])
 }
 
-/// Calls the plugin, by this call's own environment but for `command`.
-fn call(network: &Network, text: &str, command: Option<&str>) -> Result<String, Refusal> {
+/// Calls the plugin, by this call's own environment but for what is stated here.
+fn call(network: &Network, text: &str, stated: &[(&str, &str)]) -> Result<String, Refusal> {
     let kind = &network.ipam.kind;
     let failed = |why: String| Refusal::new(Code::Ipam, format!("the IPAM plugin `{kind}` failed: {why}"));
     let mut plugin = Command::new(find(kind)?);
-    plugin.envs(command.map(|command| ("CNI_COMMAND", command)));
+    plugin.envs(stated.iter().copied());
     // Plugins refuse arguments that they do not know.
     let args = std::env::var("CNI_ARGS").unwrap_or_default();
     let args: Vec<&str> = args.split(';').filter(|arg| !arg.starts_with(OURS)).collect();
     plugin.env("CNI_ARGS", args.join(";"));
     let started = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let process = started.map_err(|error| failed(error.to_string()))?;
-    let (status, said) = ended(process, text).map_err(|error| failed(error.to_string()))?;
+    let (status, said) = ended(process, text, PATIENCE).map_err(|error| failed(error.to_string()))?;
     if status.success() {
         return Ok(said);
     }
@@ -117,16 +128,22 @@ fn call(network: &Network, text: &str, command: Option<&str>) -> Result<String, 
     Err(Refusal { passed_on, ..failed(format!("{status}: {}", said.trim())) })
 }
 
-/// What a plugin says until it ends. One that does not end is killed, as no other call goes on meanwhile.
-fn ended(mut process: Child, text: &str) -> io::Result<(ExitStatus, String)> {
+/// What a plugin says until it ends. One that takes longer than `patience` is killed, as no other call goes on meanwhile; what it has
+/// started, and what holds its standard output or does not read its input, is not waited for.
+fn ended(mut process: Child, text: &str, patience: Duration) -> io::Result<(ExitStatus, String)> {
     let (stdin, stdout) = (process.stdin.take(), process.stdout.take());
+    let text = text.to_owned();
     // A plugin that does not read its input says why at its end.
-    let _ = stdin.map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes()));
-    let reader = std::thread::spawn(move || {
+    std::thread::spawn(move || stdin.map_or(Ok(()), |mut stdin| stdin.write_all(text.as_bytes())));
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
         let mut said = String::new();
-        stdout.map_or(Ok(0), |stdout| stdout.take(LONGEST).read_to_string(&mut said)).map(|_| said)
+        let read = stdout.map_or(Ok(0), |stdout| stdout.take(LONGEST).read_to_string(&mut said));
+        tell.send(read.map(|_| said)) // or the call has given up
     });
-    let end = Instant::now() + PATIENCE;
+    let (end, late) = (Instant::now() + patience, || {
+        io::Error::other(format!("it takes longer than {} s", patience.as_secs_f64()))
+    });
     let status = loop {
         match process.try_wait()? {
             Some(status) => break status,
@@ -134,11 +151,14 @@ fn ended(mut process: Child, text: &str) -> io::Result<(ExitStatus, String)> {
             None => {
                 process.kill()?;
                 process.wait()?;
-                return Err(io::Error::other(format!("it takes longer than {} s", PATIENCE.as_secs())));
+                return Err(late());
             }
         }
     };
-    let said = reader.join().unwrap_or_else(|_| Err(io::Error::other("its answer cannot be read")))?;
+    let left = end.saturating_duration_since(Instant::now());
+    let said = told.recv_timeout(left).map_err(|_| {
+        io::Error::other("it has ended, but a process that it started holds its standard output")
+    })??;
     Ok((status, said))
 }
 
@@ -159,4 +179,33 @@ fn find(kind: &str) -> Result<PathBuf, Refusal> {
         Refusal::new(Code::Config, message)
             .details("Debian has it in containernetworking-plugins, in /usr/lib/cni")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a shell as a plugin that may take a second.
+    fn run(script: &str, text: &str) -> (io::Result<(ExitStatus, String)>, Duration) {
+        let mut shell = Command::new("sh");
+        let begun = Instant::now();
+        let process = shell.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let done = ended(process.expect("a shell"), text, Duration::from_secs(1));
+        (done, begun.elapsed())
+    }
+
+    #[test]
+    fn a_plugin_is_waited_for_as_long_as_it_may_take_and_no_longer() {
+        let (done, _) = run("cat; exit 3", "words");
+        let (status, said) = done.expect("it ends");
+        assert_eq!((status.code(), said.as_str()), (Some(3), "words"));
+        // It does not end; it leaves a process that holds its output; it does not read more input than a pipe holds.
+        let long = "x".repeat(1 << 20);
+        for (script, text) in
+            [("exec sleep 20", ""), ("sleep 20 & exit", ""), ("exec sleep 20", long.as_str())]
+        {
+            let (done, took) = run(script, text);
+            assert!(done.is_err() && took < Duration::from_secs(10), "{script}: {took:?}");
+        }
+    }
 }

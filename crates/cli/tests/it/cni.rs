@@ -2,7 +2,7 @@
 //!
 //! Needs root (network namespaces) and `host-local` of Debian's containernetworking-plugins, which chooses the addresses.
 
-mod engines;
+pub mod engines;
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Daemon, Stage, ip, skip};
 
-const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// Where Debian puts the plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
@@ -125,7 +125,7 @@ impl Host {
 }
 
 /// A host whose uplink leads to `far`, and a policy that includes the folder `tenants.d`.
-fn lay_out(stage: &Stage) {
+pub fn lay_out(stage: &Stage) {
     let [host, far] = ["host", "far"].map(|name| stage.netns(name));
     ip(&["-n", &host, "link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &far]);
     ip(&["-n", &host, "link", "set", "up0", "up"]);
@@ -149,10 +149,17 @@ fn ipam(stage: &Stage) -> Value {
 }
 
 /// The tenants that the daemon has.
-fn tenants(stage: &Stage) -> Vec<String> {
+pub fn tenants(stage: &Stage) -> Vec<String> {
     let stats = stage.client().text("GET", "/v1/stats").expect("it answers");
     let stats: Value = serde_json::from_str(&stats).expect("JSON");
     stats["tenants"].as_object().expect("tenants").keys().cloned().collect()
+}
+
+/// The addresses that host-local has given.
+fn taken(stage: &Stage) -> Vec<String> {
+    let files = fs::read_dir(stage.file("ipam/lan")).expect("host-local's folder").flatten();
+    let names = files.map(|entry| entry.file_name().into_string().unwrap_or_default());
+    names.filter(|name| name.starts_with("10.")).collect()
 }
 
 fn address(answer: &Value) -> Ipv4Addr {
@@ -191,6 +198,11 @@ fn two_containers_come_with_their_envelopes_and_go() {
     let (code, said) = host.fails("CHECK", "a", &other);
     assert!(code == 101 && said.contains("10.9.0.7/24"), "{said}");
 
+    let mut elsewhere = kept(&a);
+    elsewhere["prevResult"]["routes"] = json!([{ "dst": "0.0.0.0/0", "gw": "10.9.0.7" }]);
+    let (code, said) = host.fails("CHECK", "a", &elsewhere);
+    assert!(code == 101 && said.contains("0.0.0.0/0 via 10.9.0.7"), "{said}");
+
     // Nothing is kept but the files, and a daemon that starts finds them.
     host.daemon = None;
     let (code, said) = host.fails("STATUS", "a", &host.network(&json!({})));
@@ -208,9 +220,7 @@ fn two_containers_come_with_their_envelopes_and_go() {
     assert!(code == 3, "{said}");
     host.succeeds("DEL", "b", &wide);
     assert_eq!((host.tenants().len(), host.files()), (0, 0));
-    let left = fs::read_dir(host.stage.file("ipam/lan")).expect("host-local's folder").flatten();
-    let left: Vec<_> = left.map(|entry| entry.file_name().into_string().unwrap_or_default()).collect();
-    assert!(left.iter().all(|name| !name.starts_with("10.")), "its addresses are free: {left:?}");
+    assert!(taken(&host.stage).is_empty(), "its addresses are free: {:?}", taken(&host.stage));
 }
 
 #[test]
@@ -250,6 +260,7 @@ fn a_call_that_fails_leaves_nothing_and_what_a_crash_left_goes() {
         host.call("DEL", "a", &network).status.success() && host.call("ADD", "a", &network).status.success()
     });
     assert_eq!(host.files(), 1, "the file of the one that has gone is swept");
+    assert_eq!(taken(&host.stage).len(), 1, "and its address is free: {:?}", taken(&host.stage));
 
     // The runtime's list of valid attachments is the truth.
     let listed = json!({ "cniVersion": "1.1.0", "ipam": {}, "cni.dev/valid-attachments": [{ "containerID": "a", "ifname": "eth0" }] });
@@ -431,6 +442,7 @@ fn what_a_configuration_leaves_out_is_left_out() {
     let bare = host.network(&json!({ "ipam": {}, "args": null, "runtimeConfig": null }));
     let added = host.succeeds("ADD", "a", &bare);
     assert!(added["ips"].as_array().is_some_and(Vec::is_empty) && host.has_interface("a"), "{added}");
+    host.succeeds("CHECK", "a", &host.network(&json!({ "ipam": {}, "prevResult": added })));
     host.succeeds("DEL", "a", &bare);
     let routes = host.network(&json!({}));
     let mut without = routes.clone();
@@ -450,6 +462,22 @@ fn what_a_configuration_leaves_out_is_left_out() {
     assert_eq!(host.files(), 0);
     fs::remove_dir_all(host.stage.file("tenants.d")).expect("removed");
     host.succeeds("DEL", "a", &routes);
+}
+
+#[test]
+fn an_address_that_another_tenant_has_is_told() {
+    let Some(host) = Host::start("cnid") else { return };
+    let network = host.network(&json!({}));
+    host.succeeds("ADD", "a", &network);
+    // Another network of the operator's gives the same addresses.
+    let other = host.network(&json!({ "name": "wan" }));
+    let done = host.call("ADD", "b", &other);
+    let warned = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.success() && warned.contains("name-clash") && warned.contains("10.9.0.50"),
+        "{warned}"
+    );
+    assert!(serde_json::from_slice::<Value>(&done.stdout).is_ok(), "and the answer is JSON alone");
 }
 
 #[test]

@@ -82,6 +82,31 @@ fn a_sub_policy_is_checked_alone() {
 }
 
 #[test]
+fn an_included_file_is_checked_alone() {
+    let folder = Folder::new("included");
+    let file =
+        folder.write("shop.yaml", "tenants:\n  shop: {port: memory, min: 2Gbps, addresses: [10.1.0.7]}\n");
+    let done = plimsoll(&["check", &file]);
+    assert_eq!(done.status.code(), Some(0), "{}", err(&done));
+    assert!(out(&done).contains("an included file with the tenants shop"), "{}", out(&done));
+    let json: serde_json::Value =
+        serde_json::from_slice(&plimsoll(&["check", &file, "--json"]).stdout).expect("JSON");
+    assert_eq!((&json["kind"], &json["tenants"][0]), (&"included".into(), &"shop".into()));
+    let svg = folder.0.join("x.svg").display().to_string();
+    assert!(err(&plimsoll(&["check", &file, "--svg", &svg])).contains("is an included file"));
+    let run = plimsoll(&["run", &file]);
+    assert!(run.status.code() == Some(2) && err(&run).contains("under `include`"), "{}", err(&run));
+
+    let wrong = folder.write("wrong.yaml", "tenants:\n  shop: {port: memory, max: fast}\n");
+    let done = plimsoll(&["check", &wrong]);
+    let place = format!("{wrong}:2:");
+    assert!(done.status.code() == Some(2) && err(&done).contains(&place), "{}", err(&done));
+    assert!(!err(&done).contains("uplink"), "{}", err(&done));
+    let sly = folder.write("sly.yaml", "tenants: {shop: {port: memory, policy: /etc/hostname}}\n");
+    assert_eq!(plimsoll(&["check", &sly]).status.code(), Some(2));
+}
+
+#[test]
 fn a_scenario_is_checked_with_its_policies() {
     let folder = Folder::new("scenario");
     let good = "name: two\nrate: 100Mbps\nduration: 5s\nsystems: [plimsoll]\ntenants: {a: {min: 50Mbps}, b: {}}\n\

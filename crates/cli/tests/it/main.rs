@@ -7,11 +7,13 @@ mod binding;
 mod carrier;
 mod cni;
 mod commands;
+mod docker;
 mod hostile;
 mod hostile_files;
 mod hosts;
 mod interface;
 mod kept;
+mod libvirt;
 #[path = "../../../ports/tests/it/support/linger.rs"]
 #[expect(dead_code, reason = "the tests of ports use the rest")]
 mod linger;

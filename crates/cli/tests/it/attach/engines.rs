@@ -75,6 +75,31 @@ impl Engine {
         self.env.extend(settings);
     }
 
+    /// Starts Docker with a state of its own, and gives it the image `busybox`; returns what the import says.
+    pub fn start_docker(&mut self, options: &[&str]) -> Output {
+        let socket = format!("unix://{}", self.stage.file("docker.sock").display());
+        self.env.retain(|(key, _)| *key != "DOCKER_HOST");
+        self.env.push(("DOCKER_HOST", socket.clone().into()));
+        let mut command = self.command("dockerd");
+        command.arg("--data-root").arg(self.stage.file("data"));
+        command.arg("--exec-root").arg(self.stage.file("exec"));
+        command.args(["-H", &socket, "--iptables=false", "--ip6tables=false", "--pidfile"]);
+        command.arg(self.stage.file("docker.pid")).args(options).stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(fs::File::create(self.stage.file("docker.log")).expect("a log"));
+        self.daemon = Some(command.spawn().expect("started"));
+        for _ in 0..100 {
+            if self.run(&["version"]).status.success() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        let image = self.stage.file("image.tar");
+        let mut tar = Command::new("tar");
+        tar.arg("-C").arg(self.stage.file("rootfs")).arg("-cf").arg(&image).arg(".");
+        assert!(tar.status().expect("it runs").success());
+        self.run(&["import", &image.display().to_string(), "busybox"])
+    }
+
     /// Attaches the container `shop`, and checks that its packets go through the engine.
     fn attaches(&self, bridge: &str, gateway: &str) {
         let stage = &self.stage;
@@ -132,6 +157,11 @@ impl Drop for Engine {
             let id = nix::unistd::Pid::from_raw(i32::try_from(daemon.id()).expect("a process id"));
             let _ = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
             let _ = daemon.wait();
+            // Docker that was killed leaves these mounts, and the stage's folder could not be removed.
+            let [netns, data] =
+                ["exec/netns", "data"].map(|name| self.stage.file(name).display().to_string());
+            let script = format!("umount {netns}/* {data} {data}/*/*/* 2>/dev/null");
+            let _ = Command::new("sh").args(["-c", &script]).status();
         }
     }
 }
@@ -139,34 +169,7 @@ impl Drop for Engine {
 #[test]
 fn a_container_of_docker_becomes_a_tenant() {
     let Some(mut engine) = Engine::new("docker", &["dockerd", "tar"], "dkr") else { return };
-    let socket = format!("unix://{}", engine.stage.file("docker.sock").display());
-    let mut command = engine.command("dockerd");
-    command
-        .arg("--data-root")
-        .arg(engine.stage.file("data"))
-        .arg("--exec-root")
-        .arg(engine.stage.file("exec"));
-    command.args(["-H", &socket, "--iptables=false", "--ip6tables=false", "--pidfile"]);
-    command.arg(engine.stage.file("docker.pid")).stdin(Stdio::null()).stdout(Stdio::null());
-    command.stderr(fs::File::create(engine.stage.file("log")).expect("a log"));
-    engine.daemon = Some(command.spawn().expect("started"));
-    engine.env.push(("DOCKER_HOST", socket.into()));
-    for _ in 0..100 {
-        if engine.run(&["version"]).status.success() {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
-    let image = engine.stage.file("image.tar");
-    let packed = Command::new("tar")
-        .arg("-C")
-        .arg(engine.stage.file("rootfs"))
-        .arg("-cf")
-        .arg(&image)
-        .arg(".")
-        .status();
-    assert!(packed.expect("it runs").success());
-    let imported = engine.run(&["import", &image.display().to_string(), "busybox"]);
+    let imported = engine.start_docker(&[]);
     let started = engine.run(&["run", "-d", "--name", "shop", "busybox", "/bin/sleep", "600"]);
     if !started.status.success() {
         eprintln!("skipped: Docker runs no container here: {}{}", said(&imported), said(&started));

@@ -19,9 +19,9 @@ use crate::attach::said;
 use crate::support::{Daemon, PATIENCE, Stage, ip};
 
 /// The rate of each container, and what it sends: 0.8 s less what the burst and the queues hold.
-const RATE: &str = "40Mbps";
+pub const RATE: &str = "40Mbps";
 const BYTES: usize = 4_000_000;
-const AT_LEAST: Duration = Duration::from_millis(600);
+pub const AT_LEAST: Duration = Duration::from_millis(600);
 
 /// A host whose uplink leads to `far`, its daemon, and the network `plimsoll` in a folder of networks.
 fn prepare(stage: &Stage) -> Daemon {
@@ -51,7 +51,7 @@ fn prepare(stage: &Stage) -> Daemon {
 }
 
 /// The time that `send` needs for what arrives at `far`, which must be all of it.
-fn time_of(stage: &Stage, send: impl FnOnce() -> Output) -> Duration {
+pub fn time_of(stage: &Stage, send: impl FnOnce() -> Output) -> Duration {
     let listener = stage.inside("far", || TcpListener::bind(SocketAddrV4::new(FAR, 7_001)).expect("bound"));
     let listener = listener.join().expect("listening");
     let receiver = std::thread::spawn(move || {
@@ -69,7 +69,7 @@ fn time_of(stage: &Stage, send: impl FnOnce() -> Output) -> Duration {
 }
 
 /// What a container runs to send [`BYTES`] to `far`.
-fn sending() -> String {
+pub fn sending() -> String {
     format!(
         "busybox dd if=/dev/zero bs=1000000 count={} 2>/dev/null | busybox nc {FAR} 7001",
         BYTES / 1_000_000
@@ -77,7 +77,7 @@ fn sending() -> String {
 }
 
 /// Two containers come, keep to their envelopes, start again and go. `run` runs a command in a container, given its name.
-fn two_containers(
+pub fn two_containers(
     stage: &Stage,
     start: impl Fn(&str) -> Output,
     run: impl Fn(&str, &[&str]) -> Output,
