@@ -15,6 +15,7 @@ mod check;
 mod cni;
 mod explain;
 mod failure;
+mod fleet;
 mod heavy;
 mod lab;
 mod live;
@@ -63,6 +64,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Heavy(ask) => heavy::heavy(ask),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
+        Command::Fleet(fleet) => fleet::fleet(fleet),
         Command::Lab(lab) => lab::lab(lab),
         Command::Sim(sim) => sim::sim(sim),
         Command::Agree(args) => agree::agree(args),

@@ -75,6 +75,22 @@ pub fn init(state: &State, fleet: &FleetObject) -> Result<Transaction, Refusal> 
     Ok(Edit::new(state).put(FLEET, fleet).made())
 }
 
+/// Changes the fleet's settings.
+///
+/// # Errors
+/// [`Refusal`]: the object is wrong, or a network that tenants are in would go.
+pub fn update(state: &State, fleet: &FleetObject) -> Result<Transaction, Refusal> {
+    fleet.sound()?;
+    let lost = state.tenants.iter().find(|(_, tenant)| !fleet.networks.contains_key(&tenant.network));
+    if let Some((name, tenant)) = lost {
+        return Err(Refusal(format!(
+            "tenant `{name}` is in network `{}`, which the fleet would not have",
+            tenant.network
+        )));
+    }
+    Ok(Edit::new(state).put(FLEET, fleet).made())
+}
+
 /// Adds a host, or changes what is known of it.
 ///
 /// # Errors
