@@ -6,7 +6,7 @@
 //! Invariant: the file always holds a policy that was checked; without the directory it stays as it is. A host whose agent does
 //! not hear the directory counts for no other host's end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::change::Edit;
 use crate::clock::unix_time;
-use crate::compose::{Composed, compose};
+use crate::compose::{Composed, compose_without};
 use crate::directory::{Directory, DirectoryError, News, Outcome};
 use crate::object::{Alive, RolloutState, VERSION, Value};
 use crate::rollout::{Step, step};
@@ -64,6 +64,8 @@ pub struct Agent<'a> {
     in_force: Option<Composed>,
     /// Since when.
     since: Instant,
+    /// The tenants of it.
+    serving: BTreeSet<String>,
     status: Alive,
     /// What the directory knows of `status`, and when it was told.
     beaten: Option<(Vec<u8>, Instant)>,
@@ -74,6 +76,7 @@ pub struct Agent<'a> {
     back_off: Duration,
     /// When what is wanted and not in force is tried again.
     retry: Option<Instant>,
+    retry_after: Duration,
     /// When the fleet's common duties are due.
     duties: Instant,
     complaint: Option<String>,
@@ -85,10 +88,18 @@ const GATHER: Duration = Duration::from_millis(10);
 const GATHERED: usize = 20;
 /// How long to wait between tries when the directory does not answer: the first time, and at most.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// How long until a policy that the daemon did not take is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+/// How long until a policy that the daemon did not take is tried again: the first time, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 /// How often the fleet's common duties are looked at.
 const DUTIES: Duration = Duration::from_secs(1);
+
+/// Why what the directory says is not in force.
+enum Trouble {
+    /// It makes no sense; only a change mends it.
+    Directory(String),
+    /// It was not taken; it may be taken later.
+    Daemon(String),
+}
 
 impl<'a> Agent<'a> {
     /// An agent that has not asked the directory yet.
@@ -107,12 +118,14 @@ impl<'a> Agent<'a> {
             state: State::default(),
             in_force: None,
             since: now,
+            serving: BTreeSet::new(),
             status: Alive { v: VERSION, ..Alive::default() },
             beaten: None,
             silent: BTreeMap::new(),
             heard: None,
             back_off: BACK_OFF.0,
             retry: None,
+            retry_after: RETRY.0,
             duties: now,
             complaint: None,
         }
@@ -203,14 +216,55 @@ impl<'a> Agent<'a> {
         self.back_off = (self.back_off * 2).min(BACK_OFF.1);
     }
 
-    /// Puts in force what the directory says.
+    /// Puts in force what the directory says. A tenant that is new here and that the daemon does not take, because its port
+    /// cannot be opened, is left out: it keeps no change from the others.
     fn update(&mut self) {
         self.retry = None;
-        let composed = match compose(&self.state, &self.settings.host) {
-            Ok(composed) => composed,
-            Err(error) => return self.complain(&error.to_string()),
+        let Err(trouble) = self.put_in_force(&BTreeMap::new()) else {
+            (self.status.error, self.complaint) = (None, None);
+            self.retry_after = RETRY.0;
+            return;
         };
-        for left in &composed.left_out {
+        let why = match trouble {
+            Trouble::Directory(why) => return self.complain(&why),
+            Trouble::Daemon(why) => why,
+        };
+        self.retry = Some(Instant::now() + self.retry_after);
+        self.retry_after = (self.retry_after * 2).min(RETRY.1);
+        let mut without: BTreeMap<String, String> =
+            self.newcomers().map(|name| (name, why.clone())).collect();
+        if without.is_empty() || self.put_in_force(&without).is_err() {
+            return self.complain(&why);
+        }
+        for name in without.keys().cloned().collect::<Vec<_>>() {
+            let Some(before) = without.remove(&name) else { continue };
+            match self.put_in_force(&without) {
+                Ok(()) => {}
+                Err(Trouble::Daemon(why)) => _ = without.insert(name, why),
+                Err(Trouble::Directory(_)) => _ = without.insert(name, before),
+            }
+        }
+        match without.into_iter().next() {
+            Some((name, why)) => self.complain(&format!("tenant {name} is left out: {why}")),
+            None => (self.status.error, self.complaint) = (None, None),
+        }
+    }
+
+    /// Tenants that are placed here and not in force.
+    fn newcomers(&self) -> impl Iterator<Item = String> {
+        let tenants = self.state.tenants_of(&self.settings.host).map(|(name, _)| name.clone());
+        tenants.filter(|name| self.in_force.as_ref().is_some_and(|_| !self.serving.contains(name)))
+    }
+
+    /// Puts in force what the directory says, without some tenants.
+    fn put_in_force(&mut self, without: &BTreeMap<String, String>) -> Result<(), Trouble> {
+        let composed = compose_without(&self.state, &self.settings.host, without);
+        let composed = composed.map_err(|error| Trouble::Directory(error.to_string()))?;
+        for left in composed
+            .left_out
+            .iter()
+            .filter(|left| !without.contains_key(left.key.trim_start_matches("tenants/")))
+        {
             let before = self.in_force.as_ref().is_some_and(|before| before.left_out.contains(left));
             if !before {
                 (self.log)(&format!("left out {}: {}", left.key, left.why));
@@ -218,37 +272,33 @@ impl<'a> Agent<'a> {
         }
         let same = |before: &Composed| before.text == composed.text && before.files == composed.files;
         if self.in_force.as_ref().is_some_and(same) {
+            // The file may hold what the daemon did not take.
+            write(&self.settings.file, &composed).map_err(|error| Trouble::Daemon(error.to_string()))?;
             self.in_force = Some(composed);
-            self.status.error = None;
-            self.complaint = None;
-            return;
+            return Ok(());
         }
-        if let Err(mistakes) = self.local.check(&composed) {
-            return self.complain(&format!(
+        self.local.check(&composed).map_err(|mistakes| {
+            Trouble::Directory(format!(
                 "the policy that the directory makes for this host is wrong: {mistakes}"
-            ));
-        }
-        if let Err(error) = write(&self.settings.file, &composed) {
-            self.retry = Some(Instant::now() + RETRY);
-            return self.complain(&format!("{}: {error}", self.settings.file.display()));
-        }
-        if let Err(why) = self.local.reload() {
-            self.retry = Some(Instant::now() + RETRY);
-            return self.complain(&why);
-        }
-        let policy =
-            composed.policy.as_ref().map_or_else(|| "no policy".to_owned(), |used| format!("policy {used}"));
+            ))
+        })?;
+        write(&self.settings.file, &composed)
+            .map_err(|error| Trouble::Daemon(format!("{}: {error}", self.settings.file.display())))?;
+        self.local.reload().map_err(Trouble::Daemon)?;
         if self.status.applied != composed.policy || self.in_force.is_none() {
             self.since = Instant::now();
             self.status.judged = 0;
             self.status.broken.clear();
         }
         self.status.applied.clone_from(&composed.policy);
-        self.status.error = None;
-        self.complaint = None;
-        let tenants = self.state.tenants_of(&self.settings.host).count();
+        let tenants = self.state.tenants_of(&self.settings.host).map(|(name, _)| name.clone());
+        self.serving = tenants.filter(|name| !without.contains_key(name)).collect();
+        let policy =
+            composed.policy.as_ref().map_or_else(|| "no policy".to_owned(), |used| format!("policy {used}"));
+        let tenants = self.serving.len();
         self.in_force = Some(composed);
         self.say(&format!("in force: {tenants} tenants, {policy}"));
+        Ok(())
     }
 
     fn complain(&mut self, why: &str) {

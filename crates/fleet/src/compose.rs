@@ -76,6 +76,18 @@ pub enum ComposeError {
 /// # Errors
 /// [`ComposeError`].
 pub fn compose(state: &State, host: &str) -> Result<Composed, ComposeError> {
+    compose_without(state, host, &BTreeMap::new())
+}
+
+/// [`compose`] without these tenants, each left out for a reason.
+///
+/// # Errors
+/// [`ComposeError`].
+pub fn compose_without(
+    state: &State,
+    host: &str,
+    without: &BTreeMap<String, String>,
+) -> Result<Composed, ComposeError> {
     let wrong = |key: &str| state.wrong.get(key).cloned();
     let fleet = state.fleet.as_ref().ok_or_else(|| ComposeError::NoFleet(wrong("fleet")))?;
     let own = state.hosts.get(host).ok_or_else(|| ComposeError::NoHost {
@@ -84,7 +96,7 @@ pub fn compose(state: &State, host: &str) -> Result<Composed, ComposeError> {
     })?;
     let mut left_out = Vec::new();
     let hosts = hosts(state, host, own, &mut left_out);
-    let tenants = tenants(state, fleet, &hosts, &mut left_out);
+    let tenants = tenants(state, fleet, &hosts, without, &mut left_out);
     let vni = vni(fleet, &tenants)?;
     let mut files = BTreeMap::new();
     let mut text = format!(
@@ -151,6 +163,7 @@ fn tenants<'a>(
     state: &'a State,
     fleet: &FleetObject,
     hosts: &Hosts<'a>,
+    without: &BTreeMap<String, String>,
     left_out: &mut Vec<LeftOut>,
 ) -> Tenants<'a> {
     let mut taken: BTreeMap<(&str, String), &String> = BTreeMap::new();
@@ -159,7 +172,9 @@ fn tenants<'a>(
         let Some(host) = &tenant.host else { continue };
         let macs = tenant.mac.iter().map(|mac| (tenant.network.as_str(), mac.to_ascii_lowercase()));
         let macs: BTreeSet<_> = macs.collect();
-        let why = if !hosts.contains_key(host) {
+        let why = if let Some(why) = without.get(name) {
+            Some(why.clone())
+        } else if !hosts.contains_key(host) {
             Some(format!("it is placed at host `{host}`, which the fleet does not have"))
         } else if !fleet.networks.contains_key(&tenant.network) {
             Some(format!("its network `{}` is none of the fleet's", tenant.network))

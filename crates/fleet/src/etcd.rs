@@ -297,17 +297,19 @@ impl Directory for EtcdDirectory {
             let renewed = self.call(async move |client| {
                 let (mut keeper, mut answers) = match stream {
                     Some(stream) => stream,
-                    None => client.lease_keep_alive(id).await?,
+                    None => match client.lease_keep_alive(id).await {
+                        // So the library says that etcd does not know the lease.
+                        Err(Error::LeaseKeepAliveError(_)) => return Ok(None),
+                        stream => stream?,
+                    },
                 };
                 keeper.keep_alive().await?;
                 let left = answers.message().await?.map_or(0, |answer| answer.ttl());
-                Ok((left, (keeper, answers)))
+                Ok((left > 0).then_some((keeper, answers)))
             });
             match renewed {
-                Ok((left, stream)) if left > 0 => {
-                    held = Some(Lease { id, span: lease, kept, stream: Some(stream) })
-                }
-                Ok(_) => {} // it has ended
+                Ok(Some(stream)) => held = Some(Lease { id, span: lease, kept, stream: Some(stream) }),
+                Ok(None) => {} // it has ended
                 Err(error) => {
                     // It may still hold when etcd is back.
                     self.lease = Some(Lease { id, span: lease, kept, stream: None });

@@ -22,7 +22,7 @@ mod state;
 pub use agent::{Agent, Local, Settings};
 pub use change::{Refusal, add, forget_host, init, join, move_tenant, put_policy, remove, update};
 pub use clock::{unix_millis, unix_time};
-pub use compose::{ComposeError, Composed, LeftOut, compose};
+pub use compose::{ComposeError, Composed, LeftOut, compose, compose_without};
 pub use directory::{Access, Change, Directory, DirectoryError, Keys, News, Outcome, Transaction, open};
 pub use file::FileDirectory;
 pub use object::{

@@ -1,7 +1,6 @@
 //! The directory in a real etcd, on loopback: transactions, leases, watches over restarts and compaction, passwords and TLS.
 //!
 //! Says so when it has to skip: there is no etcd.
-#![cfg(feature = "etcd")]
 
 #[path = "server.rs"]
 mod server;
@@ -119,6 +118,25 @@ fn silence_is_an_error_in_seconds() {
     etcd.pause(false);
     one.keep("alive/a", b"1", Duration::from_secs(5)).expect("it is back");
     assert_eq!(news(&mut one), News::Changes(vec![put("alive/a", "1")]));
+}
+
+/// A lease that ended while its holder was away is made anew.
+#[test]
+fn a_lease_that_ended_unseen_is_made_anew() {
+    let Some(mut etcd) = Etcd::start("ended", &[]) else { return };
+    let open = || EtcdDirectory::new(&etcd.url("prod"), &Access::default()).expect("a directory");
+    let (mut one, mut other) = (open(), open());
+    one.keep("alive/a", b"1", Duration::from_secs(1)).expect("kept");
+    etcd.kill();
+    assert!(one.keep("alive/a", b"1", Duration::from_secs(1)).is_err());
+    etcd.launch();
+    let end = Instant::now() + Duration::from_secs(20);
+    while !other.read().expect("answers").is_empty() {
+        assert!(Instant::now() < end, "the lease holds");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let again = (0..3).any(|_| one.keep("alive/a", b"1", Duration::from_secs(1)).is_ok());
+    assert!(again && other.read().expect("answers").contains_key("alive/a"));
 }
 
 #[test]

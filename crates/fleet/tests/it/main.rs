@@ -1,5 +1,7 @@
 //! The directory of a fleet without a store behind it: objects, composition, placement, rollouts, and a file.
 
+mod agent;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
