@@ -7,8 +7,8 @@ use std::path::Path;
 use std::rc::Rc;
 
 use plimsoll_fleet::{
-    Agent, Change, Composed, Directory, FileDirectory, HostObject, Local, Outcome, Settings, State, TenantObject, Transaction,
-    Value, put_policy, start,
+    Agent, Change, Composed, Directory, FileDirectory, HostObject, Local, Outcome, Settings, State,
+    TenantObject, Transaction, Value, put_policy, start,
 };
 use plimsoll_units::Span;
 
@@ -93,7 +93,12 @@ impl Desk {
     fn agent(&self) -> Agent<'static> {
         let settings = Settings { host: "a".to_owned(), file: self.file() };
         let local = Fake { daemon: Rc::clone(&self.daemon), file: self.file() };
-        Agent::new(settings, Box::new(self.directory()), Box::new(local), Box::new(|line| eprintln!("{line}")))
+        Agent::new(
+            settings,
+            Box::new(self.directory()),
+            Box::new(local),
+            Box::new(|line| eprintln!("{line}")),
+        )
     }
 
     /// Turns the agent until its host's status in the directory is such.
@@ -124,7 +129,10 @@ fn an_agent_writes_what_the_directory_says_and_tells_what_is_in_force() {
     desk.daemon.borrow_mut().away = false;
     let well = |state: &State| state.alive.get("a").is_some_and(|said| said.error.is_none());
     desk.until(&mut agent, "it is well", well);
-    desk.put("tenants/shop", &TenantObject { policy: Some("policy: {root: {}}\n".to_owned()), ..tenant(Some("a"), 1) });
+    desk.put(
+        "tenants/shop",
+        &TenantObject { policy: Some("policy: {root: {}}\n".to_owned()), ..tenant(Some("a"), 1) },
+    );
     desk.until(&mut agent, "the tenant is there", |_| text(&desk.file()).contains("shop"));
     assert!(desk.folder.path().join("tenants-of-a/shop.yaml").exists());
     desk.put("tenants/shop", &tenant(Some("a"), 1));
@@ -148,7 +156,10 @@ fn a_tenant_whose_port_cannot_be_opened_keeps_no_change_from_the_others() {
     desk.put("tenants/batch", &TenantObject { port: port("bad"), ..tenant(Some("a"), 2) });
     desk.put("tenants/shop", &tenant(Some("a"), 1));
     desk.until(&mut agent, "it names the tenant", |state| {
-        state.alive["a"].error.as_deref().is_some_and(|why| why.contains("batch") && why.contains("namespace"))
+        state.alive["a"]
+            .error
+            .as_deref()
+            .is_some_and(|why| why.contains("batch") && why.contains("namespace"))
     });
     let file = text(&desk.file());
     assert!(file.contains("\"shop\": {\"addresses\"") && !file.contains("batch"), "{file}");
