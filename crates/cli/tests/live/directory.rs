@@ -100,10 +100,7 @@ impl Site {
             .arg(self.fleet.policy_file(host))
             .arg("--socket")
             .arg(self.fleet.file(&format!("{name}.sock")));
-        // What an earlier agent said stays.
         let log = self.fleet.file(&format!("{name}.agent"));
-        let before = self.fleet.read(&format!("{name}.agent"));
-        std::fs::write(self.fleet.file(&format!("{name}.before")), before).expect("written");
         self.agents[host] = Some(Daemon::spawn(command, &log));
     }
 
@@ -278,7 +275,7 @@ fn a_fleet_in_etcd_serves_tenants_whatever_becomes_of_it() {
     assert_eq!(site.ask(&["move", "mover", "b"]).status.code(), Some(1));
     assert!(stream.flows_to(0));
     site.etcd.launch();
-    let took = site.eventually("all are heard again", Site::well);
+    let took = site.back(answers);
     eprintln!(
         "etcd killed and started: all hosts heard after {took:?}; {} datagrams lost",
         stream.lost() - before
@@ -291,7 +288,7 @@ fn a_fleet_in_etcd_serves_tenants_whatever_becomes_of_it() {
     thread::sleep(Duration::from_secs(6));
     assert!(stream.flows_to(0));
     site.etcd.pause(false);
-    let took = site.eventually("all are heard again", Site::well);
+    let took = site.back(answers);
     eprintln!(
         "etcd silent for 6 s: all hosts heard after {took:?}; {} datagrams lost",
         stream.lost() - before
