@@ -5,7 +5,7 @@
 //! Every host is a watcher with a connection and a lease of its own, as its agent has; two of them also compose their policies
 //! and check them. Prints what the directory carries, and how long a move takes to be known at all hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -122,7 +122,8 @@ fn main() {
         composed.iter().map(of).sum::<Duration>() / composed.len().max(1) as u32
     };
     println!(
-        "composing one host's policy of {} tenants in the map: {:.1?}, checking it: {:.1?} (beside all that)",
+        "{} requests were not answered in time, and made again; composing one host's policy of {} tenants in the map: {:.1?}, checking it: {:.1?} (beside all that)",
+        shared.failures.load(Ordering::Relaxed),
         HOSTS * TENANTS,
         mean(|one| one.0),
         mean(|one| one.1)
@@ -193,10 +194,16 @@ fn marked(mut made: Transaction, n: usize) -> Transaction {
     made
 }
 
+/// The number of the move that a key marks.
+fn mark(key: &str) -> Option<usize> {
+    key.strip_prefix("mark/")?.parse().ok()
+}
+
 fn watch(host: usize, mut directory: EtcdDirectory, shared: &Shared, start: Instant) {
     let own = format!("alive/{}", host_name(host));
     let alive = Alive { v: VERSION, ..Alive::default() }.write();
     let (mut state, mut ready, mut beat) = (State::default(), false, None::<Instant>);
+    let (mut known, mut composed_at) = (BTreeSet::new(), None::<Instant>);
     while !shared.over.load(Ordering::Relaxed) {
         let news = match directory.wait(Duration::from_millis(500)) {
             Ok(news) => news,
@@ -209,17 +216,22 @@ fn watch(host: usize, mut directory: EtcdDirectory, shared: &Shared, start: Inst
                 continue;
             }
         };
-        if let News::Changes(changes) = &news {
-            for n in
-                changes.iter().filter_map(|change| change.key.strip_prefix("mark/")?.parse::<usize>().ok())
-            {
-                let (hosts, last) = &shared.heard[n];
-                last.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
-                hosts.fetch_add(1, Ordering::Relaxed);
-            }
+        // All at once tells of moves, too.
+        let marks: Vec<usize> = match &news {
+            News::Changes(changes) => changes.iter().filter_map(|change| mark(&change.key)).collect(),
+            News::All(keys) => keys.keys().filter_map(|key| mark(key)).collect(),
+        };
+        for n in marks.into_iter().filter(|n| known.insert(*n)) {
+            let (hosts, last) = &shared.heard[n];
+            last.fetch_max(start.elapsed().as_micros() as u64, Ordering::Relaxed);
+            hosts.fetch_add(1, Ordering::Relaxed);
         }
         if host < COMPOSING && news != News::Changes(Vec::new()) {
             state.hear(&news);
+        }
+        let due = composed_at.is_none_or(|at| at.elapsed() > Duration::from_secs(1));
+        if host < COMPOSING && due && !state.hosts.is_empty() {
+            composed_at = Some(Instant::now());
             let begun = Instant::now();
             let composed: Composed = compose(&state, &host_name(host)).expect("composed");
             let took = begun.elapsed();

@@ -362,7 +362,7 @@ const JOIN_EXAMPLES: &str = "Examples:
   plimsoll fleet join a --address 192.0.2.1 --template host.yaml
   plimsoll fleet join a --address 192.0.2.1 --template host.yaml --policy gold
 
-The policy that follows is checked first. Run it again to change the address, the template or the policy. Then start
+The policy that follows is checked first. Run it again to change the address, the template or the policy. Then start \
 `plimsoll fleet agent --host a` and `plimsoll run /etc/plimsoll/plimsoll.yaml` at the host.";
 
 const LEAVE_EXAMPLES: &str = "Examples:
@@ -396,7 +396,7 @@ const PLACE_EXAMPLES: &str = "Examples:
   plimsoll fleet place shop --min 2Gbps
   plimsoll fleet place shop --min 2Gbps --explain
 
-A host can promise a minimum if its agent is heard, and if the minima of all its tenants together are no more than the rate of
+A host can promise a minimum if its agent is heard, and if the minima of all its tenants together are no more than the rate of \
 its uplink. Exit status 1 says that none can.";
 
 const POLICY_EXAMPLES: &str = "Examples:
@@ -415,7 +415,7 @@ const APPLY_EXAMPLES: &str = "Examples:
   plimsoll fleet apply gold --canary 10% --bake 10min
   plimsoll fleet apply gold --host a --host b
 
-When a canary host breaks a promise to a tenant (`plimsoll slo`), or cannot put the policy in force, all hosts get back what they
+When a canary host breaks a promise to a tenant (`plimsoll slo`), or cannot put the policy in force, all hosts get back what they \
 had. Exit status 1 says so.";
 
 const ROLLBACK_EXAMPLES: &str = "Examples:
@@ -430,5 +430,5 @@ const AGENT_EXAMPLES: &str = "Examples:
   plimsoll fleet agent --host a
   plimsoll fleet agent --host a --file /etc/plimsoll/plimsoll.yaml --socket /run/plimsoll/api.sock
 
-The agent writes the policy file, and has the daemon read it. When the directory does not answer, the host goes on with the file
+The agent writes the policy file, and has the daemon read it. When the directory does not answer, the host goes on with the file \
 as it is.";

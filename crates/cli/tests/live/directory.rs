@@ -236,6 +236,39 @@ fn move_to(site: &Site, stream: &Stream, place: usize) -> (Duration, i64) {
     (gap, stream.lost() - lost)
 }
 
+/// A policy comes to all hosts, its canary first; its next version, which a running daemon cannot take, goes back.
+fn policies_come_and_go_back(site: &Site) {
+    let file = site.fleet.file("gold");
+    let put = |text: &str| {
+        std::fs::write(&file, text).expect("written");
+        site.must(&["policy", "put", "gold", &file.display().to_string()])
+    };
+    let in_force = || (0..3).map(|host| site.hosts()["hosts"][host]["agent"]["applied"]["version"].as_u64());
+    put("policy: {root: {priority: [all]}, all: {max: 300Mbps, wfq: [others]}}\n");
+    let said = site.must(&["apply", "gold", "--canary", "1", "--bake", "1s"]);
+    assert!(said.contains("goes to a first") && said.contains("at all hosts"), "{said}");
+    site.eventually("it is in force at all hosts", |_| in_force().all(|version| version == Some(1)));
+    let wrong = file.display().to_string();
+    std::fs::write(&file, "policy: {root: {priority: [nobody]}}\n").expect("written");
+    assert_eq!(
+        site.ask(&["policy", "put", "gold", &wrong]).status.code(),
+        Some(2),
+        "a wrong text is not put"
+    );
+    put("engine: {ring: 512}\n");
+    let done = site.ask(&["apply", "gold", "--canary", "34%", "--bake", "1s"]);
+    let why = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        done.status.code() == Some(1) && why.contains("rolled back") && why.contains("engine.ring"),
+        "{why}"
+    );
+    site.eventually("all hosts have what they had", |site| {
+        site.well() && in_force().all(|version| version == Some(1))
+    });
+    let history = site.must(&["history", "gold"]);
+    assert!(history.contains("a, b, c") && history.contains("rolled back: host a"), "{history}");
+}
+
 #[test]
 fn a_fleet_in_etcd_serves_tenants_whatever_becomes_of_it() {
     let _alone = super::alone();
@@ -265,6 +298,9 @@ fn a_fleet_in_etcd_serves_tenants_whatever_becomes_of_it() {
     gaps.sort_unstable();
     assert!(gaps[0] < Duration::from_secs(1), "{gaps:?}");
     assert!(lost.iter().any(|&lost| lost <= RATE as i64), "{lost:?}");
+
+    policies_come_and_go_back(&site);
+    assert!(stream.flows_to(0));
 
     // Etcd ends: the hosts go on, and say so; commands fail. It starts again: they catch up.
     let (before, answers) = (stream.lost(), site.answers());
