@@ -82,8 +82,15 @@ impl At {
 
 fn warn(state: &State) {
     for (key, why) in &state.wrong {
-        eprintln!("warning: left out {key}: {why}");
+        eprintln!("warning: left out {}: {}", plain(key), plain(why));
     }
+}
+
+/// Text from the directory, which others may have written, as a terminal may show it.
+fn plain(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
 }
 
 /// How often a change is decided anew because others were faster.
@@ -328,5 +335,23 @@ fn json(tree: &Tree) -> Json {
         Yaml::Map(entries) => {
             Json::Object(entries.iter().map(|(key, value)| (key.value.clone(), json(value))).collect())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_yaml_and_texts_stay_texts() {
+        let port = value("--port", "{tap: {netns: \"{tenant}\", name: eth0}}").expect("YAML");
+        assert_eq!(port, serde_json::json!({"tap": {"netns": "{tenant}", "name": "eth0"}}));
+        assert_eq!(value("--set x", "[1, 2Mbps]").expect("YAML"), serde_json::json!(["1", "2Mbps"]));
+        assert!(value("--port", "{tap: ").is_err_and(|why| why.words().contains("--port")));
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_from_the_directory() {
+        assert_eq!(plain("a\u{1b}[31m\nb ü"), "a\\u{1b}[31m\\nb ü");
     }
 }

@@ -10,6 +10,7 @@ use plimsoll_fleet::{Seen, State};
 use plimsoll_units::BitRate;
 use serde_json::json;
 
+use super::plain;
 use crate::args::{FleetList, FleetPlace};
 use crate::failure::{Failure, print, print_json};
 use crate::show::table;
@@ -50,8 +51,8 @@ pub(super) fn hosts(args: &FleetList) -> Result<(), Failure> {
 /// What a host's agent says of it, in a line.
 fn in_force(state: &State, host: &str) -> String {
     let Some(said) = state.alive.get(host) else { return "not known".to_owned() };
-    let first = |text: &String| text.lines().next().unwrap_or_default().to_owned();
-    let broken = said.broken.iter().next().map(|(tenant, why)| format!("BROKEN for {tenant}: {why}"));
+    let first = |text: &String| plain(text.lines().next().unwrap_or_default());
+    let broken = said.broken.iter().next().map(|(tenant, why)| plain(&format!("BROKEN for {tenant}: {why}")));
     let problem = said.error.as_ref().map(|error| format!("NOT UP TO DATE: {}", first(error)));
     problem.or(broken).or(said.health.as_ref().map(first)).unwrap_or_else(|| "yes".to_owned())
 }
