@@ -20,7 +20,7 @@ RELEASE := target/release/plimsoll
 DEBUG   := target/debug/plimsoll
 
 .DEFAULT_GOAL := help
-.PHONY: help python test-python python-check deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers libvirt bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
+.PHONY: help fleet python test-python python-check deb image test-packages demo agree faults build test check fmt lint live quiet-unit quiet-checks unit docs-check bench-check deny deny-if-there containers libvirt bench fairnic neighbours virtual-programs program-texts papers guest short-queues fuzz soak doc install clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,11 @@ demo: ## build, run noisy-neighbour, receive-flood and heavy-hitter of examples/
 faults: ## show live what faults cost other tenants, with figures: needs root; a minute after the build
 	@scripts/setup.sh test
 	@$(CARGO) test --locked -p plimsoll-cli --test live --test it -- faults:: kept:: --nocapture --test-threads 1
+
+fleet: ## show what a fleet's directory in etcd costs: 200 hosts with 50 tenants each, and live hosts whose etcd is away: needs root; 2 minutes
+	@scripts/setup.sh test
+	@PLIMSOLL_TEST_SILENCE=30 $(CARGO) test --locked -p plimsoll-cli --test live -- directory:: --nocapture
+	@$(CARGO) run --release --locked -p plimsoll-fleet --features etcd --example churn
 
 agree: ## run tests/agree on Linux and in virtual time, and write their figures into docs/tcp.md: needs root; 40 minutes, idle
 	@scripts/setup.sh test

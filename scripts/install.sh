@@ -26,7 +26,9 @@ ln -sf ../../bin/plimsoll "$destdir$prefix/lib/cni/plimsoll-cni"
 "$binary" completions bash >"$destdir$prefix/share/bash-completion/completions/plimsoll"
 "$binary" completions zsh >"$destdir$prefix/share/zsh/site-functions/_plimsoll"
 "$binary" completions fish >"$destdir$prefix/share/fish/vendor_completions.d/plimsoll.fish"
-sed "s|@BIN@|$prefix/bin|g" "$here/../dist/plimsoll.service" >"$destdir$unitdir/plimsoll.service"
+for unit in plimsoll plimsoll-fleet-agent; do
+    sed "s|@BIN@|$prefix/bin|g" "$here/../dist/$unit.service" >"$destdir$unitdir/$unit.service"
+done
 install -m 0644 "$here/../dist/prometheus/plimsoll.rules.yml" "$here/../dist/grafana/plimsoll.json" "$share"
 "$binary" schema api >"$share/openapi.json"
 for of in policy sub-policy included scenario; do

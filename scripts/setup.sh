@@ -2,9 +2,9 @@
 # Installs the programs that Plimsoll needs and that are missing, on Debian 12 or Ubuntu.
 #
 # Usage: scripts/setup.sh [build|run|test|containers|libvirt|packages|bench|python|fuzz|deny]
-#   build  a linker and the Rust toolchain
+#   build  a linker, the Rust toolchain, and protoc for the client of etcd
 #   run    build, and the tools of the lab: iproute2, iperf3, memcached, sockperf, ethtool
-#   test   run, clang and lld for tenants' programs, CNI's plugins, and tools of the live tests with virtual machines: DPDK's
+#   test   run, clang and lld for tenants' programs, CNI's plugins, etcd, and tools of the live tests with virtual machines: DPDK's
 #          testpmd, QEMU, busybox
 #   containers  test, Docker, containerd and Podman (85 MB; Debian starts Docker's service), and CNI's cnitool
 #   libvirt  test, and libvirt with its shell (2 MB; Debian starts its service)
@@ -37,6 +37,8 @@ want_build() {
     want cc build-essential
     want curl curl
     want_file /etc/ssl/certs/ca-certificates.crt ca-certificates
+    want protoc protobuf-compiler
+    want_file /usr/include/google/protobuf/descriptor.proto libprotobuf-dev
 }
 
 want_run() {
@@ -54,10 +56,19 @@ want_test() {
     want dpdk-testpmd dpdk-dev
     want qemu-system-x86_64 qemu-system-x86
     want busybox busybox-static
+    want_etcd
     want iptables iptables
     want_file /usr/lib/cni/host-local containernetworking-plugins
     want clang clang
     want wasm-ld lld
+}
+
+# For the tests of a fleet, which start their own. Debian's package would start a service as well, where there is systemd.
+want_etcd() {
+    have etcd && return 0
+    missing="$missing etcd-server"
+    [ -d /run/systemd/system ] && [ "$(id -u)" -eq 0 ] && systemctl mask etcd.service >&2
+    return 0
 }
 
 want_containers() {

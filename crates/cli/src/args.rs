@@ -6,6 +6,7 @@
 //! Invariant: every command that prints a table has `--json`.
 
 mod containers;
+mod fleet;
 mod program;
 
 use std::num::NonZeroUsize;
@@ -17,6 +18,10 @@ use plimsoll_policy::Prefix;
 use plimsoll_units::{Bytes, Span};
 
 pub(crate) use containers::{Attach, DockerPlugin};
+pub(crate) use fleet::{
+    At, Fleet, FleetAdd, FleetAgent, FleetApply, FleetHistory, FleetInit, FleetJoin, FleetList, FleetMove,
+    FleetNamed, FleetPlace, FleetPlan, FleetPolicy, FleetPut, FleetShow, Kind,
+};
 pub(crate) use program::{
     Direction, Language, Packets, Program, ProgramBench, ProgramCheck, ProgramFile, ProgramNew, ProgramRun,
 };
@@ -79,6 +84,9 @@ pub(crate) enum Command {
     Top(Top),
     /// Explain what happens to one kind of packet: its class, its limits, and what it waits for
     Explain(Explain),
+    /// Keep which host has which tenant, and under which policy, in one directory for many hosts
+    #[command(subcommand)]
+    Fleet(Fleet),
     /// Run a scenario live, in network namespaces with Linux TCP, and write a report
     Lab(Lab),
     /// Run a scenario in virtual time, as a simulation, at any rate, and write a report

@@ -17,6 +17,7 @@ mod cni;
 mod docker;
 mod explain;
 mod failure;
+mod fleet;
 mod heavy;
 mod lab;
 mod live;
@@ -66,6 +67,7 @@ fn execute(command: &Command) -> Result<(), Failure> {
         Command::Heavy(ask) => heavy::heavy(ask),
         Command::Top(top) => top::top(top),
         Command::Explain(explain) => explain::explain(explain),
+        Command::Fleet(fleet) => fleet::fleet(fleet),
         Command::Lab(lab) => lab::lab(lab),
         Command::Sim(sim) => sim::sim(sim),
         Command::Agree(args) => agree::agree(args),

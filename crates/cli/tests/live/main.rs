@@ -1,6 +1,9 @@
 //! Live hosts and virtual machines, one at a time: these tests measure what a fault costs its neighbours, or take the cores
 //! of a small machine.
 
+mod directory;
+#[path = "../../../fleet/tests/etcd/server.rs"]
+mod etcd;
 mod faults;
 mod mediate;
 mod programs;

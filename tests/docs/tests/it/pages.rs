@@ -55,6 +55,11 @@ fn what_the_api_page_shows_works() {
 }
 
 #[test]
+fn what_the_page_on_fleets_shows_works() {
+    page("docs/fleet.md");
+}
+
+#[test]
 fn what_the_other_pages_for_operators_show_works() {
     OPERATORS.iter().for_each(|name| page(&format!("docs/{name}")));
 }
@@ -65,7 +70,7 @@ fn what_every_other_page_shows_works() {
     for entry in fs::read_dir(bench().root.join("docs")).expect("docs/").flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.ends_with(".md")
-            && !["tutorial.md", "operations.md", "api.md"].contains(&name.as_str())
+            && !["tutorial.md", "operations.md", "api.md", "fleet.md"].contains(&name.as_str())
             && !OPERATORS.contains(&name.as_str())
         {
             pages.push(format!("docs/{name}"));
