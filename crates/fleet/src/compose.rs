@@ -63,12 +63,6 @@ pub enum ComposeError {
         /// The version.
         version: u64,
     },
-    /// Tenants are in several networks.
-    #[error(
-        "tenants are in several networks ({0}), and a host has one so far; place all tenants in one network, or make a fleet for \
-         each"
-    )]
-    Networks(String),
 }
 
 /// Composes a host's policy file.
@@ -97,7 +91,6 @@ pub fn compose_without(
     let mut left_out = Vec::new();
     let hosts = hosts(state, host, own, &mut left_out);
     let tenants = tenants(state, fleet, &hosts, without, &mut left_out);
-    let vni = vni(fleet, &tenants)?;
     let mut files = BTreeMap::new();
     let mut text = format!(
         "# Written by `plimsoll fleet agent` for host {host}. Do not change this file: change the fleet's directory.\n{}\n",
@@ -126,9 +119,10 @@ pub fn compose_without(
     for (key, value) in &fleet.overlay {
         text.push_str(&format!("  {key}: {value}\n"));
     }
-    text.push_str(&format!("  vni: {vni}\n  host: {}\n  hosts:\n", Json::from(host)));
+    text.push_str(&format!("{}  host: {}\n  hosts:\n", networks(fleet), Json::from(host)));
     for (name, object) in &hosts {
-        text.push_str(&format!("    {}: {}\n", Json::from(name.as_str()), map_entry(name, object, &tenants)));
+        let entry = map_entry(name, object, &tenants, fleet);
+        text.push_str(&format!("    {}: {entry}\n", Json::from(name.as_str())));
     }
     Ok(Composed { host: host.to_owned(), text, files, policy: own.policy.clone(), left_out })
 }
@@ -193,16 +187,12 @@ fn tenants<'a>(
     tenants
 }
 
-/// The network of all tenants; without tenants the first one.
-fn vni(fleet: &FleetObject, tenants: &Tenants<'_>) -> Result<u32, ComposeError> {
-    let used: BTreeSet<&String> = tenants.values().map(|tenant| &tenant.network).collect();
-    if used.len() > 1 {
-        let names: Vec<&str> = used.into_iter().map(String::as_str).collect();
-        return Err(ComposeError::Networks(names.join(", ")));
+/// The fleet's networks: by their names, where there is more than one.
+fn networks(fleet: &FleetObject) -> String {
+    match fleet.networks.len() {
+        0 | 1 => format!("  vni: {}\n", fleet.networks.values().next().copied().unwrap_or(0)),
+        _ => format!("  networks: {}\n", json!(fleet.networks)),
     }
-    let network =
-        used.first().and_then(|name| fleet.networks.get(*name)).or_else(|| fleet.networks.values().next());
-    Ok(network.copied().unwrap_or(0))
 }
 
 /// A tenant's entry under `tenants`.
@@ -233,12 +223,15 @@ fn entry(host: &str, name: &str, tenant: &TenantObject, files: &mut BTreeMap<Str
 }
 
 /// A host's entry in the map.
-fn map_entry(host: &str, object: &HostObject, tenants: &Tenants<'_>) -> Json {
+fn map_entry(host: &str, object: &HostObject, tenants: &Tenants<'_>, fleet: &FleetObject) -> Json {
     let mut entry: serde_json::Map<String, Json> = object.more.clone().into_iter().collect();
     entry.insert("address".into(), object.address.to_string().into());
     let here = tenants.iter().filter(|(_, tenant)| tenant.host.as_deref() == Some(host));
     let one = |tenant: &TenantObject| {
         let mut one = serde_json::Map::from_iter([("mac".to_owned(), json!(tenant.mac))]);
+        if fleet.networks.len() > 1 {
+            one.insert("network".to_owned(), tenant.network.as_str().into());
+        }
         one.extend(tenant.weight.map(|weight| ("weight".to_owned(), weight.into())));
         one.extend(tenant.max.map(|max| ("max".to_owned(), exact_rate(max).into())));
         // What a tenant's own entry and the map must both say.

@@ -251,6 +251,10 @@ impl Value for FleetObject {
             if *vni >= 1 << 24 {
                 return Err(format!("network `{name}` has the number {vni}; it must be below 2^24"));
             }
+            let twin = self.networks.iter().find(|(other, number)| *number == vni && *other < name);
+            if let Some((other, _)) = twin {
+                return Err(format!("networks `{other}` and `{name}` have the same number {vni}"));
+            }
         }
         if self.networks.is_empty() {
             return Err("it has no network".to_owned());

@@ -101,7 +101,7 @@ fn a_hosts_policy_has_its_template_its_tenants_and_the_map() {
     make(&mut state, &made);
     let (a, b) = (checked(&state, "a"), checked(&state, "b"));
     let overlay = a.config.overlay.as_ref().expect("an overlay");
-    assert_eq!((overlay.vni, overlay.own().name.as_str(), overlay.hosts.len()), (7, "a", 2));
+    assert_eq!((overlay.vni, overlay.own().name.as_str(), overlay.hosts.len()), (Some(7), "a", 2));
     assert_eq!(overlay.hosts[1].tenants[0].name, "batch");
     assert!(compose(&state, "a").expect("composed").text.contains("# of the operator"), "comments stay");
     assert_eq!(a.config.tenants[0].interface.addresses[0].to_string(), "10.7.0.1/24");
@@ -168,16 +168,26 @@ fn wrong_values_are_named_and_left_out() {
 }
 
 #[test]
-fn tenants_of_several_networks_are_refused() {
+fn tenants_of_several_networks_may_have_the_same_address() {
     let mut state = two_hosts();
-    let two =
-        FleetObject { networks: BTreeMap::from([("shops".to_owned(), 7), ("b".to_owned(), 8)]), ..fleet() };
-    state.hear(&News::Changes(vec![Change { key: "fleet".to_owned(), value: Some(two.write()) }]));
-    assert_eq!(checked(&state, "a").config.overlay.expect("an overlay").vni, 7);
-    let other = TenantObject { network: "b".to_owned(), ..tenant(Some("b"), 1) };
+    let networks = |numbers: [u32; 2]| FleetObject {
+        networks: BTreeMap::from([("shops".to_owned(), numbers[0]), ("banks".to_owned(), numbers[1])]),
+        ..fleet()
+    };
+    let twins = Change { key: "fleet".to_owned(), value: Some(networks([7, 7]).write()) };
+    state.hear(&News::Changes(vec![twins]));
+    assert!(state.wrong["fleet"].contains("same number 7"), "{:?}", state.wrong);
+    state.hear(&News::Changes(vec![Change {
+        key: "fleet".to_owned(),
+        value: Some(networks([7, 8]).write()),
+    }]));
+    let other = TenantObject { network: "banks".to_owned(), ..tenant(Some("a"), 1) };
     let made = add(&state, "other", &other, false).expect("the same address in another network");
     make(&mut state, &made);
-    assert!(compose(&state, "a").is_err_and(|why| why.to_string().contains("b, shops")));
+    let overlay = checked(&state, "b").config.overlay.expect("an overlay");
+    let found: Vec<_> =
+        overlay.hosts[0].tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.network)).collect();
+    assert_eq!(found, [("other", 8), ("shop", 7)]);
 }
 
 #[test]
