@@ -56,7 +56,7 @@ pub enum Kind {
     RootConsole(Vec<Command>),
     /// `sh`: commands that change the reader's machine; only the names of `make` targets are checked.
     Shell,
-    /// `text`, and code in other languages: nothing to run.
+    /// `text`, and code in other languages: nothing to run here (`make test-python` runs that of docs/python.md).
     Prose,
 }
 
@@ -105,7 +105,9 @@ fn kind(at: usize, words: &str, text: &str) -> Result<Kind> {
         (["console"], None) => Kind::Console(commands(at, text)?),
         (["console", "root"], None) => Kind::RootConsole(commands(at, text)?),
         (["sh"], None) => Kind::Shell,
-        (["text" | "rust" | "toml" | "json" | "promql" | "ini"] | ["yaml", "excerpt"], None) => Kind::Prose,
+        (["text" | "python" | "rust" | "toml" | "json" | "promql" | "ini"] | ["yaml", "excerpt"], None) => {
+            Kind::Prose
+        }
         _ => bail!("line {at}: no such kind of block: `{}` (see CONTRIBUTING.md)", words.join(" ")),
     })
 }
