@@ -24,7 +24,7 @@ const MOST_SAMPLES: usize = 1 << 20;
 /// use plimsoll_scenario::{Form, Scenario};
 /// use plimsoll_sim::{Batch, Options};
 ///
-/// let text = "{name: two, duration: 100ms, systems: [fifo, plimsoll], tenants: {a: {}}, \
+/// let text = "{name: two, rate: 100Mbps, duration: 100ms, systems: [fifo, plimsoll], tenants: {a: {}}, \
 ///     workloads: {w: {tenant: a, kind: bulk}}}";
 /// let scenario = Scenario::parse(text, "two.yaml", "".as_ref(), Form::Full).expect("a scenario");
 /// let batch = Batch::new(&[&scenario], &Options { seeds: 2, ..Options::default() });
