@@ -122,7 +122,7 @@ impl Member {
     /// a limit holds must not wait for the link besides.
     ///
     /// Where a member of its thread waits for the link and gets nothing, it would take what another one may use besides: then only
-    /// the former has room. `starved` has a bit for each such thread.
+    /// members that send all that they have may grow. `starved` has a bit for each such thread.
     pub(super) fn grows(&self, nodes: u32, starved: u64) -> u64 {
         if starved >> (self.thread % 64) & 1 != 0 && self.held_by != UNHELD {
             return 0;

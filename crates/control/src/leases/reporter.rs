@@ -15,6 +15,8 @@ pub struct Reporter {
     members: Vec<Membership>,
     /// What could not be reported, as joining had to wait.
     again: Vec<(usize, Report)>,
+    /// What could not be at the report before.
+    waited: Vec<(usize, Report)>,
 }
 
 /// Whether the coordinator knows a group of flow queues.
@@ -36,7 +38,8 @@ impl Reporter {
             base: Vec::with_capacity(members),
             last: Vec::with_capacity(members),
             members: Vec::with_capacity(members),
-            again: Vec::new(),
+            again: Vec::with_capacity(members),
+            waited: Vec::with_capacity(members),
         }
     }
 
@@ -56,27 +59,29 @@ impl Reporter {
         mut join: impl FnMut(usize) -> Option<Membership>,
         mut send: impl FnMut(MemberId, Report),
     ) -> bool {
-        self.last.resize(rows, Report::default());
-        self.members.resize(rows, Membership::Unknown);
+        let Self { base, last, members, again, waited } = self;
+        last.resize(rows, Report::default());
+        members.resize(rows, Membership::Unknown);
+        core::mem::swap(again, waited);
         let mut any = false;
-        for (number, row) in core::mem::take(&mut self.again).into_iter().chain(changed) {
+        for (number, row) in waited.drain(..).chain(changed) {
             any |= row.waiting > 0;
-            if self.last.get(number).is_none_or(|last| *last == row) {
+            if last.get(number).is_none_or(|last| *last == row) {
                 continue;
             }
             any = true;
-            if self.members[number] == Membership::Unknown {
+            if members[number] == Membership::Unknown {
                 let Some(joined) = join(number) else {
-                    self.again.push((number, row));
+                    again.push((number, row));
                     continue;
                 };
-                self.members[number] = joined;
+                members[number] = joined;
             }
-            if let Membership::Member(id) = self.members[number] {
-                let before = self.base.get(number).copied().unwrap_or(0);
+            if let Membership::Member(id) = members[number] {
+                let before = base.get(number).copied().unwrap_or(0);
                 send(id, Report { left: row.left.wrapping_sub(before), waiting: row.waiting });
             }
-            self.last[number] = row;
+            last[number] = row;
         }
         any
     }

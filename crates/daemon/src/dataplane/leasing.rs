@@ -150,6 +150,8 @@ pub struct Leasing {
     rows: Vec<ClassBytes>,
     /// Of these, the ones that may have changed since the report before.
     changed: Vec<usize>,
+    /// How many flow queues and classes that report looked at.
+    looked: usize,
     reporter: Reporter,
     /// How long an epoch lasts, and what the link carries in it.
     epoch: Span,
@@ -176,6 +178,7 @@ impl Leasing {
             taken,
             rows: Vec::with_capacity(rows),
             changed: Vec::with_capacity(rows),
+            looked: 0,
             reporter: Reporter::with_capacity(rows),
             epoch,
             most,
@@ -242,7 +245,7 @@ impl Dataplane {
         let works = moved || self.scheduler.nic.stats().held > 0;
         leasing.rests &= !works;
         if !leasing.rests && now >= leasing.renewal {
-            let epochs = 1 + leasing.changed.len() / QUEUES_IN_AN_EPOCH;
+            let epochs = 1 + leasing.looked / QUEUES_IN_AN_EPOCH;
             leasing.renewal = now + leasing.epoch.times(epochs as u64);
             leasing.rests = !self.report(&mut leasing) && !works;
             leasing.room.compute(now);
@@ -255,9 +258,9 @@ impl Dataplane {
 
     /// Reports what has changed since the last report; answers whether anything has, or waits.
     fn report(&mut self, leasing: &mut Leasing) -> bool {
-        let Leasing { room, thread, rows, changed, reporter, .. } = leasing;
+        let Leasing { room, thread, rows, changed, looked, reporter, .. } = leasing;
         changed.clear();
-        self.scheduler.nic.leased().report_changes(rows, |row| changed.push(row));
+        *looked = self.scheduler.nic.leased().report_changes(rows, |row| changed.push(row));
         let join = |number| self.join_leases(room, number, *thread);
         let changed = changed.iter().map(|&number| (number, as_report(&rows[number])));
         reporter.report(rows.len(), changed, join, |id, report| room.exchange.report(*thread, id, report))

@@ -143,11 +143,14 @@ impl Nic {
 
     /// Brings rows up to date that [`Nic::report_members`] or this has written last, and says which of them may have changed; one may be
     /// named several times. Linear in the flow queues that held packets meanwhile, unless one was opened, closed or moved: then in all.
-    pub fn report_changes(&mut self, rows: &mut Vec<ClassBytes>, mut changed: impl FnMut(usize)) {
+    /// Answers how many flow queues and classes it looked at.
+    pub fn report_changes(&mut self, rows: &mut Vec<ClassBytes>, mut changed: impl FnMut(usize)) -> usize {
         let (overhead, nodes) = (self.program.overhead.as_u64(), self.program.nodes.len());
         let bytes = |[packets, bytes]: [u64; 2]| bytes + packets * overhead;
         let Self { host, bundles, .. } = self;
+        let mut looked = 0;
         let is_known = host.tell_changes(|home, before, now| {
+            looked += 1;
             let number = row_of(home, bundles, nodes);
             if let Some(row) = rows.get_mut(number) {
                 row.left = row.left + bytes(now.left) - bytes(before.left);
@@ -158,7 +161,9 @@ impl Nic {
         if !is_known {
             self.report_members(rows);
             (0..rows.len()).for_each(changed);
+            looked = rows.len().max(self.host.open_count());
         }
+        looked
     }
 
     /// The flow queues that have one class and pass the same limits are a member, with a number that it keeps while a policy is in
