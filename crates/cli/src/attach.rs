@@ -39,7 +39,7 @@ pub(crate) fn attach(args: &Attach) -> Result<(), Failure> {
         Client::new(&args.socket).text("GET", "/v1/health")?;
     }
     // A rule of an earlier time would be there twice.
-    let _ = run(&words(&rule("-D", &ends.host)));
+    let _ = run(&rule("-D", &ends.host));
     take_over(&ends, &mut |line| say(&format!("{line}\n")))?;
     match change {
         Some(change) if args.write => {
@@ -158,18 +158,18 @@ fn steps(ends: &Ends) -> Vec<Step> {
         "the host itself still takes packets that the container addresses to the hardware address of `{host}`, past the \
          tenant's limits"
     );
-    steps.push(Step { instead: Some(words(&rule("-I", host))), ..step(filter, Some(heard)) });
+    steps.push(Step { instead: Some(rule("-I", host)), ..step(filter, Some(heard)) });
     steps
 }
 
 /// Removes what drops packets of an interface that has gone, where that does not go with it.
 pub(crate) fn forget(host: &str) {
-    let _ = run(&words(&rule("-D", host))); // it may not be there
+    let _ = run(&rule("-D", host)); // it may not be there
 }
 
 /// What drops IPv4 packets from an interface where the kernel has no such filter of `tc`.
-fn rule(action: &str, host: &str) -> String {
-    format!("iptables -t raw {action} PREROUTING -i {host} -j DROP")
+fn rule(action: &str, host: &str) -> Vec<String> {
+    ["iptables", "-t", "raw", action, "PREROUTING", "-i", host, "-j", "DROP"].map(str::to_owned).to_vec()
 }
 
 /// A command line's words; Linux has no spaces in names of interfaces. `''` is an empty word.
@@ -227,7 +227,7 @@ fn run(words: &[String]) -> Result<(), String> {
 fn undoing(ends: &Ends) -> Vec<String> {
     let (host, before) = (&ends.host, ends.before());
     let master = before.bridge.as_ref().map_or_else(String::new, |bridge| format!(" master {bridge}"));
-    let mut lines = vec![format!("tc qdisc del dev {host} clsact"), rule("-D", host)];
+    let mut lines = vec![format!("tc qdisc del dev {host} clsact"), line(&rule("-D", host))];
     lines.extend(before.ipv6.then(|| format!("sysctl -qw net/ipv6/conf/{host}/disable_ipv6=0")));
     lines.push(format!("ip link set dev {host} alias ''"));
     lines.push(format!("ip link set dev {host} arp on{master}"));

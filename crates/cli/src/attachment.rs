@@ -126,9 +126,10 @@ pub(crate) fn note_in<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix("# ")?.strip_prefix(key)?.strip_prefix(": "))
 }
 
-/// The interface whose packet socket is the tenant's port, where it is one.
+/// The interface whose packet socket is the tenant's port, where it is one. The port's own line says so: other lines may have words of the
+/// container's owner.
 pub(crate) fn veth_in(text: &str) -> Option<&str> {
-    let (_, rest) = text.split_once(r#"{"af_packet":""#)?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(r#"    port: {"af_packet":""#))?;
     rest.split_once('"').map(|(host, _)| host)
 }
 
@@ -157,6 +158,9 @@ mod tests {
         assert_eq!((note_in(&text, "network"), note_in(&text, "net")), (Some("lan"), None));
         assert_eq!(note_in(&text, "namespace"), Some("/run/netns/x"));
         assert!(tenant_in(&text).is_some_and(|tenant| shop.is_tenant(tenant)) && !shop.is_tenant("shop-1"));
+        let owners = Map::from_iter([("delay".to_owned(), serde_json::json!({ "af_packet": "veth2" }))]);
+        let text = Attachment::new(CNI, "0123456789abcdef".into(), "shop", owners).text(&[], &stated);
+        assert_eq!(veth_in(&text), Some("veth1"), "{text}");
         assert_eq!((tenant_in(""), note_in("", "network"), veth_in("")), (None, None, None));
     }
 

@@ -161,7 +161,11 @@ fn collect(network: &Network, text: &str) -> Result<(), Refusal> {
     let valid = network.valid()?;
     let folder = Folder::lock(&network.tenants)?;
     let valid = valid.iter().map(|valid| Attachment::of(network, &valid.container, &valid.interface).file);
-    if folder.keep_only(CNI, &valid.collect::<Vec<_>>(), |file| attachment::is_of(network, file))? > 0 {
+    let gone = folder.keep_only(CNI, &valid.collect::<Vec<_>>(), |file| attachment::is_of(network, file))?;
+    for (container, interface) in gone.iter().filter_map(|text| attachment::container_in(text)) {
+        Attachment::of(network, container, interface).unpin();
+    }
+    if !gone.is_empty() {
         server(network).forget();
     }
     ipam::pass_on(network, text)

@@ -12,7 +12,7 @@ mod veth;
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +49,11 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     if UnixStream::connect(path).is_ok() {
         return Err(io::Error::new(ErrorKind::AddrInUse, "another plugin answers there; stop it first"));
+    }
+    let is_socket = |found: fs::Metadata| found.file_type().is_socket();
+    if fs::symlink_metadata(path).is_ok_and(|found| !is_socket(found)) {
+        let why = "something that is no socket is there; name another path, or remove it";
+        return Err(io::Error::new(ErrorKind::AlreadyExists, why));
     }
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),

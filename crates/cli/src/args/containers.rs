@@ -32,16 +32,16 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "NAME", conflicts_with = "domain")]
     pub(crate) interface: Option<String>,
     /// Also give the machine the interface in its configuration, so that it has it after its next start
-    #[arg(long, requires = "domain", conflicts_with = "detach")]
+    #[arg(long, requires = "domain", conflicts_with_all = ["container", "netns", "pid", "detach"])]
     pub(crate) persistent: bool,
     /// Take the machine's interface away, now and in its configuration; the tenant keeps its port
-    #[arg(long, requires = "domain", conflicts_with = "write")]
+    #[arg(long, requires = "domain", conflicts_with_all = ["container", "netns", "pid", "write"])]
     pub(crate) detach: bool,
     /// The socket of the machine's port [default: the policy's, or `/run/plimsoll/TENANT.sock`]
-    #[arg(long, value_name = "PATH", requires = "domain")]
+    #[arg(long, value_name = "PATH", requires = "domain", conflicts_with_all = ["container", "netns", "pid"])]
     pub(crate) path: Option<PathBuf>,
     /// The libvirt that the machine is in, such as `qemu:///system` [default: virsh's]
-    #[arg(long, value_name = "URI", requires = "domain")]
+    #[arg(long, value_name = "URI", requires = "domain", conflicts_with_all = ["container", "netns", "pid"])]
     pub(crate) connect: Option<String>,
     /// Check the tenant's port in this policy file
     #[arg(long, value_name = "FILE")]

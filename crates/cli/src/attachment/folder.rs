@@ -77,18 +77,16 @@ impl Folder {
         rest.filter(|(name, _)| self.remove_file(name) == Ok(true)).map(|(_, text)| text).collect()
     }
 
-    /// Removes the files of which `belongs` says so by their text, but those of `valid`; returns how many.
+    /// Removes the files of which `belongs` says so by their text, but those of `valid`; returns the texts of those.
     pub(crate) fn keep_only(
         &self,
         maker: Maker,
         valid: &[Attachment],
         belongs: impl Fn(&str) -> bool,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<Vec<String>, Trouble> {
         let is_valid = |name: &str| valid.iter().any(|attachment| attachment.name() == name);
         let rest = self.files(maker).into_iter().filter(|(name, text)| belongs(text) && !is_valid(name));
-        let rest: Vec<String> = rest.map(|(name, _)| name).collect();
-        rest.iter().try_for_each(|name| self.remove_file(name).map(drop))?;
-        Ok(rest.len())
+        rest.map(|(name, text)| self.remove_file(&name).map(|_| text)).collect()
     }
 
     /// The maker's files, with their texts.

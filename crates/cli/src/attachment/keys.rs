@@ -20,6 +20,16 @@ pub(crate) fn judge(owned: &Map<String, Value>, allowed: &[&str]) -> Result<(), 
     Err(Trouble::new(Kind::Config, message).details(format!("it may state: {}", allowed.join(", "))))
 }
 
+/// Adds keys to others. A later key replaces the one before; of mappings, such as `ingress`, each key by itself.
+pub(crate) fn add(keys: &mut Map<String, Value>, later: Map<String, Value>) {
+    for (key, value) in later {
+        match (keys.get_mut(&key), value) {
+            (Some(Value::Object(before)), Value::Object(more)) => before.extend(more),
+            (_, value) => drop(keys.insert(key, value)),
+        }
+    }
+}
+
 /// A number or a mapping as JSON; anything else is text.
 pub(crate) fn value(text: &str) -> Value {
     let found: Option<Value> = serde_json::from_str(text).ok();
@@ -37,4 +47,21 @@ pub(crate) fn or_null<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_later_key_replaces_one_and_leaves_its_neighbours() {
+        let map = |value: Value| value.as_object().cloned().unwrap_or_default();
+        let mut keys = map(json!({ "ingress": { "max": "1Gbps" }, "min": "1Mbps" }));
+        add(&mut keys, map(json!({ "ingress": { "min": "10Mbps" }, "min": "2Mbps" })));
+        assert_eq!(keys, map(json!({ "ingress": { "max": "1Gbps", "min": "10Mbps" }, "min": "2Mbps" })));
+        add(&mut keys, map(json!({ "ingress": 7 })));
+        assert_eq!(keys["ingress"], 7);
+    }
 }

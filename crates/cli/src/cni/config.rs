@@ -151,7 +151,10 @@ impl Network {
         let annotations = self.runtime_config.annotations.iter();
         let annotations = annotations
             .filter_map(|(key, text)| Some((key.strip_prefix(ANNOTATION)?.to_owned(), keys::value(text))));
-        args.chain(annotations).chain(call.keys.clone()).collect()
+        let mut owned: Map<String, Value> = args.collect();
+        keys::add(&mut owned, annotations.collect());
+        keys::add(&mut owned, call.keys.clone());
+        owned
     }
 
     /// The attachments that the runtime knows.
@@ -171,8 +174,8 @@ impl Network {
     /// The keys of a tenant: the operator's for all, then what the container's owner asks for, then what the runtime does.
     pub(super) fn keys(&self, call: &Call) -> Map<String, Value> {
         let mut keys = self.tenant.clone();
-        keys.extend(self.owned(call));
-        keys.extend(self.given());
+        keys::add(&mut keys, self.owned(call));
+        keys::add(&mut keys, self.given());
         keys
     }
 

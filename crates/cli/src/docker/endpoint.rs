@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::records::{self, Endpoint, Network, Records};
 use super::veth::{self, Veth};
-use crate::attachment::{Attachment, DOCKER, Folder, Kind, Server, Trouble, veth_in};
+use crate::attachment::{Attachment, DOCKER, Folder, Kind, Server, Trouble, keys, veth_in};
 
 /// Between the making of an endpoint and the start of its container there are milliseconds.
 const IDLE: Duration = Duration::from_mins(10);
@@ -56,7 +56,7 @@ impl Endpoints {
             let message = format!("plimsoll knows no network {}", endpoint.network);
             return Err(Trouble::new(Kind::Config, message).details("make it anew: `docker network create`"));
         };
-        records::judge(&keys(&endpoint, &network))?;
+        records::judge(&stated(&endpoint, &network))?;
         for stale in self.stale(id, &endpoint)? {
             self.delete(&stale)?;
         }
@@ -151,11 +151,11 @@ impl Endpoints {
 
 /// The tenant of an endpoint. What the endpoint states replaces what its network states.
 fn attachment(id: &str, endpoint: &Endpoint, network: &Network) -> Attachment {
-    Attachment::new(DOCKER, id.to_owned(), &endpoint.name, keys(endpoint, network))
+    Attachment::new(DOCKER, id.to_owned(), &endpoint.name, stated(endpoint, network))
 }
 
-fn keys(endpoint: &Endpoint, network: &Network) -> Map<String, Value> {
+fn stated(endpoint: &Endpoint, network: &Network) -> Map<String, Value> {
     let mut keys = network.keys.clone();
-    keys.extend(endpoint.keys.clone());
+    keys::add(&mut keys, endpoint.keys.clone());
     keys
 }

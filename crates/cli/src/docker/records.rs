@@ -60,8 +60,9 @@ impl Network {
             return Err(wrong(format!("plimsoll knows no option `{unknown}`")));
         }
         let mtu = options.get(MTU).map(|mtu| match mtu.as_str().and_then(|mtu| mtu.parse().ok()) {
-            Some(mtu) => Ok(mtu),
-            None => Err(wrong(format!("`{MTU}` is {mtu}, which is no MTU"))),
+            // The least that IPv4 asks of a link (RFC 791).
+            Some(mtu) if mtu >= 68 => Ok(mtu),
+            _ => Err(wrong(format!("`{MTU}` is {mtu}, which is no MTU"))),
         });
         let keys = tenant_keys(options)?;
         keys::judge(&keys, &OWNERS)?;
@@ -79,7 +80,11 @@ impl Endpoint {
         id: &str,
     ) -> Result<Self, Trouble> {
         let mut keys = tenant_keys(options)?;
-        let name = keys.remove("name").and_then(|name| Some(name.as_str()?.to_owned()));
+        let name = match keys.remove("name") {
+            Some(Value::Object(_)) => return Err(wrong(format!("`{OPTION}name` is one name"))),
+            Some(Value::String(name)) => Some(name),
+            name => name.map(|name| name.to_string()),
+        };
         keys::judge(&keys, &OWNERS)?;
         let mac = mac.map_or_else(|| mac_of(id), str::to_owned);
         let name = name.unwrap_or_else(|| "docker".to_owned());
@@ -114,7 +119,9 @@ fn tenant_keys(options: &Map<String, Value>) -> Result<Map<String, Value>, Troub
 fn with_units(text: &str) -> String {
     const UNITS: [&str; 9] = ["Mbps", "Gbps", "B", "kB", "MB", "GB", "KiB", "MiB", "GiB"];
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit = UNITS.iter().find(|unit| unit.eq_ignore_ascii_case(&text[number.len()..]));
+    let small = &text[number.len()..];
+    // What has a large letter is as it was written, right or wrong.
+    let unit = UNITS.iter().find(|unit| unit.to_ascii_lowercase() == small);
     match unit {
         Some(unit) if number.starts_with(|c: char| c.is_ascii_digit()) => format!("{number}{unit}"),
         _ => text.to_owned(),
