@@ -20,7 +20,7 @@ use plimsoll_units::{Bytes, Span};
 pub(crate) use containers::{Attach, DockerPlugin};
 pub(crate) use fleet::{
     At, Fleet, FleetAdd, FleetAgent, FleetApply, FleetHistory, FleetInit, FleetJoin, FleetList, FleetMove,
-    FleetNamed, FleetPlace, FleetPlan, FleetPolicy, FleetPut, FleetShow, Kind,
+    FleetNamed, FleetPlace, FleetPlan, FleetPolicy, FleetPut, FleetRotate, FleetShow, Kind,
 };
 pub(crate) use program::{
     Direction, Language, Packets, Program, ProgramBench, ProgramCheck, ProgramFile, ProgramNew, ProgramRun,

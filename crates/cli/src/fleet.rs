@@ -6,6 +6,7 @@
 //! Invariant: a change is made only if the policies that it leads to were checked, on the values that it was decided on.
 
 mod agent;
+mod keys;
 mod lists;
 mod policy;
 
@@ -19,7 +20,7 @@ use plimsoll_fleet::{
     Refusal, State, TenantObject, Transaction, VERSION, compose,
 };
 use plimsoll_policy::{Checked, FileId};
-use plimsoll_units::BitRate;
+use plimsoll_units::{BitRate, Span};
 use serde_json::Value as Json;
 
 use crate::args::{At, Fleet, FleetAdd, FleetInit, FleetJoin, FleetMove, FleetNamed, Kind};
@@ -43,6 +44,7 @@ pub(crate) fn fleet(args: &Fleet) -> Result<(), Failure> {
         Fleet::Apply(apply) => policy::apply(apply),
         Fleet::Rollback(named) => policy::rollback(named),
         Fleet::History(history) => policy::history(history),
+        Fleet::RotateKey(rotate) => self::keys::rotate(rotate),
         Fleet::Agent(agent) => self::agent::agent(agent),
     }
 }
@@ -76,6 +78,12 @@ impl At {
     fn state(&self) -> Result<State, Failure> {
         let state = State::new(&self.open()?.read()?);
         warn(&state);
+        if state.value("fleet").is_none() {
+            let place = plain(&self.directory);
+            return Err(Failure::Wrong(format!(
+                "there is no fleet at {place}; `plimsoll fleet init` makes one"
+            )));
+        }
         Ok(state)
     }
 }
@@ -101,6 +109,7 @@ fn change(at: &At, mut decide: impl FnMut(&State) -> Result<Transaction, Failure
     let mut directory = at.open()?;
     for _ in 0..TRIES {
         let state = State::new(&directory.read()?);
+        warn(&state);
         let made = decide(&state)?;
         if directory.commit(&made)? == Outcome::Done {
             return Ok(after(&state, &made));
@@ -144,34 +153,58 @@ fn check_hosts<'a>(state: &State, hosts: impl IntoIterator<Item = &'a str>) -> R
     Ok(())
 }
 
-fn init(args: &FleetInit) -> Result<(), Failure> {
-    let mut overlay = keys(&args.set)?;
-    let kind = match args.kind {
-        Kind::Geneve => "geneve",
-        Kind::Vxlan => "vxlan",
-    };
-    overlay.insert("kind".to_owned(), kind.into());
+/// The fleet as `init` makes it, before what is stated.
+fn new_fleet() -> FleetObject {
+    FleetObject {
+        v: VERSION,
+        networks: BTreeMap::from([("tenants".to_owned(), 1)]),
+        overlay: BTreeMap::from([("kind".to_owned(), "geneve".into())]),
+        lease: Span::secs(10),
+        free_after: Some(Span::secs(60)),
+    }
+}
+
+/// Changes what is stated of a fleet.
+fn stated(args: &FleetInit, mut fleet: FleetObject) -> Result<FleetObject, Failure> {
+    if !args.network.is_empty() {
+        fleet.networks = args.network.iter().cloned().collect();
+        if fleet.networks.len() < args.network.len() {
+            return Err(Failure::Wrong("two of the networks have one name".to_owned()));
+        }
+    }
+    fleet.overlay.extend(keys(&args.set)?);
+    if let Some(kind) = args.kind {
+        let kind = match kind {
+            Kind::Geneve => "geneve",
+            Kind::Vxlan => "vxlan",
+        };
+        fleet.overlay.insert("kind".to_owned(), kind.into());
+    }
     if let Some(key) = &args.feedback_key {
-        let feedback =
-            overlay.entry("feedback".to_owned()).or_insert_with(|| Json::Object(serde_json::Map::new()));
+        let feedback = fleet
+            .overlay
+            .entry("feedback".to_owned())
+            .or_insert_with(|| Json::Object(serde_json::Map::new()));
         let Some(feedback) = feedback.as_object_mut() else {
             return Err(Failure::Wrong("`feedback` of `--set` is no map".to_owned()));
         };
         feedback.insert("key".to_owned(), key.display().to_string().into());
     }
-    let object = FleetObject {
-        v: VERSION,
-        networks: args.network.iter().cloned().collect(),
-        overlay,
-        lease: args.lease,
-        free_after: args.free_after.0,
-    };
+    fleet.lease = args.lease.unwrap_or(fleet.lease);
+    fleet.free_after = args.free_after.map_or(fleet.free_after, |never| never.0);
+    Ok(fleet)
+}
+
+fn init(args: &FleetInit) -> Result<(), Failure> {
     let state = change(&args.at, |state| {
         let empty = State::default();
         let made = match (args.update, state.value("fleet")) {
             (true, None) => return Err(Failure::Wrong("there is no fleet; leave `--update` out".to_owned())),
-            (true, Some(_)) => plimsoll_fleet::update(state, &object)?,
-            (false, _) => plimsoll_fleet::init(state, &object)?,
+            (true, Some(_)) => {
+                let before = state.fleet.clone().unwrap_or_else(new_fleet);
+                plimsoll_fleet::update(state, &stated(args, before)?)?
+            }
+            (false, _) => plimsoll_fleet::init(state, &stated(args, new_fleet())?)?,
         };
         // What a host's policy would say of it is checked at once, with a host of no consequence where there is none.
         let state = after(if state.hosts.is_empty() { &empty } else { state }, &made);
@@ -272,7 +305,9 @@ fn add(args: &FleetAdd) -> Result<(), Failure> {
         let made = plimsoll_fleet::add(state, &args.tenant, &tenant, args.replace)?;
         let next = after(state, &made);
         match &args.host {
-            Some(host) => check_hosts(&next, [host.as_str()])?,
+            Some(host) => {
+                check_hosts(&next, host_of(state, &args.tenant).into_iter().chain([host.as_str()]))?
+            }
             None => check_anywhere(&next, &args.tenant)?,
         }
         Ok(made)
@@ -289,17 +324,30 @@ fn check_anywhere(state: &State, tenant: &str) -> Result<(), Failure> {
 }
 
 fn remove(args: &FleetNamed) -> Result<(), Failure> {
-    change(&args.at, |state| Ok(plimsoll_fleet::remove(state, &args.name)?))?;
+    change(&args.at, |state| {
+        let made = plimsoll_fleet::remove(state, &args.name)?;
+        check_hosts(&after(state, &made), host_of(state, &args.name))?;
+        Ok(made)
+    })?;
     print(&format!("tenant {} is not in the fleet any more\n", args.name))
 }
 
 fn move_tenant(args: &FleetMove) -> Result<(), Failure> {
     let state = change(&args.at, |state| {
         let made = plimsoll_fleet::move_tenant(state, &args.tenant, args.to.as_deref(), args.force)?;
-        check_hosts(&after(state, &made), args.to.as_deref())?;
+        // The policy of the host that it leaves may name it.
+        check_hosts(
+            &after(state, &made),
+            args.to.as_deref().into_iter().chain(host_of(state, &args.tenant)),
+        )?;
         Ok(made)
     })?;
     print(&format!("{}\n", whereabouts(&state, &args.tenant)))
+}
+
+/// The host of a tenant.
+fn host_of<'a>(state: &'a State, tenant: &str) -> Option<&'a str> {
+    state.tenants.get(tenant)?.host.as_deref()
 }
 
 fn whereabouts(state: &State, tenant: &str) -> String {

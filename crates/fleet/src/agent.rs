@@ -60,6 +60,8 @@ pub struct Agent<'a> {
     local: Box<dyn Local + 'a>,
     log: Box<dyn FnMut(&str) + 'a>,
     state: State,
+    /// Whether that may mean another policy than the one that was put in force last.
+    changed: bool,
     /// The policy that the daemon has in force, as far as is known.
     in_force: Option<Composed>,
     /// Since when.
@@ -116,6 +118,7 @@ impl<'a> Agent<'a> {
             local,
             log,
             state: State::default(),
+            changed: false,
             in_force: None,
             since: now,
             serving: BTreeSet::new(),
@@ -153,7 +156,7 @@ impl<'a> Agent<'a> {
     }
 
     fn try_turn(&mut self) -> Result<(), DirectoryError> {
-        let changed = self.listen()?;
+        self.listen()?;
         if self.heard != Some(true) {
             let place = self.directory.place().to_owned();
             self.say(&format!("the directory at {place} answers"));
@@ -161,7 +164,7 @@ impl<'a> Agent<'a> {
             self.silent.clear();
         }
         let now = Instant::now();
-        if changed || self.retry.is_some_and(|at| at <= now) {
+        if self.changed || self.retry.is_some_and(|at| at <= now) {
             self.update();
         }
         if now >= self.duties {
@@ -172,22 +175,21 @@ impl<'a> Agent<'a> {
         self.beat()
     }
 
-    /// Waits for changes; whether there were any.
-    fn listen(&mut self) -> Result<bool, DirectoryError> {
+    /// Waits for changes, and notes whether the policy may have changed: also where the directory is lost in between.
+    fn listen(&mut self) -> Result<(), DirectoryError> {
         let mut news = self.directory.wait(self.patience())?;
-        let mut changed = false;
         for _ in 0..GATHERED {
             match &news {
                 News::Changes(changes) if changes.is_empty() => break,
                 News::Changes(changes) => {
-                    changed |= changes.iter().any(|change| concerns_policy(&change.key))
+                    self.changed |= changes.iter().any(|change| concerns_policy(&change.key))
                 }
-                News::All(_) => changed = true,
+                News::All(_) => self.changed = true,
             }
             self.state.hear(&news);
             news = self.directory.wait(GATHER)?;
         }
-        Ok(changed)
+        Ok(())
     }
 
     /// How long nothing is due.
@@ -219,7 +221,7 @@ impl<'a> Agent<'a> {
     /// Puts in force what the directory says. A tenant that is new here and that the daemon does not take, because its port
     /// cannot be opened, is left out: it keeps no change from the others.
     fn update(&mut self) {
-        self.retry = None;
+        (self.changed, self.retry) = (false, None);
         let Err(trouble) = self.put_in_force(&BTreeMap::new()) else {
             (self.status.error, self.complaint) = (None, None);
             self.retry_after = RETRY.0;
@@ -291,6 +293,8 @@ impl<'a> Agent<'a> {
             self.status.broken.clear();
         }
         self.status.applied.clone_from(&composed.policy);
+        self.status.overlay =
+            self.state.fleet.as_ref().map(|fleet| fleet.overlay.clone()).unwrap_or_default();
         let tenants = self.state.tenants_of(&self.settings.host).map(|(name, _)| name.clone());
         self.serving = tenants.filter(|name| !without.contains_key(name)).collect();
         let policy =

@@ -230,11 +230,11 @@ pub fn put_policy(state: &State, name: &str, text: &str, at: u64) -> Result<(Tra
     }
     let number = policy.versions.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
     policy.versions.insert(number, Version { at, text: text.to_owned() });
-    let used: Vec<u64> = state
-        .hosts
-        .values()
-        .filter_map(|host| host.policy.as_ref().filter(|used| used.name == name).map(|used| used.version))
-        .collect();
+    let in_use = state.hosts.values().filter_map(|host| host.policy.as_ref());
+    // A rollback, whatever policy it is of, gives these back.
+    let before = state.rollouts.values().flat_map(|rollout| rollout.from.values().flatten());
+    let used: Vec<u64> =
+        in_use.chain(before).filter(|used| used.name == name).map(|used| used.version).collect();
     while policy.versions.len() > KEPT_VERSIONS {
         let Some(oldest) = policy.versions.keys().find(|version| !used.contains(version)).copied() else {
             break;

@@ -34,6 +34,8 @@ const DEFAULT: &str = "default";
 pub struct EtcdDirectory {
     place: String,
     endpoints: Vec<String>,
+    /// The member that is asked.
+    member: usize,
     prefix: String,
     access: Access,
     runtime: Runtime,
@@ -65,6 +67,33 @@ struct Lease {
     stream: Option<(LeaseKeeper, LeaseKeepAliveStream)>,
 }
 
+/// A connection to a member that answers, the one that is asked first. A client of all members at once fails whenever it picks one that is
+/// down.
+async fn reach(
+    endpoints: &[String],
+    member: &mut usize,
+    options: Option<ConnectOptions>,
+) -> Result<Client, Error> {
+    if let [only] = endpoints {
+        return Client::connect([only], options).await;
+    }
+    let mut failed = Error::IoError(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    for _ in endpoints {
+        let answers = async {
+            let mut client = Client::connect([&endpoints[*member]], options.clone()).await?;
+            client.status().await?;
+            Ok(client)
+        };
+        match timeout(PATIENCE / 3, answers).await {
+            Ok(Ok(client)) => return Ok(client),
+            Ok(Err(error)) => failed = error,
+            Err(_) => {}
+        }
+        *member = (*member + 1) % endpoints.len();
+    }
+    Err(failed)
+}
+
 impl EtcdDirectory {
     /// The fleet at these URLs, separated by commas; the last one's path is the fleet's name.
     ///
@@ -94,6 +123,7 @@ impl EtcdDirectory {
         Ok(Self {
             place: place.to_owned(),
             endpoints,
+            member: 0,
             prefix: format!("{ROOT}{fleet}/"),
             access: access.clone(),
             runtime: runtime.map_err(|error| wrong(error.to_string()))?,
@@ -138,11 +168,11 @@ impl EtcdDirectory {
     ) -> Result<T, DirectoryError> {
         let options = if self.client.is_none() { Some(self.options()?) } else { None };
         self.traffic.requests += 1;
-        let (client, endpoints) = (&mut self.client, &self.endpoints);
+        let (client, endpoints, member) = (&mut self.client, &self.endpoints, &mut self.member);
         let asked = async {
             let client = match client {
                 Some(client) => client,
-                None => client.insert(Client::connect(endpoints, options).await?),
+                None => client.insert(reach(endpoints, member, options).await?),
             };
             ask(client).await
         };
@@ -156,6 +186,7 @@ impl EtcdDirectory {
 
     fn gone(&mut self, why: String) -> DirectoryError {
         (self.client, self.watch) = (None, None);
+        self.member = (self.member + 1) % self.endpoints.len();
         if let Some(lease) = &mut self.lease {
             lease.stream = None;
         }

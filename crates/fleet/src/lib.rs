@@ -17,6 +17,7 @@ mod file;
 mod object;
 mod place;
 mod rollout;
+mod rotation;
 mod state;
 
 pub use agent::{Agent, Local, Settings};
@@ -31,6 +32,7 @@ pub use object::{
 };
 pub use place::{Fit, place};
 pub use rollout::{Step, canaries, rollback, start, step};
+pub use rotation::{behind, next_to_key};
 pub use state::{Seen, State};
 
 #[cfg(feature = "etcd")]

@@ -146,6 +146,9 @@ pub struct Alive {
     /// The policy in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<PolicyInUse>,
+    /// The keys of `overlay` in force that all hosts share.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub overlay: BTreeMap<String, serde_json::Value>,
     /// Why what the directory wants is not in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

@@ -45,6 +45,8 @@ pub(crate) enum Fleet {
     Rollback(FleetNamed),
     /// List a policy's versions, and how the last one came to hosts
     History(FleetHistory),
+    /// Change the key of the fleet without losing a frame
+    RotateKey(FleetRotate),
     /// Have this host do what the directory says, until stopped
     Agent(FleetAgent),
 }
@@ -81,6 +83,20 @@ pub(crate) struct FleetNamed {
     pub(crate) at: At,
 }
 
+/// `plimsoll fleet rotate-key`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = ROTATE_EXAMPLES)]
+pub(crate) struct FleetRotate {
+    /// The file with the new key; it must be at each host already
+    #[arg(value_name = "FILE")]
+    pub(crate) key: PathBuf,
+    /// How long hosts may take for each of the three steps
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub(crate) timeout: Span,
+    #[command(flatten)]
+    pub(crate) at: At,
+}
+
 /// A command that prints a table.
 #[derive(Debug, clap::Args)]
 pub(crate) struct FleetList {
@@ -92,10 +108,9 @@ pub(crate) struct FleetList {
 }
 
 /// How frames are wrapped.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+#[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Kind {
     /// Geneve (RFC 8926)
-    #[default]
     Geneve,
     /// VXLAN (RFC 7348)
     Vxlan,
@@ -105,12 +120,12 @@ pub(crate) enum Kind {
 #[derive(Debug, clap::Args)]
 #[command(after_help = INIT_EXAMPLES)]
 pub(crate) struct FleetInit {
-    /// A network of tenants and its number (VNI); may be given several times
-    #[arg(long, value_name = "NAME=VNI", default_value = "tenants=1", value_parser = network)]
+    /// A network of tenants and its number (VNI); may be given several times [default: tenants=1]
+    #[arg(long, value_name = "NAME=VNI", value_parser = network)]
     pub(crate) network: Vec<(String, u32)>,
-    /// How frames travel between hosts
-    #[arg(long, value_enum, default_value_t)]
-    pub(crate) kind: Kind,
+    /// How frames travel between hosts [default: geneve]
+    #[arg(long, value_enum)]
+    pub(crate) kind: Option<Kind>,
     /// Have receivers tell senders what they may send; their messages are sealed with the key in this file, which is the same at
     /// all hosts
     #[arg(long, value_name = "FILE")]
@@ -118,13 +133,13 @@ pub(crate) struct FleetInit {
     /// Another key of `overlay`, the same at all hosts: `dscp=46`, `sealed=true`
     #[arg(long, value_name = "KEY=VALUE", value_parser = super::setting)]
     pub(crate) set: Vec<(String, String)>,
-    /// How long a host counts as alive after its agent was last heard
-    #[arg(long, value_name = "TIME", default_value = "10s")]
-    pub(crate) lease: Span,
-    /// How long after that its tenants may be placed elsewhere; `never`: they stay its own
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = or_never)]
-    pub(crate) free_after: Never,
-    /// Change the settings of the fleet that is there
+    /// How long a host counts as alive after its agent was last heard [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) lease: Option<Span>,
+    /// How long after that its tenants may be placed elsewhere; `never`: they stay its own [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = or_never)]
+    pub(crate) free_after: Option<Never>,
+    /// Change the stated settings of the fleet that is there; all others stay
     #[arg(long)]
     pub(crate) update: bool,
     #[command(flatten)]
@@ -357,6 +372,12 @@ const INIT_EXAMPLES: &str = "Examples:
   plimsoll fleet init --directory /srv/fleet.json
   export PLIMSOLL_DIRECTORY=https://10.0.0.1:2379,https://10.0.0.2:2379/prod PLIMSOLL_ETCD_CA=/etc/plimsoll/etcd-ca.pem
   plimsoll fleet init --network tenants=7 --feedback-key /etc/plimsoll/fleet.key --free-after 60s";
+
+const ROTATE_EXAMPLES: &str = "Examples:
+  plimsoll fleet rotate-key /etc/plimsoll/fleet-2.key
+
+Make the key once (`head -c 32 /dev/urandom >KEY; chmod 600 KEY`) and copy it to all hosts first. If a host does not take a step, the \
+command ends, all hosts go on with the keys that they have, and the same command goes on from there.";
 
 const JOIN_EXAMPLES: &str = "Examples:
   plimsoll fleet join a --address 192.0.2.1 --template host.yaml

@@ -122,7 +122,7 @@ pub(super) fn place(args: &FleetPlace) -> Result<(), Failure> {
         let mut table =
             table(&["host", "uplink", "promised", "left", "fits"], &[Left, Right, Right, Right, Left]);
         for fit in fits.iter().filter(|fit| args.explain || fit.why.is_none()) {
-            let fits = fit.why.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {why}"));
+            let fits = fit.why.clone().map_or_else(|| "yes".to_owned(), |why| format!("no: {}", plain(&why)));
             table.add_row([fit.host.clone(), rate(fit.rate), rate(fit.promised), rate(fit.left), fits]);
         }
         print(&format!("{table}\n"))?;

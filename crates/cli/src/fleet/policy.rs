@@ -15,7 +15,7 @@ use plimsoll_fleet::{
 use plimsoll_policy::diff;
 use serde_json::json;
 
-use super::{after, change, check_hosts, checked, text, warn};
+use super::{after, change, check_hosts, checked, plain, text, trial};
 use crate::args::{
     FleetApply, FleetHistory, FleetList, FleetNamed, FleetPlan, FleetPolicy, FleetPut, FleetShow,
 };
@@ -39,6 +39,7 @@ fn put(args: &FleetPut) -> Result<(), Failure> {
         number = version;
         let next = after(state, &made);
         users = users_of(&next, &args.name);
+        let next = trial(&next)?;
         // A policy that no host uses yet is checked for all, as it may come to any.
         let hosts = if users.is_empty() { next.hosts.keys().cloned().collect() } else { users.clone() };
         let tried = using(&next, &hosts, &args.name, version);
@@ -177,7 +178,10 @@ fn follow(args: &FleetApply, version: u64) -> Result<(), Failure> {
             Step::Ended(RolloutState::RolledBack) => {
                 let why =
                     state.rollouts.get(policy).and_then(|rollout| rollout.why.clone()).unwrap_or_default();
-                return Err(Failure::Failed(format!("policy {policy} {version} was rolled back: {why}")));
+                return Err(Failure::Failed(format!(
+                    "policy {policy} {version} was rolled back: {}",
+                    plain(&why)
+                )));
             }
             Step::Ended(_) => return print(&format!("policy {policy} {version} is at all hosts\n")),
         };
@@ -196,7 +200,6 @@ pub(super) fn rollback(args: &FleetNamed) -> Result<(), Failure> {
     // Of many hosts a transaction takes a part.
     loop {
         let state = change(&args.at, |state| -> Result<Transaction, Failure> {
-            warn(state);
             Ok(plimsoll_fleet::rollback(state, &args.name, "by command")?)
         })?;
         if state.rollouts.get(&args.name).is_none_or(|rollout| rollout.state == RolloutState::RolledBack) {
@@ -225,7 +228,7 @@ pub(super) fn history(args: &FleetHistory) -> Result<(), Failure> {
                 (RolloutState::Canary, _) => format!("at its canaries: {}", rollout.canaries.join(", ")),
                 (RolloutState::Done, _) => "done".to_owned(),
                 (RolloutState::RolledBack, why) => {
-                    format!("rolled back: {}", why.as_deref().unwrap_or_default())
+                    format!("rolled back: {}", plain(why.as_deref().unwrap_or_default()))
                 }
             }
         });

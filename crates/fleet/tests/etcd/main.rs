@@ -37,6 +37,15 @@ fn news(directory: &mut dyn Directory) -> News {
 }
 
 #[test]
+fn a_member_that_is_down_is_passed_over() {
+    let Some(etcd) = Etcd::start("member", &[]) else { return };
+    let place = format!("http://127.0.0.1:1,{}", etcd.url("prod"));
+    let mut directory = EtcdDirectory::new(&place, &Access::default()).expect("a directory");
+    let answers = (0..20).filter(|_| directory.read().is_ok()).count();
+    assert_eq!(answers, 20);
+}
+
+#[test]
 fn transactions_leases_and_watches_of_a_fleet_in_etcd() {
     let Some(etcd) = Etcd::start("watch", &[]) else { return };
     let open = |fleet: &str| EtcdDirectory::new(&etcd.url(fleet), &Access::default()).expect("a directory");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use plimsoll_fleet::{
     Alive, Change, ComposeError, Directory, FileDirectory, FleetObject, HostObject, Keys, News, Outcome,
-    PolicyInUse, RolloutState, State, Step, TenantObject, Transaction, VERSION, Value, add, canaries,
+    PolicyInUse, RolloutState, State, Step, TenantObject, Transaction, VERSION, Value, add, behind, canaries,
     compose, forget_host, init, join, move_tenant, place, put_policy, remove, rollback, start, step,
 };
 use plimsoll_units::{BitRate, Span};
@@ -188,6 +188,18 @@ fn tenants_of_several_networks_may_have_the_same_address() {
     let found: Vec<_> =
         overlay.hosts[0].tenants.iter().map(|tenant| (tenant.name.as_str(), tenant.network)).collect();
     assert_eq!(found, [("other", 8), ("shop", 7)]);
+}
+
+#[test]
+fn a_host_is_behind_until_its_agent_says_that_the_settings_are_in_force() {
+    let mut state = two_hosts();
+    let hosts = |state: &State| behind(state).into_iter().map(|(host, _)| host).collect::<Vec<_>>();
+    let overlay = state.fleet.as_ref().expect("a fleet").overlay.clone();
+    assert!(!overlay.is_empty());
+    alive(&mut state, "a", &Alive { v: VERSION, overlay, ..Alive::default() });
+    assert_eq!(hosts(&state), ["b"]);
+    state.hear(&News::Changes(vec![Change { key: "alive/a".to_owned(), value: None }]));
+    assert_eq!(behind(&state)[0], ("a".to_owned(), "its agent is not heard".to_owned()));
 }
 
 #[test]
