@@ -41,8 +41,8 @@ impl Host {
         let fleet = fleet_map(&checked, &mut program).map(|map| {
             let overlay = checked.config.overlay.as_ref().expect("a fleet is an overlay's");
             let [.., number] = overlay.own().number.to_be_bytes();
-            let key = overlay.key.as_ref().map(|_| [7; 32]);
-            FleetSetup { map, mac: [6, 0, 0, 0, 0, number], key, sequence: 1, start: 1 }
+            let keys = overlay.key.as_ref().map(|_| [7; 32].into());
+            FleetSetup { map, mac: [6, 0, 0, 0, 0, number], keys, sequence: 1, start: 1 }
         });
         let mut engine = Dataplane::new(Setup {
             config: engine_config(&checked, &uplink),

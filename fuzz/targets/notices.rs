@@ -95,7 +95,7 @@ fn agent() -> Agent {
         sender: Sender::default(),
     };
     let vms = PEERS.iter().enumerate().map(member).collect();
-    let members = Membership::new(HERE, PEERS.to_vec(), vms, vec![Sender::default()], None);
+    let members = Membership::new(HERE, PEERS.to_vec(), vms, vec![(7, Sender::default())], None);
     let laws = Laws { bandwidth: BandwidthLaw::default(), packets: None, idle: Idle::Lent, fabric: None };
     let settings = Settings { epoch: Span::millis(1), lapse: Span::millis(50), laws };
     Agent::new(settings, &KEY, [1_000, 1], Arc::new(members), Nanos::ZERO)
