@@ -306,7 +306,8 @@ fn add(args: &FleetAdd) -> Result<(), Failure> {
         let next = after(state, &made);
         match &args.host {
             Some(host) => {
-                check_hosts(&next, host_of(state, &args.tenant).into_iter().chain([host.as_str()]))?
+                check_hosts(&next, [host.as_str()])?;
+                check_left(state, &next, &args.tenant)?;
             }
             None => check_anywhere(&next, &args.tenant)?,
         }
@@ -326,7 +327,7 @@ fn check_anywhere(state: &State, tenant: &str) -> Result<(), Failure> {
 fn remove(args: &FleetNamed) -> Result<(), Failure> {
     change(&args.at, |state| {
         let made = plimsoll_fleet::remove(state, &args.name)?;
-        check_hosts(&after(state, &made), host_of(state, &args.name))?;
+        check_left(state, &after(state, &made), &args.name)?;
         Ok(made)
     })?;
     print(&format!("tenant {} is not in the fleet any more\n", args.name))
@@ -335,19 +336,19 @@ fn remove(args: &FleetNamed) -> Result<(), Failure> {
 fn move_tenant(args: &FleetMove) -> Result<(), Failure> {
     let state = change(&args.at, |state| {
         let made = plimsoll_fleet::move_tenant(state, &args.tenant, args.to.as_deref(), args.force)?;
-        // The policy of the host that it leaves may name it.
-        check_hosts(
-            &after(state, &made),
-            args.to.as_deref().into_iter().chain(host_of(state, &args.tenant)),
-        )?;
+        let next = after(state, &made);
+        check_hosts(&next, args.to.as_deref())?;
+        check_left(state, &next, &args.tenant)?;
         Ok(made)
     })?;
     print(&format!("{}\n", whereabouts(&state, &args.tenant)))
 }
 
-/// The host of a tenant.
-fn host_of<'a>(state: &'a State, tenant: &str) -> Option<&'a str> {
-    state.tenants.get(tenant)?.host.as_deref()
+/// Checks the policy of the host that a tenant leaves, which may name it. One that is wrong already is to be mended step by step.
+fn check_left(before: &State, next: &State, tenant: &str) -> Result<(), Failure> {
+    let host = before.tenants.get(tenant).and_then(|tenant| tenant.host.as_deref());
+    let Some(host) = host.filter(|host| before.hosts.contains_key(*host)) else { return Ok(()) };
+    if checked(before, host).is_err() { Ok(()) } else { checked(next, host).map(|_| ()) }
 }
 
 fn whereabouts(state: &State, tenant: &str) -> String {
