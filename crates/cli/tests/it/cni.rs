@@ -41,11 +41,7 @@ impl Host {
     }
 
     fn run_daemon(&mut self) {
-        let stage = &self.stage;
-        let daemon =
-            Daemon::start(Some(&stage.netns("host")), &stage.file("policy.yaml"), &[], &stage.file("log"));
-        stage.until_it_answers();
-        self.daemon = Some(daemon);
+        self.daemon = Some(run_daemon(&self.stage));
     }
 
     fn network(&self, more: &Value) -> Value {
@@ -137,6 +133,14 @@ pub fn lay_out(stage: &Stage) {
         stage.file("api.sock").display()
     );
     fs::write(stage.file("policy.yaml"), policy).expect("written");
+}
+
+/// The daemon of such a host, once it answers.
+pub fn run_daemon(stage: &Stage) -> Daemon {
+    let daemon =
+        Daemon::start(Some(&stage.netns("host")), &stage.file("policy.yaml"), &[], &stage.file("log"));
+    stage.until_it_answers();
+    daemon
 }
 
 /// A configuration of host-local, whose gateway is `far`.

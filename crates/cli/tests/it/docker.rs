@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::cni::{FAR, lay_out, tenants};
+use crate::cni::{FAR, lay_out, run_daemon, tenants};
 use crate::support::{Daemon, PATIENCE, Stage, ip};
 
 const NETWORK: &str = "aaaaaaaaaaaaaaaa";
@@ -62,11 +62,7 @@ impl Host {
     }
 
     fn run_daemon(&mut self) {
-        let stage = &self.stage;
-        let daemon =
-            Daemon::start(Some(&stage.netns("host")), &stage.file("policy.yaml"), &[], &stage.file("log"));
-        stage.until_it_answers();
-        self.daemon = Some(daemon);
+        self.daemon = Some(run_daemon(&self.stage));
     }
 
     /// Starts the plugin, in place of one that is killed.
