@@ -88,6 +88,7 @@ pub struct Coordinator {
     sums: Vec<Sums>,
     /// Bits per second that pass a limit, by thread.
     passing: Vec<u64>,
+    /// By thread.
     rooms: Vec<Room>,
     /// When the last epoch ended, and which one it was.
     at: Nanos,
@@ -100,6 +101,7 @@ pub struct Coordinator {
 /// What a thread gets of the link beside its members' rates, in bits per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Room {
+    /// What its members could use beyond their rates.
     wanted: u64,
     /// What its members should give back beyond what they can.
     owed: u64,
@@ -479,8 +481,8 @@ impl Coordinator {
         for &id in &self.active {
             let member = &self.members[id as usize];
             used += member.rate;
-            by_link += if member.held_by == 0 { member.rate } else { 0 };
-            starved |= u64::from(member.held_by == 0 && member.rate == 0) << (member.thread % 64);
+            by_link += if member.held_by == ROOT { member.rate } else { 0 };
+            starved |= u64::from(member.held_by == ROOT && member.rate == 0) << (member.thread % 64);
         }
         self.add_rooms(starved);
         let active = || self.active.iter().map(|&id| &self.members[id as usize]);
@@ -492,8 +494,8 @@ impl Coordinator {
         let (short, left) = (Factor::new(short, by_link), Factor::new(left, by_link));
         let granted = Factor::new(granted, room);
         for member in active() {
-            let gives = if member.held_by == 0 { short.of(member.rate) } else { 0 };
-            let gets = if member.held_by == 0 { left.of(member.rate) } else { 0 };
+            let gives = if member.held_by == ROOT { short.of(member.rate) } else { 0 };
+            let gets = if member.held_by == ROOT { left.of(member.rate) } else { 0 };
             let grows = granted.of(self.room_of(member, starved));
             self.parts.add_link(member.thread, member.rate - gives + gets + grows);
         }
