@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use plimsoll_fleet::{State, Transaction, behind, next_to_key};
+use plimsoll_fleet::{FleetObject, State, Transaction, behind, next_to_key};
 
 use super::{after, change, check_hosts};
 use crate::args::{At, FleetRotate};
@@ -19,33 +19,36 @@ const SESSIONS: Duration = Duration::from_secs(3);
 
 /// Changes the fleet's key.
 pub(super) fn rotate(args: &FleetRotate) -> Result<(), Failure> {
-    let key = args.key.display().to_string();
-    let mut made = 0;
+    let (key, timeout) = (args.key.display().to_string(), args.timeout.to_std());
+    in_force(&args.at, timeout)?;
     loop {
-        in_force(&args.at, args.timeout.to_std())?;
-        if step(&args.at.state()?, &key)?.is_none() {
+        let mut words = None;
+        let state = change(&args.at, |state| {
+            let step = step(state, &key)?;
+            words = step.as_ref().map(|(_, words)| *words);
+            Ok(step.map(|(made, _)| made).unwrap_or_default())
+        })?;
+        if let Some(words) = words {
+            in_force(&args.at, timeout)?;
+            print(&format!("{words}\n"))?;
+        }
+        if next(&state, &key)?.is_none() {
             return print(&format!("all hosts have the key {key}\n"));
         }
-        if made > 0 {
-            thread::sleep(SESSIONS);
-        }
-        let mut done = "";
-        change(&args.at, |state| {
-            let Some((transaction, words)) = step(state, &key)? else { return Ok(Transaction::default()) };
-            done = words;
-            Ok(transaction)
-        })?;
-        in_force(&args.at, args.timeout.to_std())?;
-        print(&format!("{done}\n"))?;
-        made += 1;
+        thread::sleep(SESSIONS);
     }
 }
 
-/// The next step to a key, checked for all hosts, and what it does.
-fn step(state: &State, key: &str) -> Result<Option<(Transaction, &'static str)>, Failure> {
+/// The fleet's settings after the next step to a key, and what it does.
+fn next(state: &State, key: &str) -> Result<Option<(FleetObject, &'static str)>, Failure> {
     let fleet = state.fleet.as_ref();
     let fleet = fleet.ok_or_else(|| Failure::Wrong("the directory has no fleet".to_owned()))?;
-    let Some((next, words)) = next_to_key(fleet, key)? else { return Ok(None) };
+    Ok(next_to_key(fleet, key)?)
+}
+
+/// That step, checked for all hosts.
+fn step(state: &State, key: &str) -> Result<Option<(Transaction, &'static str)>, Failure> {
+    let Some((next, words)) = next(state, key)? else { return Ok(None) };
     let made = plimsoll_fleet::update(state, &next)?;
     let state = after(state, &made);
     check_hosts(&state, state.hosts.keys().map(String::as_str))?;
